@@ -28,7 +28,7 @@ from hangscope.replay.compact import compact_ring
 from hangscope.replay.observed import NAME as OBSERVED
 from hangscope.replay.observed import write_observed
 from hangscope.ring.reader import RingError
-from hangscope.trace.clocks import in_other_time
+from hangscope.trace.clocks import shift_fragment
 from hangscope.trace.files.sniff import Kind
 from hangscope.trace.formats import JOURNAL, RING
 from hangscope.trace.loading.one_file import Task, read_task
@@ -113,7 +113,7 @@ def report_of(said: list[Fragment], ahead_ns: int) -> Report:
     """A report of a node whose clock is so far ahead, in times of this one where that is plain."""
     moment_ns = max((f.facts.observed_ns for f in said), default=0) - ahead_ns
     if abs(ahead_ns) >= OTHER_CLOCK_NS:
-        said = [in_other_time(fragment, -ahead_ns) for fragment in said]
+        said = [shift_fragment(fragment, -ahead_ns) for fragment in said]
     return Report(moment_ns, said)
 
 

@@ -30,7 +30,7 @@ from hangscope.monitor.report_claims import claim
 from hangscope.monitor.report_policy import Judge, cause_of, is_on_record
 from hangscope.monitor.ring_links import mirror
 from hangscope.monitor.schedule import FIRST_LOOK_S, MAX_INTERVAL_S, Pace
-from hangscope.trace.job_selection.duplicate_ranks import Twins
+from hangscope.trace.job_selection.duplicate_ranks import DuplicateRank
 from hangscope.trace.live.follow import LiveRun, is_gil_blocked
 from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import Fragment, Trace
@@ -108,7 +108,7 @@ class Monitor:
         self._clock_steps = ClockSteps()
         self._helpers = Helpers()
         self._main_threads = MainThreads()
-        self._doubled: dict[Twins, float] = {}
+        self._doubled: dict[DuplicateRank, float] = {}
         self._doubled_said: set[int] = set()
         self._hung_since_ns = 0
         self._leaving_since_s = 0.0

@@ -18,8 +18,8 @@ from hangscope.replay.redact import Redactor
 from hangscope.trace import formats
 from hangscope.trace.external_reports.journal import HEADER_KEY, VERSION
 from hangscope.trace.model import RankFacts, Trace
-from hangscope.trace.stack_codec import plain_threads
-from hangscope.trace.wait_codec import plain_wait
+from hangscope.trace.stack_codec import encode_threads
+from hangscope.trace.wait_codec import encode_wait
 
 NAME = "observed.journal"
 
@@ -118,12 +118,12 @@ def seen_event(facts: RankFacts, redactor: Redactor | None = None) -> dict[str, 
         "wakeups_hz": None if facts.wakeups_hz is None else round(facts.wakeups_hz, 2),
     }
     if facts.wait is not None:
-        wait = plain_wait(facts.wait)
+        wait = encode_wait(facts.wait)
         event["wait"] = redactor.value(wait) if redactor else wait
     # Stacks that only a signal could get lie in a file of their own beside the ring, dated by its
     # time of change, which does not survive a checkout.
     asked = [t for t in facts.threads if t.source == "signal"]
-    threads = plain_threads(asked, redactor.path if redactor else str)
+    threads = encode_threads(asked, redactor.path if redactor else str)
     if threads:
         event["threads"] = threads
     return event

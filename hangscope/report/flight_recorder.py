@@ -19,7 +19,7 @@ from hangscope.diagnosis.records.coverage import rank_bounds
 from hangscope.report.json import frames
 from hangscope.trace.flight_recorder import hangscope_extension
 from hangscope.trace.job_selection.duplicate_ranks import KEY as TWINS
-from hangscope.trace.job_selection.duplicate_ranks import doubled
+from hangscope.trace.job_selection.duplicate_ranks import duplicate_ranks
 from hangscope.trace.model import NONE, Flag, Group, Records, Signature, State, Trace, flagged
 
 VERSION = "2.10"
@@ -184,7 +184,7 @@ def _dump(shared: _Shared, rank: int) -> dict[str, Any]:
             "pid": facts.pid if facts else None,
             # Its own word: that it differs from the others' may be all that is wrong.
             "world_size": (facts.world_size if facts else None) or trace.world_size,
-            TWINS: doubled(trace).get(rank),
+            TWINS: duplicate_ranks(trace).get(rank),
             "run_id": facts.run_id if facts else None,
             "timeout_s": trace.timeout_s,
             "flags": rows["flags"].tolist(),

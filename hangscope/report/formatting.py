@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hangscope.diagnosis.duration_text import duration
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Side, Verdict
 from hangscope.report.escape import plain
-from hangscope.trace.dtypes import spoken
+from hangscope.trace.dtypes import readable_dtype
 from hangscope.trace.model import Frame
 
 HEADLINES = {
@@ -39,7 +39,7 @@ def is_found(verdict: Verdict) -> bool:
 
 def dtype(name: str) -> str:
     """A dtype as people write it: ``Float`` becomes ``float32``."""
-    return plain(spoken(name), 40)
+    return plain(readable_dtype(name), 40)
 
 
 def tensors(

@@ -1,1 +1,1 @@
-"""Trace tables, and one reader per kind of source."""
+"""The trace: tables of what a job recorded, and one reader per kind of source."""

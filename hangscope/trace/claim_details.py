@@ -1,4 +1,4 @@
-"""What a statement tells beyond its kind: the keys of `hangscope.trace.model.Claim.details`."""
+"""Details of a claim beyond its kind: the keys of `hangscope.trace.model.Claim.details`."""
 
 from __future__ import annotations
 
@@ -6,41 +6,41 @@ from typing import TypedDict
 
 
 class ClaimDetails(TypedDict, total=False):
-    """Only what is said; a key that is absent is not known. Ranks are global."""
+    """An absent key means unknown. Ranks are global unless stated otherwise."""
 
     # Of any statement
     place: int | None
     """The reporter's rank inside the claim's group."""
     by_local_rank: bool
-    """The end of the reporter was told of a local rank, and that was taken for the rank."""
+    """The end was reported for a local rank, which was translated to the reporter's rank."""
     local_as_rank: bool
-    """The local rank itself was: nothing in the log speaks of another node."""
+    """A local rank was taken for the rank itself: nothing in the log mentions another node."""
     half_told: bool
-    """The reporter's watchdog has spoken, and what it waits in is not in the log."""
+    """The reporter's watchdog has spoken, but the log does not say what it waits in."""
     cut: bool
     """The log ends in the middle of a watchdog's line."""
     unheard: bool
-    """A process ended that is none of the ranks that were heard of."""
+    """The process that ended is none of the ranks that appear in the log."""
     blocked: bool
-    """A process does not come back from the kernel, or storage does not answer."""
+    """A process is stuck in the kernel, or storage does not respond."""
     pid: int
-    """The process that it is about, where the source does not tell the rank."""
+    """The process concerned, if the source does not state its rank."""
     host: str
-    """The host of that process, where the source does."""
+    """The host of that process, if the source states it."""
     two_processes: bool
-    """Two processes call themselves the accused rank."""
+    """Two processes have the accused rank."""
 
     # Of exceptions
     in_group: bool
-    """The line that raised it passes a process group to what it calls."""
+    """The line that raised it passes a process group to the call."""
     group_name: str
-    """The expression for that group, where it is a name."""
+    """The expression for that group, if it is a plain name."""
     dead_thread: bool
-    """A thread died of an exception that nobody caught."""
+    """A thread died of an uncaught exception."""
     after_stop: bool
-    """It was raised once the job had been told to stop."""
+    """It was raised after the job had been told to stop."""
     nobodys: bool
-    """Nothing tells which process raised it."""
+    """The process that raised it is unknown."""
 
     # Of watchdogs
     gave_up: bool
@@ -48,41 +48,41 @@ class ClaimDetails(TypedDict, total=False):
     watchdog_stuck: bool
     stuck_for_s: int
     silence: bool
-    """A timeout of whoever waited for any sign of progress, not for a collective."""
+    """The timeout of a wait for any sign of progress, not for a collective."""
 
     # Of monitored barriers
     processed: tuple[int, ...]
-    """The ranks that the coordinator has seen."""
+    """The ranks that the coordinating rank has seen."""
     places: bool
     """Its numbers are ranks inside a smaller group."""
 
-    # Of ranks that meet
+    # Of rendezvous
     joined: int
-    """How many had come."""
+    """How many ranks had joined."""
     clients: int
-    """For how many the store waited."""
+    """How many clients the store waited for."""
     world_size: int
-    """Of how many the meeting was to be."""
+    """How many ranks were expected."""
     twice: int
-    """The rank that two processes say they are."""
+    """The rank that two processes have."""
     sizes: tuple[int, int]
-    """Two sizes of one communicator, as its members count them."""
+    """Two sizes of one communicator, as stated by its members."""
     waits_for_group_rank: int
-    """The rank inside the group whose NCCL id never came."""
+    """The group rank whose NCCL id never arrived."""
     waits_for_address_of: int
-    """The rank whose address never came."""
+    """The rank whose address never arrived."""
     store_gone: bool
-    """The process that serves the store has ended."""
+    """The process that hosts the store has ended."""
 
     # Of whole jobs
     stopped: int
-    """The signal with which the launcher or the scheduler was told to stop."""
+    """The signal that told the launcher or scheduler to stop."""
     announced: bool
-    """Operations are announced in the log as they are issued."""
+    """The log announces operations as they are issued."""
     announced_last: bool
-    """The text tells the last of them."""
+    """The text names the last of them."""
 
-    # Of what the monitor concluded while the job ran
+    # Of a verdict that the monitor gave while the job ran
     verdict: str | None
     confidence: str | None
     culprits: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Text from files that nobody vouches for, made fit for a terminal, a page and a report."""
+"""Sanitises text and numbers from untrusted files for terminals, HTML pages and reports."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 MAX_TEXT = 4096
 _MOST = 1e9
-"""Seconds, or times a second: more of them is an error of whoever wrote them."""
+"""Upper limit for seconds or events per second; anything larger is an error in the source."""
 
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
@@ -27,7 +27,7 @@ _PLAIN = re.compile(r"[ -~]*\Z")
 
 @lru_cache(maxsize=65536)
 def name(text: str) -> str:
-    """One line of printable text without escape sequences; at most 300 characters."""
+    """One printable line without escape sequences, at most 300 characters long."""
     if len(text) > 300:
         text = text[:297] + "..."
     if _PLAIN.match(text):
@@ -37,13 +37,13 @@ def name(text: str) -> str:
 
 
 def prose(text: str, limit: int = MAX_TEXT) -> str:
-    """Printable text that may keep its line breaks."""
+    """Printable text that may contain line breaks."""
     text = _ESCAPES.sub("", text[: limit * 2])
     return _CONTROLS.sub("", text.replace("\r\n", "\n"))[:limit]
 
 
 def as_name(value: Any, default: str = "") -> str:
-    """Whatever a file has where a name should be, as `name`."""
+    """Convert any value that stands in place of a name to a `name`."""
     if type(value) is str:
         return name(value)
     if isinstance(value, bytes):
@@ -56,7 +56,7 @@ def as_name(value: Any, default: str = "") -> str:
 def as_int(
     value: Any, default: int = 0, *, low: int = -(1 << 63), high: int = (1 << 63) - 1
 ) -> int:
-    """Whatever a file has where a number should be: ints, integral strings, floats, None."""
+    """Convert any value that stands in place of an integer: int, numeric string, float, None."""
     if type(value) is int:
         number = value
     elif isinstance(value, bool):
@@ -80,14 +80,14 @@ def as_int(
 
 
 def as_quantity(value: Any) -> float | None:
-    """Whatever a file has where a rate or a duration should be; None if that is impossible."""
+    """Convert any value that stands in place of a rate or duration; None if it is not plausible."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if 0 <= value < _MOST else None
 
 
 def as_bool(value: Any) -> bool:
-    """Truth in any spelling."""
+    """Convert any spelling of a truth value."""
     if isinstance(value, str):
         return value.strip().lower() in ("true", "1", "yes")
     if isinstance(value, (bool, int, float)):

@@ -1,9 +1,9 @@
-"""Hosts whose clocks disagree, told by the collectives they finished together.
+"""Corrects hosts whose clocks disagree, using collectives that they finished together.
 
-An operation that nobody can finish before every member has issued it ends everywhere at almost the
-same moment. Where the clocks of two hosts say otherwise, time after time and by the same amount,
-one of the clocks is wrong, and times of one host must not be compared with those of the other.
-Where one says that it was over long before the other issued it, no second time is needed.
+A collective that no member can finish before all have issued it completes on all members at almost
+the same moment. If the times of two hosts repeatedly differ by the same amount, one clock is wrong,
+and their times cannot be compared. A single collective is enough if one host says it was over long
+before another issued it.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ import numpy.typing as npt
 from hangscope.trace.model import NONE, Flag, Fragment, RankFacts, Records, State, Trace
 
 SKEW_S = 2.0
-"""Less is not worth a word: noticing an end may take a second."""
+"""A smaller skew is ignored: noticing a completion may take a second."""
 _NEWEST = 64
-"""Collectives per rank that are compared, the newest ones."""
+"""How many of each rank's newest collectives are compared."""
 _ENOUGH = 3
 _CERTAIN_S = 60.0
-"""Who has counted one operation more or less may have issued its own a little later."""
+"""A rank that has counted one operation more or less may have issued its own a little later."""
 _ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter", "send", "recv"})
 RECORD_TIMES = ("created_ns", "started_ns", "completed_ns")
 MEMBER_TIMES = ("enqueued_ns", "completed_ns")
 
 
 def align_clocks(trace: Trace) -> Trace:
-    """The trace with the times of all hosts on one clock, and a warning where that took shifting.
+    """The trace with the times of all hosts on one clock, and a warning for each host shifted.
 
-    The clock is that of the host which looks, or else of the lowest rank's.
+    The reference is the host that runs the analysis if it has ranks, else the lowest rank's host.
     """
     hosts: dict[str, list[int]] = {}
     for rank, facts in sorted(trace.ranks.items()):
@@ -44,7 +44,7 @@ def align_clocks(trace: Trace) -> Trace:
     offsets = _offsets(trace, hosts)
     shifts: dict[str, int] = {reference: 0}
     reached = [reference]
-    for known in reached:  # a host may share groups only with one that was compared before
+    for known in reached:  # a host may share groups only with hosts other than the reference
         for name, ahead_ns in offsets.get(known, {}).items():
             if name not in shifts:
                 shifts[name] = shifts[known] - ahead_ns
@@ -54,9 +54,10 @@ def align_clocks(trace: Trace) -> Trace:
 
 
 def _offsets(trace: Trace, hosts: Mapping[str, list[int]]) -> dict[str, dict[str, int]]:
-    """Per pair of hosts that can be compared how far (ns) the second's clock is ahead.
+    """For each comparable pair of hosts, how far (ns) the second's clock is ahead.
 
-    Of each collective all hosts are compared with the first that has it: time linear in records.
+    Per collective, all hosts are compared with the first that has it, in time linear in the
+    records.
     """
     names = list(hosts)
     process_of = np.full(max(trace.ranks) + 1, -1)
@@ -75,7 +76,7 @@ def _offsets(trace: Trace, hosts: Mapping[str, list[int]]) -> dict[str, dict[str
     first = np.maximum.accumulate(np.where(fresh, np.arange(len(rows)), 0))
     ahead = rows["completed_ns"] - rows["completed_ns"][first]
     if not (np.abs(ahead) > SKEW_S * 1e9).any():
-        return {}  # one clock, as a rule
+        return {}  # the usual case: the clocks agree
     last_begin = np.maximum(rows["created_ns"], rows["created_ns"][first])
     first_end = np.minimum(rows["completed_ns"], rows["completed_ns"][first])
     impossible = last_begin - first_end > _CERTAIN_S * 1e9
@@ -95,7 +96,7 @@ def _offsets(trace: Trace, hosts: Mapping[str, list[int]]) -> dict[str, dict[str
 
 
 def _ends(trace: Trace) -> Records:
-    """The newest collectives of each rank that ended everywhere at once."""
+    """The newest collectives of each rank that complete on all members at once."""
     records = trace.records
     starts = np.flatnonzero(np.diff(records["rank"], prepend=NONE - 1))
     place = np.arange(len(records))
@@ -105,15 +106,15 @@ def _ends(trace: Trace) -> Records:
     loose = int(Flag.P2P | Flag.COALESCED_MEMBER | Flag.UNOBSERVED | Flag.SYNTHETIC)
     good = (records["state"] == int(State.COMPLETED)) & (records["completed_ns"] > 0)
     good &= ((records["flags"] & loose) == 0) & together[records["signature"]]
-    good &= records["collective_seq"] > 0  # without a number nobody knows what ended together
+    good &= records["collective_seq"] > 0  # without a number they cannot be matched
     found: Records = records[good]
     return found
 
 
 def _constant(ahead_ns: npt.NDArray[np.int64], *, proven: bool) -> int | None:
-    """An offset is the same every time; anything else is no clock.
+    """The offset between two clocks, if it is the same every time; else it is not a clock error.
 
-    ``proven``: no other explanation is possible, however few times were compared.
+    ``proven``: there is no other explanation, however few times were compared.
     """
     if len(ahead_ns) < _ENOUGH and not proven:
         return None
@@ -127,7 +128,7 @@ def _shifted(
 ) -> Trace:
     shift_of = {rank: shift for name, shift in wrong.items() for rank in hosts[name]}
     ranks = {
-        rank: moved(facts, shift_of[rank]) if rank in shift_of else facts
+        rank: shift_facts(facts, shift_of[rank]) if rank in shift_of else facts
         for rank, facts in trace.ranks.items()
     }
     words = [
@@ -154,31 +155,31 @@ def _shifted_columns(
     for rank, shift in shift_of.items():
         if rank < len(by_rank):
             by_rank[rank] = shift
-    return shifted(table, columns, by_rank[table["rank"]])
+    return shift_times(table, columns, by_rank[table["rank"]])
 
 
-def shifted(
+def shift_times(
     table: npt.NDArray[np.void], columns: tuple[str, ...], shift_ns: npt.NDArray[np.int64] | int
 ) -> npt.NDArray[np.void]:
-    """A table with its times moved, by one shift or by one for each row; 0 stays unknown."""
+    """A table with its times shifted, by one amount or one per row; 0 stays unknown."""
     table = table.copy()
     for column in columns:
         table[column] += np.where(table[column] > 0, shift_ns, 0)
     return table
 
 
-def in_other_time(fragment: Fragment, shift: int) -> Fragment:
-    """A fragment with all its times moved (ns)."""
+def shift_fragment(fragment: Fragment, shift: int) -> Fragment:
+    """A fragment with all its times shifted (ns)."""
     return replace(
         fragment,
-        facts=moved(fragment.facts, shift),
-        records=shifted(fragment.records, RECORD_TIMES, shift),
-        members=shifted(fragment.members, MEMBER_TIMES, shift),
+        facts=shift_facts(fragment.facts, shift),
+        records=shift_times(fragment.records, RECORD_TIMES, shift),
+        members=shift_times(fragment.members, MEMBER_TIMES, shift),
     )
 
 
-def moved(facts: RankFacts, shift: int) -> RankFacts:
-    """Facts of a process with all its own times on the other clock."""
+def shift_facts(facts: RankFacts, shift: int) -> RankFacts:
+    """Facts of a process with all its times shifted (ns)."""
     exit_, exception, handled = facts.exit, facts.exception, facts.handled
     return replace(
         facts,

@@ -1,4 +1,4 @@
-"""The names c10 gives to scalar types, against those people write."""
+"""Names of scalar types: c10's and the ones people write."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ _SPOKEN = {
 }
 
 
-def spoken(name: str) -> str:
-    """A dtype as people write it: ``Float`` becomes ``float32``."""
+def readable_dtype(name: str) -> str:
+    """The dtype's usual name: ``Float`` becomes ``float32``."""
     return _SPOKEN.get(name, name)

@@ -1,4 +1,4 @@
-"""What is known of one rank's process: where it stands, what it is doing, how it ended.
+"""Facts about one rank's process: where it runs, what it is doing, how it ended.
 
 Times are integer nanoseconds since the epoch; ``0`` means "unknown" or "not yet".
 """
@@ -23,18 +23,18 @@ Stack = tuple[Frame, ...]
 
 
 def tcp_address(meeting: str) -> tuple[str, str] | None:
-    """Host and port of a meeting point such as ``tcp://[::1]:29500``; None where it is none."""
+    """Host and port of a rendezvous such as ``tcp://[::1]:29500``; None if it is not TCP."""
     scheme, _, place = meeting.partition("://")
     host, _, port = place.rpartition(":")
     return (host.strip("[]"), port) if scheme == "tcp" else None
 
 
 UNRECORDED = "unrecorded"
-"""The kind of a claim that a rank lives, and HangScope could not record it; its text says why."""
+"""The kind of a claim that a rank is alive but could not be recorded; its text says why."""
 
 
 def machine_name(host: str, machine: str) -> str:
-    """A name that no two machines share: the host's, and behind a slash what tells it apart."""
+    """A name that is unique to the machine: the host's, plus a suffix if that is not enough."""
     return f"{host}/{machine}" if machine else host
 
 
@@ -47,10 +47,10 @@ class Phase:
     detail: str = ""
 
 
-STALE_BEATS = 3
-"""Whose heart has not beaten for so many intervals cannot run, or something keeps it from that."""
+STALE_HEARTBEATS = 3
+"""After this many missed intervals the process cannot run, or something keeps it from running."""
 CAUSED_BY = "\ncaused by "
-"""Behind it an exception's message tells what the exception was raised from (``from error``)."""
+"""Separates an exception's message from the exception it was raised from (``from error``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,25 +64,25 @@ class ExceptionFacts:
     thread_name: str = "MainThread"
     is_main_thread: bool = True
     native_id: int = 0
-    """The kernel's number of that thread, as in the records; 0 where the source does not say."""
+    """The thread's native id, as in the records; 0 if the source does not say."""
 
     @property
     def is_interrupt(self) -> bool:
-        """Whether it is what SIGINT (Ctrl-C) raises."""
+        """Whether SIGINT (Ctrl-C) raised it."""
         return self.type_name.endswith("KeyboardInterrupt")
 
 
 WITHOUT_A_WORD = "gone without a word"
-"""What is said of a process that is gone, and by itself has noted neither a status nor an error."""
+"""Exit text of a process that is gone and has recorded neither a status nor an error."""
 ON_ITS_WAY_OUT = "on its way out"
-"""What is said of a signal that ended a process which had begun to leave by itself."""
+"""Exit text for a signal that ended a process which was already exiting by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExitFacts:
-    """How a process ended. ``code`` and ``signal`` are ``None`` where nobody saw them.
+    """How a process ended. ``code`` and ``signal`` are ``None`` if nobody saw them.
 
-    ``kind``: ``"clean"`` (exit status 0, or left by itself with a status nobody saw),
+    ``kind``: ``"clean"`` (exit status 0, or exited by itself with an unseen status),
     ``"exception"``, ``"code"`` (non-zero exit status), ``"signal"``, ``"oom"`` (killed for memory)
     or ``"unknown"`` (gone, and nobody saw how).
     """
@@ -92,16 +92,16 @@ class ExitFacts:
     signal: int | None = None
     at_ns: int = 0
     by_launcher: bool = False
-    """The launcher or the scheduler told it to stop: a victim's end."""
+    """The launcher or scheduler told it to stop, so it is a victim."""
     text: str = ""
     untold: frozenset[int] | None = None
-    """Ranks of its host that nobody had told to stop when it had ended, where somebody looked."""
+    """Ranks on its host that had not been told to stop when it ended; None if nobody looked."""
     told: frozenset[int] = frozenset()
-    """Those that had been told to by then, as far as that was seen."""
+    """Ranks that had been told to stop by then, if that was observed."""
 
 
 LEFT = "left"
-"""Source of the stack that a thread was called away from, to a handler of its end."""
+"""Source of the stack that a thread left to run a handler which ends the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,43 +116,43 @@ class ThreadStack:
     """``"sample"`` (taken by the rank's own watcher), ``"signal"`` (faulthandler, no GIL needed),
     ``"record"`` (of its newest operation), ``"left"`` (`LEFT`), ``"py-spy"`` or ``"log"``."""
     native_id: int = 0
-    """The kernel's number of the thread, as in the records; 0 where the source does not say."""
+    """The thread's native id, as in the records; 0 if the source does not say."""
     daemon: bool | None = None
-    """Whether the interpreter exits without waiting for it; None where the source does not say."""
+    """Whether it is a daemon thread; None if the source does not say."""
 
 
-RUNS = "processor"
-"""Kind of the wait of a thread that could run."""
+RUNNABLE = "processor"
+"""`KernelWait.kind` of a thread that is runnable but waits for a processor."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelWait:
-    """What a process's main thread does not go on for, as the kernel tells whoever looks."""
+    """What a process's main thread waits for, as the kernel reports it to an observer."""
 
     kind: str = ""
-    """``"lock"`` (of a file), ``"locked file"`` (it sleeps, and has a file open that another one
-    has locked), ``"child"``, ``"pipe"`` (nothing comes), ``"full pipe"``, ``"fifo"`` (being
-    opened), ``"socket"``, ``"thread"`` (a lock or condition inside of the process),
-    ``"processor"`` or ``"exec"`` (it runs another program by now); empty where nothing tells it."""
+    """``"lock"`` (of a file), ``"locked file"`` (it sleeps with a file open that another process
+    has locked), ``"child"``, ``"pipe"`` (empty), ``"full pipe"``, ``"fifo"`` (being opened),
+    ``"socket"``, ``"thread"`` (a lock or condition inside the process), ``"processor"`` or
+    ``"exec"`` (it now runs another program); empty if unknown."""
     what: str = ""
-    """The file, the peer's address, or how much of a processor it may use, where that is seen."""
+    """The file, the peer's address, or the CPU quota, if known."""
     processes: tuple[int, ...] = ()
-    """Who holds the lock, who is waited for, or who is at the other end."""
+    """Those who hold the lock, are waited for, or are at the other end."""
     names: tuple[str, ...] = ()
-    """Those in words, as ``sleep 9999 (pid 4711)``."""
+    """The same in words: ``sleep 9999 (pid 4711)``."""
     alone: bool = False
-    """Whether nobody else is at the other end."""
+    """Whether no other process is at the other end."""
     locked: tuple[str, ...] = ()
-    """Files on which the process holds a lock itself."""
+    """Files on which the process itself holds a lock."""
     helpers: tuple[str, ...] = ()
-    """What it has started and what cannot answer: ``python (pid 7, stopped)``."""
+    """Child processes that cannot respond: ``python (pid 7, stopped)``."""
     since_ns: int = 0
-    """When it was first seen to wait for this."""
+    """When this wait was first seen."""
     seen_ns: int = 0
-    """When it was last seen to."""
+    """When it was last seen."""
 
     def is_same(self, other: KernelWait | None) -> bool:
-        """Whether ``other`` is this wait, seen at another time."""
+        """Whether ``other`` is the same wait, seen at another time."""
         return other is not None and replace(other, since_ns=0, seen_ns=0) == replace(
             self, since_ns=0, seen_ns=0
         )
@@ -160,22 +160,22 @@ class KernelWait:
 
 @dataclass(frozen=True, slots=True)
 class RankFacts:
-    """What is known of one rank's process, whatever the source. ``None`` means unknown."""
+    """What any source says about one rank's process. ``None`` means unknown."""
 
     rank: int
     host: str | None = None
     machine: str = ""
-    """Which machine and pid namespace that is: hosts may be named alike. Empty: not known."""
+    """Identifies machine and pid namespace, because host names may repeat; empty if unknown."""
     pid: int | None = None
     local_rank: int | None = None
     node_rank: int | None = None
     world_size: int | None = None
     declared: bool | None = None
-    """Whether rank and world size are what the job itself has said, not what its launcher's
-    variables were when torch was imported."""
+    """Whether rank and world size were declared by the job itself, rather than read from the
+    launcher's variables when torch was imported."""
     rendezvous: str | None = None
-    """Where ``init_process_group`` meets the others, as it was called: ``tcp://host:port``,
-    ``file:///path``, or the name of a store that reaches no other process."""
+    """The rendezvous passed to ``init_process_group``: ``tcp://host:port``, ``file:///path``, or
+    the name of a store that no other process can reach."""
     parent_pid: int | None = None
     attempt: int | None = None
     run_id: str | None = None
@@ -183,71 +183,71 @@ class RankFacts:
     process_state: str | None = None
     """``running``, ``sleeping``, ``disk-sleep``, ``stopped``, ``zombie``, ``gone``."""
     held_by: str | None = None
-    """What keeps a stopped process from running, where it is no signal: ``gdb (pid 4711)``."""
+    """What keeps a stopped process from running, if not a signal: ``gdb (pid 4711)``."""
     wait: KernelWait | None = None
-    """What its main thread does not go on for, where a look from outside tells it."""
+    """What its main thread waits for, if that was seen from outside."""
     heartbeat_ns: int = 0
     heartbeat_interval_s: float | None = None
     gil_blocked: bool | None = None
-    """The heartbeat thread has not run for several intervals although the process is alive and
-    not stopped: something holds the GIL."""
+    """The heartbeat thread has not run for several intervals although the process is alive and not
+    stopped: something holds the GIL."""
     cpu_busy: float | None = None
     """CPU seconds used per second between two looks; None after a single look."""
     stack_moved: bool | None = None
     """The main thread's stack differed between two looks."""
     wakeups_hz: float | None = None
-    """How often a second the main thread was given a processor between two looks."""
+    """How often per second the main thread was scheduled between two looks."""
     phases: tuple[Phase, ...] = ()
-    """Open phases, outermost first; the last is what the rank is in now."""
+    """Open phases, outermost first; the last one is the current phase."""
     initialized: bool | None = None
     """Whether ``init_process_group`` has returned."""
     finalized: bool | None = None
     """Whether ``destroy_process_group`` of the default group has been entered."""
     freed_ns: int = 0
-    """When Ctrl-C ended what the process waited for after its program was over; 0 where none did.
-    Python goes on to exit then, with the status it would have had."""
+    """When Ctrl-C ended a wait at exit, after the program was over; 0 if none did. Python then
+    exits with the status it would have had anyway."""
     exit: ExitFacts | None = None
     exception: ExceptionFacts | None = None
-    """What was not caught."""
+    """The uncaught exception."""
     handled: ExceptionFacts | None = None
-    """What was being handled when the rank issued its newest operation with `Flag.HANDLING`; its
-    time is that of the first of them."""
+    """The exception being handled when the rank issued its newest operation with `Flag.HANDLING`;
+    its time is that of the first such operation."""
     threads: tuple[ThreadStack, ...] = ()
     observed_ns: int = 0
-    """When this rank was looked at or its dump written."""
+    """When this rank was last observed, or its dump written."""
     started_ns: int = 0
-    """When it began to record; 0 where the source does not say."""
+    """When it began to record; 0 if the source does not say."""
     dropped: int = 0
     """Records lost: half written, or refused because a table was full. Wrap-around is not loss."""
     oldest_record_id: int = 0
-    """Id of the oldest record still there; above 1 the ring has wrapped."""
+    """Id of the oldest record left; above 1 the ring has wrapped."""
     only_active: bool = False
-    """The source lists unfinished operations only: absence of a record proves nothing."""
+    """The source lists only unfinished operations: absence of a record proves nothing."""
     newest_lost: bool = False
-    """The source ends in the middle: of its operations only counters are known."""
+    """The source is truncated: only counters of its operations are known."""
     clock_offset_ns: int = 0
     """Add to this rank's times to get the reference clock."""
     unobservable: tuple[str, ...] = ()
-    """What this rank does that no record shows (``"cuda graph replay"``, ...)."""
+    """Activities of this rank that are not recorded (``"cuda graph replay"``, ...)."""
 
     @property
     def process(self) -> tuple[str, int]:
-        """What tells its process from all others: machine and process id."""
+        """Machine and process id, which together are unique."""
         return machine_name(self.host or "", self.machine), self.pid or 0
 
     @property
     def leaving(self) -> Phase | None:
-        """The phase since which the rank's program is over; None while it runs."""
+        """The phase that began when the rank's program was over; None while it runs."""
         return next((phase for phase in self.phases if phase.name == LEAVING_PHASE), None)
 
     @property
     def is_only_leaving(self) -> bool:
-        """Whether the program is over and nothing else has begun since."""
+        """Whether the program is over and no phase has begun since."""
         return bool(self.phases) and self.phases[-1].name == LEAVING_PHASE
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether SIGINT (Ctrl-C) ended the program, as Python raises it in the main thread."""
+        """Whether SIGINT (Ctrl-C) ended the program; Python raises it in the main thread."""
         error = self.exception
         return error is not None and error.is_main_thread and error.is_interrupt
 
@@ -259,7 +259,7 @@ class RankFacts:
 
     @property
     def is_seen_leaving(self) -> bool:
-        """Whether the main thread's newest stack is from after the program was over."""
+        """Whether the main thread's newest stack was taken after the program was over."""
         newest = self._newest_of_main
         since_ns = self.phases[-1].since_ns if self.is_only_leaving else 0
         return newest is not None and 0 < since_ns <= newest.sampled_ns

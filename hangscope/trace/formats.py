@@ -1,4 +1,4 @@
-"""The names of the kinds of sources, as `Source.format` has them."""
+"""The values of `Source.format`."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ RAS = "nccl-ras"
 DUMPS = (PICKLE, JSON)
 """Flight Recorder dumps."""
 RECORDS = (RING, *DUMPS)
-"""What ranks have recorded themselves."""
+"""Formats that ranks record themselves."""

@@ -1,7 +1,7 @@
-"""Processes of a job that are no ranks: launchers, and the helpers that ranks start.
+"""Recognises processes that are not ranks by their stacks: launchers and helpers of ranks.
 
-Whoever takes the stacks of all processes named ``python`` takes theirs as well, and one of a rank's
-children stands elsewhere than the rank.
+Taking the stacks of all processes named ``python`` includes them, and a rank's child process is at
+another place than the rank.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from hangscope.trace.facts import Stack
 
 _FORKED = "_bootstrap"
-"""Where ``multiprocessing`` begins in a child: what is further out is a copy of the parent's."""
+"""Where ``multiprocessing`` starts a child; frames further out are a copy of the parent's."""
 _LAUNCHES = re.compile(
     r"torch/distributed/(?:run|launch)\.py$|torch/distributed/(?:launcher|elastic/agent)/"
     r"|accelerate/commands/|deepspeed/launcher/|horovod/runner/"
@@ -24,8 +24,8 @@ _LOOPS = frozenset({"_worker_loop", "_process_worker"})
 _JOINS = frozenset({"join", "start_processes", "spawn"})
 
 
-def helper(stack: Stack) -> str:
-    """What a process is whose main thread stands so, where it is none of the ranks; else empty."""
+def describe_helper(stack: Stack) -> str:
+    """What the process with this main-thread stack is; empty if it may be a rank."""
     own = stack
     for at, frame in enumerate(stack):
         if frame.name == _FORKED and frame.filename.replace("\\", "/").endswith("process.py"):

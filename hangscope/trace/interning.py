@@ -1,7 +1,7 @@
-"""Equal values that many ranks have read are one object, and have one number.
+"""Interns equal values, so that each is kept once and has one number.
 
 Every rank of a large job lists all ranks: ten thousand dumps hold ten thousand equal lists of ten
-thousand numbers, which would outweigh everything else that is done with them.
+thousand numbers, which would outweigh everything else.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from typing import Generic, TypeVar
 from hangscope.trace.model import Group
 
 LONG = 32
-"""Members from which a list of ranks is worth a place in a table."""
+"""Lists of ranks with at least this many members are worth interning."""
 _MOST_KEPT = 256
-"""Values that are known by their address beside the first of their kind; equal ones that are read
-anew must not all stay."""
+"""How many duplicates are also kept for lookup by id; not all duplicates may stay in memory."""
 
 Ranks = tuple[int, ...]
 Value = TypeVar("Value", bound=Hashable)
 
 
-class Numbered(Generic[Value]):
-    """Equal values have one number; an object that was seen before is not hashed again."""
+class InternTable(Generic[Value]):
+    """Numbers distinct values; an object that was seen before is not hashed again."""
 
     def __init__(self) -> None:
         self.values: list[Value] = []
@@ -32,7 +31,7 @@ class Numbered(Generic[Value]):
         self._kept = 0
 
     def find(self, value: Value) -> int | None:
-        """The number of a value, None for one that is new."""
+        """The number of a value; None if it is new."""
         known = self._by_id.get(id(value))
         if known is not None:
             return known[1]
@@ -43,22 +42,22 @@ class Numbered(Generic[Value]):
         return number
 
     def add(self, value: Value) -> int:
-        """The number of a value that is new."""
+        """Add a new value and return its number."""
         number = self._numbers[value] = len(self.values)
         self.values.append(value)
-        self._by_id[id(value)] = value, number  # kept, so its address stays its own
+        self._by_id[id(value)] = value, number  # keeps the object alive, so its id stays unique
         return number
 
 
-class SharedGroups:
-    """Makes equal groups the same object."""
+class GroupInterner:
+    """Replaces equal groups by one object."""
 
     def __init__(self) -> None:
         self._groups: dict[tuple[object, ...], Group] = {}
-        self._lists: Numbered[Ranks] = Numbered()
+        self._lists: InternTable[Ranks] = InternTable()
 
     def __call__(self, group: Group) -> Group:
-        """The first group that is equal."""
+        """The first group seen that equals this one."""
         number = self._lists.find(group.ranks)
         if number is None:
             number = self._lists.add(group.ranks)

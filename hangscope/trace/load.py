@@ -1,4 +1,4 @@
-"""Whatever the cluster left behind, as one Trace: the way in for every command."""
+"""Loads whatever a job left behind as one Trace: the entry point for every command."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 
 from hangscope.ring.layout import SLOT
 from hangscope.trace import formats
-from hangscope.trace.interning import SharedGroups
-from hangscope.trace.job_selection.local_rank_guesses import without_wrong_guesses
+from hangscope.trace.interning import GroupInterner
+from hangscope.trace.job_selection.local_rank_guesses import retract_wrong_guesses
 from hangscope.trace.job_selection.newest_attempt import keep_newest
-from hangscope.trace.job_selection.stale_dumps import of_one_life
-from hangscope.trace.job_selection.unrelated_logs import without_foreign_logs
+from hangscope.trace.job_selection.stale_dumps import drop_stale_dumps
+from hangscope.trace.job_selection.unrelated_logs import drop_unrelated_logs
 from hangscope.trace.loading.one_file import Loaded, Task, read_task
 from hangscope.trace.loading.parallel import read_in_workers
 from hangscope.trace.loading.tasks import HopelessSearch, tasks_of
-from hangscope.trace.merging.log_clock import on_one_clock
+from hangscope.trace.merging.log_clock import align_log_clocks
 from hangscope.trace.merging.merge import merge
-from hangscope.trace.merging.pid_attribution import with_owners
+from hangscope.trace.merging.pid_attribution import attribute_by_pid
 from hangscope.trace.model import Fragment, Signature, Stack, Trace, Unread
 from hangscope.trace.rings.batch import RingBatch
 
@@ -29,11 +29,11 @@ Progress = Callable[[int, int], None]
 
 _PARSED = (formats.PICKLE, formats.JSON, formats.LOG)
 _WORTH_WORKERS = 4 << 20
-"""Bytes from which several processes are faster than one."""
+"""From this many bytes on, several processes are faster than one."""
 
 
 class NothingReadable(Exception):  # noqa: N818
-    """No file said anything; ``warnings`` holds one line per file that could not be used."""
+    """No file contained anything usable; ``warnings`` has a line for each of them."""
 
     def __init__(self, warnings: Sequence[str]) -> None:
         self.warnings = tuple(warnings)
@@ -53,21 +53,21 @@ def load_trace(
     Parameters
     ----------
     paths:
-        Files and directories (searched through); ``"-"`` is a job log on standard input.
+        Files and directories (searched recursively); ``"-"`` is a job log on standard input.
     progress:
-        Called as ``progress(files_done, files_found)`` after every file, and now and then while
-        one takes long.
+        Called as ``progress(files_done, files_found)`` after every file, and now and then while one
+        takes long.
     now_ns:
-        The present, for `Trace.observed_ns` of live runs; the clock by default.
+        The current time, for `Trace.observed_ns` of live runs; the system clock by default.
 
     Raises
     ------
     NothingReadable
-        Where no file says anything. Its ``warnings`` name every file and its problem. Also where
-        a directory holds so many other files that it can be no run's.
+        If no file contains anything usable (its ``warnings`` name every file and its problem), or
+        if a directory holds so many other files that it cannot be a run's.
     """
     collecting = gc.isenabled()
-    gc.disable()  # millions of small objects that all stay: looking for garbage is wasted
+    gc.disable()  # millions of small objects, none of them garbage
     try:
         return _load(paths, progress, now_ns)
     finally:
@@ -77,7 +77,7 @@ def load_trace(
 
 def _load(paths: Sequence[str | Path], progress: Progress | None, now_ns: int | None) -> Trace:
     unread: list[Unread] = []
-    with ExitStack() as folders:  # those that archives are unpacked into
+    with ExitStack() as folders:  # temporary folders of unpacked archives
         try:
             tasks = tasks_of(paths, unread, folders)
         except HopelessSearch as hopeless:
@@ -107,50 +107,50 @@ def _read(
     warnings: list[str] = []
     named = {t.shown for t in tasks if t.explicit}
     for fragment in silent:
-        # A log without evidence, found beside files that say something, is no problem to report.
+        # A log without evidence is not worth a warning if it was found beside usable files.
         if not fragments or fragment.source.path in named or not _is_log_name(fragment):
             warnings.extend(f"{fragment.source.path}: {text}" for text in fragment.warnings)
     if not fragments:
         why = [*(u.line for u in unread), *warnings]
         raise NothingReadable(why or [f"{task.shown}: tells of no rank" for task in tasks])
-    fragments, foreign = without_foreign_logs(fragments)
-    fragments, others = keep_newest(on_one_clock(fragments))
-    fragments, stale = of_one_life(fragments)
+    fragments, foreign = drop_unrelated_logs(fragments)
+    fragments, others = keep_newest(align_log_clocks(fragments))
+    fragments, stale = drop_stale_dumps(fragments)
     silent_logs = {f.source.path for f in silent if f.source.format == formats.LOG}
-    fragments = with_owners(without_wrong_guesses(fragments, silent_logs))
+    fragments = attribute_by_pid(retract_wrong_guesses(fragments, silent_logs))
     others = [*foreign, *others, *stale]
     trace = merge(
-        _given_away(fragments), warnings=[*warnings, *others], unread=unread, block=rings.block
+        _drain(fragments), warnings=[*warnings, *others], unread=unread, block=rings.block
     )
     return _with_time(trace, time.time_ns() if now_ns is None else now_ns)
 
 
 _RECORDED_NS = 60 * 10**9
-"""A living process was seen just now, or the look at it is an old one."""
+"""A live process was observed within this time, or the observation is an old one."""
 
 
 def _with_time(trace: Trace, now_ns: int) -> Trace:
     seen_ns = max((facts.observed_ns for facts in trace.ranks.values() if facts.alive), default=0)
     live = any(facts.alive for facts in trace.ranks.values())
     if live and 0 < seen_ns < now_ns - _RECORDED_NS:
-        now_ns = seen_ns  # a look that was recorded (a fixture's): its present is that moment
+        now_ns = seen_ns  # a recorded observation, as in a fixture, has its own present
     return replace(trace, live=live, observed_ns=now_ns if live else trace.observed_ns or now_ns)
 
 
 class _Sharing:
     """Makes equal groups, stacks and signatures of all files the same objects.
 
-    Every rank of a large job lists all ranks: kept apart, those lists outweigh the records.
+    Every rank of a large job lists all ranks; separate copies would outweigh the records.
     """
 
     def __init__(self) -> None:
-        self._group = SharedGroups()
+        self._group = GroupInterner()
         self._stacks: dict[Stack, Stack] = {}
         self._signatures: dict[Signature, Signature] = {}
 
     def __call__(self, fragment: Fragment) -> Fragment:
         if fragment.source.format == formats.RING:
-            return fragment  # the ring reader does so itself
+            return fragment  # the ring reader shares them itself
         stacks, signatures = self._stacks, self._signatures
         return replace(
             fragment,
@@ -160,8 +160,8 @@ class _Sharing:
         )
 
 
-def _given_away(fragments: list[Fragment]) -> Iterator[Fragment]:
-    """The fragments one by one, kept by nobody here: thousands of ranks are large."""
+def _drain(fragments: list[Fragment]) -> Iterator[Fragment]:
+    """Yield the fragments and let go of them: those of thousands of ranks are large."""
     while fragments:
         yield fragments.pop()
 
@@ -186,9 +186,9 @@ def _read_all(
 ) -> Iterable[Loaded]:
     """One result per task.
 
-    Pickles and compressed files always go to a process of their own, however small: what a hostile
-    one can cost cannot be seen beforehand. The rest goes there if it is large; rings are maps and
-    need no help.
+    Pickles and compressed files always go to a process of their own, however small: the cost of a
+    hostile one cannot be seen beforehand. Other files go there if they are large. Rings are
+    memory-mapped and need no worker.
     """
     parsed = [t for t in tasks if t.kind.name in _PARSED and not t.standard and t.size]
     small = sum(t.size for t in parsed) < _WORTH_WORKERS

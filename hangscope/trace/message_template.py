@@ -1,4 +1,4 @@
-"""When two processes say the same, if in numbers of their own."""
+"""Masks what differs between ranks in otherwise equal messages."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ import re
 _NUMBERS = re.compile(r"0x[0-9a-f]+|\d+", re.IGNORECASE)
 
 
-def but_numbers(text: str) -> str:
-    """A message without its numbers: ranks, sizes, ports and addresses differ from rank to rank."""
+def mask_numbers(text: str) -> str:
+    """The message with its numbers masked: ranks, sizes, ports and addresses differ per rank."""
     return _NUMBERS.sub("#", text)

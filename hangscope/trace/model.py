@@ -1,9 +1,8 @@
-"""The Trace: what every source becomes, and all that the diagnosis ever sees.
+"""The Trace: what every source is turned into, and all that the diagnosis sees.
 
-Bulk data sits in numpy structured arrays (`hangscope.trace.rows`, which tells the conventions),
-small data in frozen dataclasses; what is known of one rank's process stands in
-`hangscope.trace.facts`. Nothing here reads a file, and nothing here knows which source a row came
-from.
+Bulk data is in numpy structured arrays (`hangscope.trace.rows`, which states the conventions),
+small data in frozen dataclasses. Facts about a rank's process are in `hangscope.trace.facts`.
+Nothing here reads a file or knows which source a row came from.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from hangscope.trace.rows import (
     State,
     flagged,
 )
-from hangscope.trace.unranked_process import Stranger
+from hangscope.trace.unranked_process import UnrankedProcess
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,9 +64,9 @@ __all__ = [
     "Source",
     "Stack",
     "State",
-    "Stranger",
     "ThreadStack",
     "Trace",
+    "UnrankedProcess",
     "Unread",
     "flagged",
 ]
@@ -75,10 +74,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """What an operation is, apart from when, by whom and in which group.
+    """What an operation is, regardless of when, by which rank and in which group it was issued.
 
     ``op`` is the canonical name (see `hangscope.trace.operations`), ``raw`` the name as recorded.
-    Sizes are one tuple per tensor; ``None`` where the source does not say.
+    Sizes are one tuple per tensor; ``None`` if the source does not say.
     """
 
     op: str
@@ -92,15 +91,15 @@ class Signature:
     input_splits: tuple[int, ...] | None = None
     output_splits: tuple[int, ...] | None = None
     input_numel: int | None = None
-    """Total over the input tensors where only that is known (logs); else derived from the sizes."""
+    """Total over the input tensors if only that is known (logs); else derived from the sizes."""
     output_numel: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A process group, identified by name, members and epoch: names alone repeat.
+    """A process group, identified by name, members and epoch, because names repeat.
 
-    ``ranks`` are global ranks in group-rank order; empty where no source gave them.
+    ``ranks`` are global ranks in group-rank order; empty if no source gave them.
     """
 
     name: str
@@ -109,12 +108,12 @@ class Group:
     epoch: int = 0
     backend: str = ""
     size: int | None = None
-    """Number of members where it is known without the list."""
+    """The number of members if it is known without the list."""
     listed: bool = True
-    """Whether a source lists the members; else ``ranks`` are those who were heard of."""
+    """Whether a source lists the members; else ``ranks`` are those that were observed."""
     place: int | None = None
-    """The place of the only member that is known, in a group that was made by hand: who has the
-    others is not recorded, and it may be processes of another job."""
+    """For a handmade group, the group rank of its only known member. Who the others are is not
+    recorded; they may be processes of another job."""
 
     @property
     def outsiders(self) -> int:
@@ -123,7 +122,7 @@ class Group:
 
     @property
     def label(self) -> str:
-        """The name people use: the description where it says more than a default."""
+        """The name people use: the description, unless it is only a default."""
         if self.desc and self.desc not in ("undefined", "default_pg"):
             return self.desc
         if self.desc == "default_pg":
@@ -133,19 +132,18 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Something a log states outright, kept apart from what was recorded.
+    """Something that a source states outright, kept apart from recorded operations.
 
     ``kind`` is one of ``timeout``, ``desync_report``, ``fingerprint_mismatch``,
     ``monitored_barrier``, ``missing_ranks``, ``device_error``, ``network_error``,
     ``ddp_unused_parameters``, ``ddp_marked_twice``, ``ddp_model_mismatch``, ``rendezvous``,
     ``launcher_failure``, ``oom``, ``nan``, ``dump_signal``, ``size_mismatch``,
-    ``reduction_corrupt``, ``barrier_timeout``, ``unreachable``, ``shared_device``
-    or ``other``.
+    ``reduction_corrupt``, ``barrier_timeout``, ``unreachable``, ``shared_device`` or ``other``.
     """
 
     kind: str
     accused: tuple[int, ...] = ()
-    """Ranks that the line itself names as at fault or absent."""
+    """Ranks that the statement itself names as at fault or absent."""
     reporter: int | None = None
     group: int = NONE
     seq: int | None = None
@@ -167,7 +165,7 @@ class Unread:
 
     @property
     def line(self) -> str:
-        """As reports print it."""
+        """The line that reports print."""
         return f"{self.path}: {self.why}"
 
 
@@ -187,11 +185,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """What one source says about one rank, with tables of its own.
+    """What one source says about one rank, with its own tables.
 
-    Readers return fragments; `hangscope.trace.merging.merge` makes one `Trace` out of them.
+    Readers return fragments; `hangscope.trace.merging.merge` combines them into one `Trace`. The
     ``group``, ``signature`` and ``stack`` columns index this fragment's own tables. ``facts.rank``
-    is ``-1`` where a source speaks of no particular rank (it may still hold claims).
+    is ``-1`` if the source is about no particular rank (it may still hold claims).
     """
 
     source: Source
@@ -200,28 +198,28 @@ class Fragment:
     members: Records = field(default_factory=lambda: np.zeros(0, MEMBER_DTYPE))
     groups: tuple[Group, ...] = ()
     common_groups: Sequence[Group] | None = None
-    """A table that several fragments share, where the ``group`` column of the records indexes that
-    one and not ``groups``; all in it have members."""
+    """A table shared by several fragments, if the ``group`` column of the records indexes that one
+    instead of ``groups``; all groups in it have members."""
     signatures: tuple[Signature, ...] = ()
     stacks: Sequence[Stack] = ()
     claims: tuple[Claim, ...] = ()
     warnings: tuple[str, ...] = ()
     timeout_s: float | None = None
-    """`HANGSCOPE_TIMEOUT` of the run where the source knows it."""
+    """The run's `HANGSCOPE_TIMEOUT`, if the source knows it."""
     implied: Records | None = None
-    """What the records imply of the counters (`hangscope.trace.merging.records.counters_of`), where
-    the reader has found it out while they were at hand."""
-    of_earlier_life: bool = False
-    """It is about an attempt before the newest one in its source, of which that says nothing."""
+    """The counters that the records imply (`hangscope.trace.merging.records.counters_of`), if the
+    reader has already computed them."""
+    of_earlier_attempt: bool = False
+    """It describes an earlier attempt; the source says nothing about its newest one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
     """One job at one moment, from whatever was left of it.
 
-    ``records`` are sorted by rank and, within a rank, in the order they were issued.
-    ``ranks`` has an entry for every rank any source speaks about; ranks known only because a group
-    lists them have no entry (see `missing_ranks`).
+    ``records`` are sorted by rank and, within a rank, in the order of issue. ``ranks`` has an entry
+    for every rank that any source mentions; ranks known only as members of a group have no entry
+    (see `missing_ranks`).
     """
 
     records: Records
@@ -233,21 +231,21 @@ class Trace:
     claims: tuple[Claim, ...] = ()
     sources: tuple[Source, ...] = ()
     warnings: tuple[str, ...] = ()
-    strangers: tuple[Stranger, ...] = ()
-    """Processes of which stacks were given, and nothing tells which ranks they are."""
+    unranked_processes: tuple[UnrankedProcess, ...] = ()
+    """Processes with a stack but of unknown rank."""
     unread: tuple[Unread, ...] = ()
     """Files that could not be used; ``warnings`` has a line for each."""
     world_size: int | None = None
     live: bool = False
     """At least one rank's process was seen alive on this machine while reading."""
     looks: int = 1
-    """How many times the ranks were looked at (2 after a live comparison)."""
+    """How many times the ranks were observed (2 after a live comparison)."""
     timeout_s: float = 120.0
     observed_ns: int = 0
 
     @property
     def missing_ranks(self) -> tuple[int, ...]:
-        """Ranks that belong to the job but of which no source says anything."""
+        """Ranks of the job about which no source says anything."""
         expected = set(range(self.world_size or 0))
         for group in self.groups:
             expected.update(group.ranks)
@@ -255,7 +253,7 @@ class Trace:
 
     @property
     def only_logs(self) -> bool:
-        """Whether all that was given are job logs, in which silence means little."""
+        """Whether all sources are job logs, in which silence proves little."""
         return {source.format for source in self.sources} == {"job-log"}
 
     def frame(self) -> pd.DataFrame:

@@ -1,8 +1,8 @@
-"""Names of operations: one spelling for what every source calls differently.
+"""Canonical names of operations, which every source spells differently.
 
-The canonical names are the Flight Recorder's without the backend (``all_reduce``,
-``_all_gather_base``, ...). A name nobody knows passes through in lower case: new backends and
-operations are analysed by structure, never refused.
+They are the Flight Recorder's names without the backend (``all_reduce``, ``_all_gather_base``,
+...). An unknown name passes through in lower case: new backends and operations are analysed by
+structure, never refused.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _MAX_NAME = 200
 
 
 class OperationName(NamedTuple):
-    """A recorded name taken apart; ``src`` and ``dst`` are group ranks, ``-1``: none or any."""
+    """A parsed operation name; ``src`` and ``dst`` are group ranks, ``-1`` for none or any."""
 
     backend: str
     op: str
@@ -83,14 +83,14 @@ class OperationName(NamedTuple):
 
 @lru_cache(maxsize=65536)
 def parse(raw: str) -> OperationName:
-    """Take ``nccl:recv 1<-0``, ``c10d::allreduce_``, ``_ALLGATHER_BASE`` or ``AllReduce`` apart."""
+    """Parse ``nccl:recv 1<-0``, ``c10d::allreduce_``, ``_ALLGATHER_BASE`` or ``AllReduce``."""
     text = raw.strip()[:_MAX_NAME]
     backend = ""
     if "::" in text:
         text = text.rsplit("::", 1)[1]
     elif ":" in text:
         backend, text = text.split(":", 1)
-        # A backend's name may hold a colon, as may one that a job gives an operation itself.
+        # A backend's name may contain a colon, as may a name chosen by the job itself.
         head, _, last = text.rpartition(":")
         if head and (_canonical_name(last) in _KNOWN or _PAIR.match(last)):
             backend, text = f"{backend}:{head}", last
@@ -119,7 +119,7 @@ def _canonical_name(text: str) -> str:
     name = _plain_name(text)
     if name not in _KNOWN and (library := _LIBRARY.match(text)):
         inner = text[library.end() :]
-        for called in (inner, inner.split("_", 1)[0]):  # behind a kernel's name: how it reduces
+        for called in (inner, inner.split("_", 1)[0]):  # a kernel's name ends in its reduction
             if (known := _plain_name(called)) in _KNOWN:
                 return known
     return name
@@ -139,20 +139,20 @@ def _plain_name(text: str) -> str:
 
 
 def canonical(raw: str) -> str:
-    """The canonical name of an operation, whatever the source called it."""
+    """The canonical name of an operation."""
     return parse(raw).op
 
 
 def family(op: str) -> str:
-    """The operation a canonical name stands for where sources differ in how finely they name it.
+    """The operation that a canonical name stands for where sources differ in granularity.
 
-    NCCL's recorder says ``all_to_all`` for both forms, its watchdog says which one.
+    NCCL's recorder says ``all_to_all`` for both forms; its watchdog says which one.
     """
     return _FAMILIES.get(op, op)
 
 
 BATCH = "coalesced"
-"""A batch's own row; what is in it stands before."""
+"""The name of a batch's own row; its members precede it."""
 
 
 def is_batch(op: str) -> bool:
@@ -161,5 +161,5 @@ def is_batch(op: str) -> bool:
 
 
 def is_p2p(op: str) -> bool:
-    """Whether the operation is one half of a pair."""
+    """Whether the operation is a send or a receive."""
     return op in ("send", "recv")

@@ -1,7 +1,7 @@
-"""One piece of memory for the rows of many rings.
+"""One block of memory for the rows of many rings.
 
-The slots of a ring are copied straight to where its rows will stand in the trace, so that a
-million records are moved once.
+A ring's slots are copied straight to where its rows will be in the trace, so that a million records
+are moved only once.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from hangscope.ring.layout import SLOT
 from hangscope.trace.model import RECORD_DTYPE, Records
 
 _MOST_ROWS = 1 << 28
-"""32 GiB: what claims to need more is left to fail file by file."""
+"""32 GiB; anything that claims to need more is left to fail file by file."""
 _HUGE_PAGE = 1 << 21
 
 
 class RowBlock:
-    """Room for a number of rows, given out from the beginning.
+    """Memory for a number of rows, handed out from the start.
 
     Parameters
     ----------
     rows:
-        How many rows there may be in all; it may turn out to be wrong.
+        The expected total number of rows; it may turn out to be wrong.
     """
 
     def __init__(self, rows: int) -> None:
@@ -35,7 +35,7 @@ class RowBlock:
         self._used = 0
 
     def take(self, count: int) -> Records:
-        """Room for ``count`` slots: an array of `SLOT` with arbitrary content."""
+        """Memory for ``count`` slots: an uninitialised array of `SLOT`."""
         end = self._used + count
         if end > len(self._rows):
             return np.empty(count, SLOT)
@@ -43,10 +43,10 @@ class RowBlock:
         return self._rows[start:end].view(SLOT)
 
     def reuse(self, parts: Sequence[Records]) -> tuple[Records, int] | None:
-        """The block's own memory for all parts together, where they can be moved up inside it.
+        """The block's memory as one array for all parts, if they can be moved up inside it.
 
-        Also given: how many parts, from the first on, lie there already where they belong. None
-        unless every part lies in the block, in this order.
+        Also returns how many parts, counted from the first, are already in place. None unless every
+        part lies in the block, in this order.
         """
         at = begin = _address(self._rows)
         settled = 0
@@ -63,11 +63,11 @@ class RowBlock:
 
 
 def _rows_on_huge_pages(rows: int) -> Records:
-    """Memory that begins at the start of a huge page and does not end inside the last one it needs.
+    """Memory that starts on a huge page and extends past the end of the last one it needs.
 
-    Numpy asks for huge pages, but the kernel gives them only for whole ones: the ragged ends of
-    the memory would be touched page by page, at three microseconds each. What is asked for beyond
-    the rows is never touched.
+    Numpy asks for huge pages, but the kernel provides them only for whole ones: the ragged ends of
+    the memory would be faulted in page by page, at three microseconds each. The excess is never
+    touched.
     """
     size = rows * RECORD_DTYPE.itemsize
     if size < _HUGE_PAGE:
@@ -78,4 +78,4 @@ def _rows_on_huge_pages(rows: int) -> Records:
 
 
 def _address(rows: Records) -> int:
-    return int(rows.ctypes.data)  # the array interface would describe every field, too
+    return int(rows.ctypes.data)  # __array_interface__ would also describe every field

@@ -23,7 +23,7 @@ from hangscope.ring import layout
 NONE = -1
 """No rank, no index, no sequence number."""
 MAX_RANK = layout.MAX_RANK
-"""No job has so many ranks."""
+"""No job has this many ranks."""
 
 
 class State(IntEnum):
@@ -40,32 +40,32 @@ class Flag(IntFlag):
     RETIRED = 1
     """The recorder stopped watching it: finished, or timed out where `State` is not COMPLETED."""
     P2P = 2
-    """A send or recv: aligned by pair order, never by collective sequence."""
+    """A send or recv: aligned by pair order, never by collective sequence number."""
     COALESCED_MEMBER = 4
-    """One operation inside a coalesced batch; the batch itself is another row."""
+    """One operation inside a coalesced batch; the batch itself has its own row."""
     COALESCED_BATCH = 8
     """The row that stands for a whole coalesced batch (its terminator or its one fused entry)."""
     ASYNC = 16
     """Issued with ``async_op=True``."""
     UNOBSERVED = 32
-    """Its completion cannot be seen in this source: "not completed" proves nothing."""
+    """The source cannot see its completion: "not completed" proves nothing."""
     SYNTHETIC = 64
-    """Not recorded itself but concluded from a counter or a log line."""
+    """Not recorded itself but inferred from a counter or a log line."""
     TIMED_OUT = 128
-    """The runtime itself said that this operation ran into its timeout."""
+    """The runtime itself reported that this operation timed out."""
     FAILED = 256
     """The call, or the wait for it, raised."""
     BLOCKING = 512
-    """A send or recv whose caller waits for it at once. A pair with neither this nor `ASYNC` comes
-    from a source that does not tell."""
+    """A send or recv whose caller waits for it at once. Neither this nor `ASYNC` is set if the
+    source does not say."""
     WAITED = 1024
     """An asynchronous send or recv that the job has begun to wait for."""
     LEAVING = 2048
-    """Issued on the rank's way out: in a signal handler, while what ends the process is handled, or
-    at its exit. Only HangScope's recorder tells."""
+    """Issued while the rank was exiting: in a signal handler, while the exception that ends the
+    process was handled, or at exit. Only HangScope's recorder sets it."""
     HANDLING = 4096
     """Issued while an exception was handled: in an ``except`` or ``finally`` clause, or at the end
-    of a ``with`` block. Only HangScope's recorder tells."""
+    of a ``with`` block. Only HangScope's recorder sets it."""
 
 
 _SLOT_OFFSETS = {name: int(place[1]) for name, place in (layout.SLOT.fields or {}).items()}
@@ -101,9 +101,8 @@ RECORD_DTYPE = np.dtype(
 )
 """One row per recorded operation.
 
-Laid out as a ring's slot is, so that the slots of a ring become rows by one copy and a few columns
-written over: reading millions of records is then little more than reading their bytes.
-"""
+It has the layout of a ring's slot, so that slots become rows by one copy and overwriting a few
+columns. Reading millions of records then costs little more than reading their bytes."""
 
 MEMBER_DTYPE = np.dtype(
     [
@@ -125,6 +124,6 @@ Records = npt.NDArray[np.void]
 
 
 def flagged(flags: npt.NDArray[np.uint16], wanted: int) -> npt.NDArray[np.bool_]:
-    """Per record, of its ``flags``: whether any of the wanted `Flag` values is set."""
+    """For each record, whether any of the wanted `Flag` values is set in its ``flags``."""
     found: npt.NDArray[np.bool_] = (flags & int(wanted)) != 0
     return found

@@ -1,7 +1,7 @@
-"""Signals by the numbers that Linux gives them.
+"""Signal numbers and names as on Linux.
 
-A job runs on Linux. The machine that reads what it left behind may be another, on which the same
-number stands for another signal, or for none.
+Jobs run on Linux. Their files may be analysed on another system, where the same number is another
+signal or none.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _NAMES = (
     "SIGCONT", "SIGSTOP", "SIGTSTP", "SIGTTIN", "SIGTTOU", "SIGURG", "SIGXCPU", "SIGXFSZ",
     "SIGVTALRM", "SIGPROF", "SIGWINCH", "SIGIO", "SIGPWR", "SIGSYS",
 )  # fmt: skip
-"""Of the signals 1 to 31, on x86 and ARM."""
+"""Signals 1 to 31, on x86 and ARM."""
 _NUMBERS = {name: number for number, name in enumerate(_NAMES, start=1)}
 
 SIGHUP, SIGINT, SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM = (
@@ -20,7 +20,7 @@ SIGHUP, SIGINT, SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGKILL, SIGSEGV, SIGTERM = (
 )  # fmt: skip
 
 FAULTS = (SIGILL, SIGBUS, SIGFPE, SIGSEGV)
-"""What a process gets for an instruction of its own, and not because somebody sent it."""
+"""Signals caused by the process's own instructions rather than sent to it."""
 
 BY_DESCRIPTION = {
     "killed": SIGKILL,
@@ -30,19 +30,19 @@ BY_DESCRIPTION = {
     "bus error": SIGBUS,
     "floating point exception": SIGFPE,
 }
-"""By the words of ``strsignal``, which shells and launchers print, in lower case."""
+"""Signals by the lower-case text of ``strsignal``, which shells and launchers print."""
 
 
 def number_of(name: str) -> int | None:
-    """The number of ``SIGTERM`` or ``TERM``; None for a name that is none."""
+    """The number of ``SIGTERM`` or ``TERM``; None if there is no such signal."""
     return _NUMBERS.get(f"SIG{name.removeprefix('SIG')}")
 
 
 def codes_of(number: int) -> tuple[int, int]:
-    """The exit statuses that stand for a signal: Python's ``subprocess`` and shells write them."""
+    """The exit statuses for a signal: as in Python's ``subprocess``, and as in shells."""
     return -number, 128 + number
 
 
 def name_of(number: int) -> str:
-    """``SIGTERM`` for 15; ``signal 34`` for one that has no name."""
+    """``SIGTERM`` for 15; ``signal 34`` for a number without a name."""
     return _NAMES[number - 1] if 0 < number <= len(_NAMES) else f"signal {number}"

@@ -1,7 +1,7 @@
-"""Stacks and threads as builtins, as journals and the story in our own dumps hold them.
+"""Encodes stacks and threads as builtins, for journals and for our extension of dumps.
 
-A frame is ``[function, file, line]``, innermost first. What is read comes from a file like any
-other: everything may be missing, wrong or made up.
+A frame is ``[function, file, line]``, innermost first. Decoding expects untrusted input: anything
+may be missing, wrong or made up.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ MAX_THREADS = 256
 MAX_FRAMES = 256
 
 
-def frames_of(stack: Stack, path: Callable[[str], str] = str) -> list[list[Any]]:
-    """A stack as builtins; ``path`` gives the file's name that is to be written."""
+def encode_stack(stack: Stack, path: Callable[[str], str] = str) -> list[list[Any]]:
+    """A stack as builtins; ``path`` maps each file name to the one to be written."""
     return [[frame.name, path(frame.filename), frame.line] for frame in stack]
 
 
-def stack_of(value: Any) -> Stack:
-    """A stack from what `frames_of` wrote; what is no frame is left out."""
+def decode_stack(value: Any) -> Stack:
+    """A stack from the output of `encode_stack`; anything that is not a frame is skipped."""
     if not isinstance(value, (list, tuple)):
         return ()
     return tuple(
@@ -32,10 +32,10 @@ def stack_of(value: Any) -> Stack:
     )
 
 
-def plain_threads(
+def encode_threads(
     threads: Iterable[ThreadStack], path: Callable[[str], str] = str
 ) -> list[dict[str, Any]]:
-    """Threads as builtins; those without a stack are left out."""
+    """Threads as builtins; those without a stack are omitted."""
     return [
         {
             "name": thread.name,
@@ -44,15 +44,15 @@ def plain_threads(
             "at_ns": thread.sampled_ns,
             "native_id": thread.native_id,
             "daemon": thread.daemon,
-            "frames": frames_of(thread.stack, path),
+            "frames": encode_stack(thread.stack, path),
         }
         for thread in threads
         if thread.stack
     ]
 
 
-def threads_of(value: Any) -> tuple[ThreadStack, ...]:
-    """Threads from what `plain_threads` wrote; what is no thread is left out."""
+def decode_threads(value: Any) -> tuple[ThreadStack, ...]:
+    """Threads from the output of `encode_threads`; anything that is not a thread is skipped."""
     rows = value[:MAX_THREADS] if isinstance(value, (list, tuple)) else ()
     return tuple(
         ThreadStack(
@@ -65,5 +65,5 @@ def threads_of(value: Any) -> tuple[ThreadStack, ...]:
             daemon=daemon if isinstance(daemon := row.get("daemon"), bool) else None,
         )
         for row in rows
-        if isinstance(row, Mapping) and (stack := stack_of(row.get("frames")))
+        if isinstance(row, Mapping) and (stack := decode_stack(row.get("frames")))
     )

@@ -1,4 +1,4 @@
-"""Thread stacks as text: the recorder's own samples, and what faulthandler writes."""
+"""Parses thread stacks in text form: the recorder's samples and faulthandler's dumps."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from hangscope.trace.model import Frame, Stack, ThreadStack
 _FRAME = re.compile(r'^\s+File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)$')
 _THREAD = re.compile(r"^(?:Current thread|Thread) (?P<ident>0x[0-9a-f]+)[^\n]*:$")
 _DAEMON = {"main": False, "daemon": True, "plain": False}
-"""What the kind of a sampled thread tells; older rings call all but the main one ``other``."""
+"""Whether a sampled thread is a daemon, by kind; older rings call all but the main one
+``other``."""
 
 
 def parse_sample(text: str, at_ns: int) -> tuple[ThreadStack, ...]:
-    """Stacks out of a ring's sample area (see ``hangscope.recording.stack_samples``)."""
+    """Parse the stacks in a ring's sample area (see ``hangscope.recording.stack_samples``)."""
     return tuple(
         ThreadStack(name, kind == "main", stack, at_ns, "sample", native_id, _DAEMON.get(kind))
         for name, kind, stack, native_id in _sampled(text)
@@ -24,7 +25,7 @@ def parse_sample(text: str, at_ns: int) -> tuple[ThreadStack, ...]:
 
 @functools.lru_cache(4096)
 def _sampled(text: str) -> tuple[tuple[str, str, Stack, int], ...]:
-    """(thread name, kind, stack, native id); a rank that stands still has one text."""
+    """(thread name, kind, stack, native id); cached, as a blocked rank's text does not change."""
     threads: list[tuple[str, str, Stack, int]] = []
     for part in ("\n" + text).split("\nT ")[1:]:
         head, _, body = part.partition("\n")
@@ -32,7 +33,7 @@ def _sampled(text: str) -> tuple[tuple[str, str, Stack, int], ...]:
         stack = _frames(body)
         if stack:
             native_id = _line(number)
-            # Rings of older versions hold the interpreter's number there, an address.
+            # Rings of older versions hold the interpreter's thread id there, an address.
             known = native_id if native_id < 1 << 32 else 0
             threads.append((clean.name(name), kind, stack, known))
     return tuple(threads)
@@ -40,7 +41,7 @@ def _sampled(text: str) -> tuple[tuple[str, str, Stack, int], ...]:
 
 @functools.lru_cache(8192)
 def _frames(text: str) -> Stack:
-    """The frames of one thread; ranks that stand at the same place have the same text."""
+    """The frames of one thread; cached, as ranks at the same place have the same text."""
     frames: list[Frame] = []
     for line in text.split("\n"):
         if line.startswith("F "):
@@ -55,10 +56,10 @@ def _line(text: str) -> int:
 
 
 def parse_faulthandler(text: str, at_ns: int, main_name: str = "") -> tuple[ThreadStack, ...]:
-    """The newest dump in a faulthandler file; it lists the main thread last.
+    """Parse the newest dump in a faulthandler file; its main thread comes last.
 
-    The dumps of a file stand one after another; the last begins at the last thread that is not
-    followed by others, found by the repetition of the first thread's header.
+    A file may hold several dumps in succession; the newest begins where the threads repeat for the
+    last time.
     """
     blocks: list[tuple[str, list[Frame]]] = []
     for line in text.split("\n"):
@@ -76,7 +77,7 @@ def parse_faulthandler(text: str, at_ns: int, main_name: str = "") -> tuple[Thre
         newest.pop(ident, None)
         if frames:
             newest[ident] = tuple(frames)
-    # The main thread is the oldest thread state, and faulthandler walks from the newest.
+    # faulthandler lists thread states newest first; the main thread's is the oldest.
     idents = list(newest)
     return tuple(
         ThreadStack(

@@ -1,7 +1,7 @@
-"""The stacks of a trace, many of them not decoded until somebody looks.
+"""The stacks of a trace, most of which are decoded only on access.
 
-Of the hundreds of call sites that each of thousands of ranks has on record a diagnosis looks at a
-few. Stacks of a ring therefore stay what they are in the file, a list of numbers, until asked for.
+Thousands of ranks each have hundreds of call sites on record, and a diagnosis looks at a few. A
+ring's stacks therefore stay encoded, as lists of numbers, until they are read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hangscope.trace.model import NONE, Stack
 
 
 class StackTable(Sequence[Stack]):
-    """Stacks of many sources in one row; sources whose stacks are known share equal ones."""
+    """The stacks of many sources in one sequence; decoded stacks are deduplicated."""
 
     def __init__(self) -> None:
         self._parts: list[Sequence[Stack]] = []
@@ -27,12 +27,12 @@ class StackTable(Sequence[Stack]):
         self._shared: dict[int, int] = {}
 
     def translate(self, stacks: Sequence[Stack], column: npt.NDArray[np.int32]) -> None:
-        """Turn a column of places in a source's stacks, where it lies, into places in this table.
+        """Map a column of indexes into a source's stacks, in place, to indexes into this table.
 
         Parameters
         ----------
         stacks:
-            The source's. They stand here afterwards.
+            The source's stacks; they are added to this table.
         column:
             Shape (rows,); -1 ("no stack") stays.
         """
@@ -50,7 +50,7 @@ class StackTable(Sequence[Stack]):
         column[:] = places[column.astype(np.intp)]
 
     def append(self, stacks: Sequence[Stack]) -> int:
-        """Put stacks behind all others, known or not; returns where the first of them stands."""
+        """Append stacks without deduplication; returns the index of the first."""
         start = self._length
         self._parts.append(stacks)
         self._starts.append(start)
@@ -58,14 +58,15 @@ class StackTable(Sequence[Stack]):
         return start
 
     def _start_of(self, stacks: Sequence[Stack]) -> int:
-        """Where stacks that wait to be decoded stand; those of many sources are taken in once."""
+        """The index of the first of these encoded stacks; a shared sequence is added only once."""
         start = self._shared.get(id(stacks))
         if start is None:
-            start = self._shared[id(stacks)] = self.append(stacks)  # kept, and with it its address
+            # The table keeps the sequence alive, so its id stays unique.
+            start = self._shared[id(stacks)] = self.append(stacks)
         return start
 
     def finished(self) -> Sequence[Stack]:
-        """The table, as a plain tuple where nothing in it is waiting to be decoded."""
+        """The table, as a plain tuple if all of its stacks are decoded."""
         return tuple(self._known) if len(self._known) == self._length else self
 
     def __len__(self) -> int:

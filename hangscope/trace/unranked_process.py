@@ -1,4 +1,4 @@
-"""Processes of the job of which nothing tells which ranks they are."""
+"""Processes of the job whose rank is unknown."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from hangscope.trace.facts import Stack
 
 
 @dataclass(frozen=True, slots=True)
-class Stranger:
-    """Such a process, and where its main thread stood."""
+class UnrankedProcess:
+    """Such a process, and the stack of its main thread."""
 
     name: str
-    """As reports call it: ``process 4711 on node1``."""
+    """The name used in reports: ``process 4711 on node1``."""
     pid: int | None
     stack: Stack

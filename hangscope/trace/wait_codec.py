@@ -1,4 +1,4 @@
-"""What a process does not go on for, as builtins that JSON can hold, and back."""
+"""Encodes a `KernelWait` as builtins that JSON can hold, and decodes it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _MOST_LISTED = 16
 _MOST_PID = 1 << 31
 
 
-def plain_wait(wait: KernelWait) -> dict[str, Any]:
+def encode_wait(wait: KernelWait) -> dict[str, Any]:
     """A wait as builtins."""
     return asdict(wait)
 
 
-def wait_from(said: object) -> KernelWait | None:
-    """The wait that `plain_wait` gave; None for what can be none."""
+def decode_wait(said: object) -> KernelWait | None:
+    """A wait from the output of `encode_wait`; None if it is malformed."""
     if not isinstance(said, dict):
         return None
     return KernelWait(
@@ -35,6 +35,6 @@ def wait_from(said: object) -> KernelWait | None:
 
 
 def _few(said: dict[str, Any], key: str) -> list[Any]:
-    """The first of a list; none where it is no list."""
+    """The first items of a list; empty if the value is not a list."""
     value = said.get(key)
     return list(value[:_MOST_LISTED]) if isinstance(value, list | tuple) else []

@@ -8,7 +8,7 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.trace.facts import RUNS
+from hangscope.trace.facts import RUNNABLE
 from hangscope.trace.model import Frame, KernelWait, ThreadStack
 
 from .builder import SECOND, START, Job
@@ -65,7 +65,7 @@ def test_who_only_asks_again_and_again_or_cannot_run_is_not_slow(
 
 def test_who_gets_no_processor_holds_no_gil() -> None:
     """Its heart does not beat either: nothing of it runs but now and then."""
-    wait = KernelWait(RUNS, "0.1% of one", since_ns=START, seen_ns=START + 5 * SECOND)
+    wait = KernelWait(RUNNABLE, "0.1% of one", since_ns=START, seen_ns=START + 5 * SECOND)
     slow = {"process_state": "running", "cpu_busy": 0.001, "wait": wait}
     found = diagnose(_waited_for(gil_blocked=True, **slow).trace())
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (1,))

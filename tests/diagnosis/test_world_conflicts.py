@@ -8,7 +8,7 @@ import pytest
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
-from hangscope.trace.job_selection.duplicate_ranks import Twins, claims_of
+from hangscope.trace.job_selection.duplicate_ranks import DuplicateRank, duplicate_rank_claims
 from hangscope.trace.model import ExitFacts, Phase
 from tests.diagnosis.builder import SECOND, START, Job
 
@@ -80,7 +80,7 @@ def test_a_rank_that_does_not_exist() -> None:
 
 def test_two_processes_of_one_rank_before_anybody_has_met() -> None:
     job = _waiting(3, world_size=(4, 4, 4))
-    said = claims_of([Twins(1, ("a", 11), ("a", 22))])
+    said = duplicate_rank_claims([DuplicateRank(1, ("a", 11), ("a", 22))])
     found = diagnose(replace(job.trace(), claims=said, world_size=4))
     assert (found.verdict.value, found.culprits) == ("argument_mismatch", (1,))
     assert "pid 11 on host a and pid 22 on host a, and nobody is rank 3" in found.summary

@@ -11,7 +11,7 @@ import pytest
 
 from hangscope.monitor import other_nodes
 from hangscope.monitor.node_reports import pack, report_of, unpack
-from hangscope.trace.clocks import in_other_time
+from hangscope.trace.clocks import shift_fragment
 from hangscope.trace.live.follow import LiveRun
 from tests.live_rings import RingRank
 
@@ -95,7 +95,7 @@ def test_a_report_is_of_the_moment_of_its_look_on_any_clock(tmp_path: Path, ahea
     trace = LiveRun(tmp_path).look()
     said = unpack(pack(trace, [(0, tmp_path / "rank_0.ring")]), tmp_path / "opened")
     issued_ns = trace.records["created_ns"][0]
-    report = report_of([in_other_time(f, ahead_s * 10**9) for f in said], ahead_s * 10**9)
+    report = report_of([shift_fragment(f, ahead_s * 10**9) for f in said], ahead_s * 10**9)
     assert abs(report.moment_ns - trace.observed_ns) < 10**9
     (record,) = (r for f in report.fragments for r in f.records)
     shown_ns = int(record["created_ns"]) - issued_ns

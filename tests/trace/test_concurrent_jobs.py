@@ -85,7 +85,7 @@ def test_many_dumps_of_one_process_are_not_all_compared_with_each_other(
 ) -> None:
     """Some collectors dump every few seconds, for days."""
     compared = 0
-    beside = concurrent_jobs._beside
+    beside = concurrent_jobs._ran_concurrently
 
     def counting(a: Fragment, b: Fragment) -> bool:
         nonlocal compared

@@ -12,8 +12,12 @@ from pathlib import Path
 import pytest
 
 from hangscope.diagnosis.engine import diagnose
-from hangscope.trace.job_selection.duplicate_ranks import Twins, claims_of, twins
-from hangscope.trace.job_selection.incarnations import Start
+from hangscope.trace.job_selection.duplicate_ranks import (
+    DuplicateRank,
+    duplicate_rank_claims,
+    find_duplicate_ranks,
+)
+from hangscope.trace.job_selection.incarnations import Lifetime
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.load import load_trace
 from tests.diagnosis.builder import Job
@@ -21,13 +25,15 @@ from tests.diagnosis.builder import Job
 SECOND = 1_000_000_000
 
 
-def _start(pid: int, first_s: float, last_s: float, host: str = "a") -> Start:
-    return Start(1, int(first_s * SECOND), (host, pid), int(last_s * SECOND))
+def _start(pid: int, first_s: float, last_s: float, host: str = "a") -> Lifetime:
+    return Lifetime(1, int(first_s * SECOND), (host, pid), int(last_s * SECOND))
 
 
 def test_processes_that_lived_at_the_same_time_are_told() -> None:
-    (pair,) = twins([_start(22, 110, 150), _start(11, 100, 160), Start(0, 0, ("a", 9), 0)])
-    assert pair == Twins(1, ("a", 11), ("a", 22))
+    (pair,) = find_duplicate_ranks(
+        [_start(22, 110, 150), _start(11, 100, 160), Lifetime(0, 0, ("a", 9), 0)]
+    )
+    assert pair == DuplicateRank(1, ("a", 11), ("a", 22))
     assert "two processes are rank 1" in pair.text
     assert "pid 11 on host a and pid 22 on host a" in pair.text
 
@@ -41,21 +47,26 @@ def test_processes_that_lived_at_the_same_time_are_told() -> None:
         pytest.param(_start(22, 130, 190, host="b"), id="another host, whose clock may be off"),
     ],
 )
-def test_one_after_the_other_is_no_mistake(second: Start) -> None:
-    assert twins([_start(11, 100, 160), second]) == []
+def test_one_after_the_other_is_no_mistake(second: Lifetime) -> None:
+    assert find_duplicate_ranks([_start(11, 100, 160), second]) == []
 
 
 def test_two_living_processes_need_no_times() -> None:
     starts = [_start(11, 0, 0), _start(22, 0, 0, host="b")]
-    assert twins(starts) == []
-    assert twins(starts, [("a", 11)]) == []
-    assert len(twins(starts, [("a", 11), ("b", 22)])) == 1
+    assert find_duplicate_ranks(starts) == []
+    assert find_duplicate_ranks(starts, [("a", 11)]) == []
+    assert len(find_duplicate_ranks(starts, [("a", 11), ("b", 22)])) == 1
 
 
 def test_two_worlds_have_a_rank_of_the_same_number_each() -> None:
     one, two = _start(11, 100, 160), _start(22, 110, 150)
-    assert twins([replace(one, meets_at="tcp://a:1"), replace(two, meets_at="tcp://a:2")]) == []
-    assert len(twins([replace(one, meets_at="tcp://a:1"), two])) == 1
+    assert (
+        find_duplicate_ranks(
+            [replace(one, rendezvous="tcp://a:1"), replace(two, rendezvous="tcp://a:2")]
+        )
+        == []
+    )
+    assert len(find_duplicate_ranks([replace(one, rendezvous="tcp://a:1"), two])) == 1
 
 
 _RANK = """
@@ -108,7 +119,7 @@ def test_a_rank_that_is_there_twice_explains_a_collective_that_nobody_finishes()
     job.all(done=False)
     plain = diagnose(job.trace())
     assert (plain.verdict.value, plain.culprits) == ("stuck_collective", ())
-    said = claims_of([Twins(1, ("a", 11), ("a", 22))])
+    said = duplicate_rank_claims([DuplicateRank(1, ("a", 11), ("a", 22))])
     found = diagnose(replace(job.trace(), claims=said))
     assert (found.verdict.value, found.culprits) == ("stuck_collective", (1,))
     assert found.confidence.value == "likely"

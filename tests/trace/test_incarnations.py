@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hangscope.monitor.report_claims import claim
-from hangscope.trace.job_selection.incarnations import Start, of_newest_life
+from hangscope.trace.job_selection.incarnations import Lifetime, in_newest_incarnation
 from hangscope.trace.job_selection.newest_attempt import keep_newest
 from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import ExitFacts, Fragment, RankFacts, Source
@@ -14,35 +14,35 @@ from hangscope.trace.model import ExitFacts, Fragment, RankFacts, Source
 MINUTE = 60 * 10**9
 
 
-def start(rank: int, at: float, pid: int, seen: float | None = None) -> Start:
+def start(rank: int, at: float, pid: int, seen: float | None = None) -> Lifetime:
     """A ring made ``at`` minutes, its process last seen at ``seen`` (a minute later)."""
     last = at + 1 if seen is None else seen
-    return Start(rank, int(at * MINUTE), ("node0", pid), int(last * MINUTE))
+    return Lifetime(rank, int(at * MINUTE), ("node0", pid), int(last * MINUTE))
 
 
 def test_one_life_is_whole() -> None:
-    assert all(of_newest_life([start(0, 1, 10), start(1, 1.1, 11), start(2, 3, 12)]))
+    assert all(in_newest_incarnation([start(0, 1, 10), start(1, 1.1, 11), start(2, 3, 12)]))
 
 
 def test_the_job_before_goes_with_all_its_ranks() -> None:
     before = [start(rank, 1 + rank / 100, 10 + rank) for rank in range(4)]
     now = [start(rank, 9 + rank / 100, 20 + rank) for rank in range(2)]
-    assert of_newest_life([*before, *now]) == [False] * 4 + [True] * 2
+    assert in_newest_incarnation([*before, *now]) == [False] * 4 + [True] * 2
 
 
 def test_a_rank_that_is_new_stays() -> None:
     before = [start(0, 1, 10)]
     now = [start(1, 8.9, 21), start(0, 9, 20), start(2, 9.2, 22)]
-    assert of_newest_life([*before, *now]) == [False, True, True, True]
+    assert in_newest_incarnation([*before, *now]) == [False, True, True, True]
 
 
 def test_a_process_that_begins_again_is_no_other_job() -> None:
-    assert all(of_newest_life([start(0, 1, 10), start(0, 5, 10), start(1, 1, 11)]))
+    assert all(in_newest_incarnation([start(0, 1, 10), start(0, 5, 10), start(1, 1, 11)]))
 
 
 def test_ranks_that_outlive_one_that_was_started_again_stay() -> None:
     stuck = [start(0, 1, 10, seen=7), start(2, 1, 12, seen=7)]
-    assert of_newest_life([*stuck, start(1, 1, 11, seen=2), start(1, 5, 99)]) == [
+    assert in_newest_incarnation([*stuck, start(1, 1, 11, seen=2), start(1, 5, 99)]) == [
         True,
         True,
         False,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hangscope.trace.flight_recorder.groups import has_rank, parse_ranks
-from hangscope.trace.interning import SharedGroups
+from hangscope.trace.interning import GroupInterner
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import Group
 
@@ -24,7 +24,7 @@ ranks = st.one_of(
 
 
 def test_equal_groups_become_one() -> None:
-    share = SharedGroups()
+    share = GroupInterner()
     first = share(Group("0", ranks=EVERYBODY))
     assert share(Group("0", ranks=tuple(range(5000)))) is first
     other = share(Group("0", ranks=tuple(range(5000)), epoch=1))

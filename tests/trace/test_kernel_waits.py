@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hangscope.ring import process_identity
-from hangscope.trace.facts import RUNS, KernelWait
+from hangscope.trace.facts import RUNNABLE, KernelWait
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import RankFacts
@@ -22,7 +22,7 @@ from hangscope.trace.processes import kernel_waits
 from hangscope.trace.processes.cgroups import limit_of
 from hangscope.trace.processes.descriptors import at_other_end
 from hangscope.trace.processes.kernel_waits import named_process, wait_of
-from hangscope.trace.wait_codec import plain_wait, wait_from
+from hangscope.trace.wait_codec import decode_wait, encode_wait
 from tests.live_rings import RingRank
 
 HOLD = "import {module}, sys, time; f = open(sys.argv[1], 'w'); {call}; print(1, flush=True)"
@@ -242,7 +242,7 @@ def test_the_share_of_a_processor(files: dict[str, str], told: str, tmp_path: Pa
     assert limit_of(7, tmp_path / "proc", tmp_path / "groups", below=0.001) == ""
 
 
-@pytest.mark.parametrize(("share", "kind"), [(0.002, RUNS), (0.5, "thread")])
+@pytest.mark.parametrize(("share", "kind"), [(0.002, RUNNABLE), (0.5, "thread")])
 def test_who_may_use_next_to_nothing_of_a_processor_waits_for_that(
     share: float, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,18 +261,18 @@ def test_who_may_use_next_to_nothing_of_a_processor_waits_for_that(
 
 def test_a_wait_comes_back_as_it_was_written() -> None:
     wait = KernelWait("lock", "/a", (7,), ("x (pid 7)",), True, ("/b",), ("y",), 1, 2)
-    assert wait_from(plain_wait(wait)) == wait
+    assert decode_wait(encode_wait(wait)) == wait
     assert RankFacts(0, wait=wait).wait == wait
 
 
 @pytest.mark.parametrize("said", [None, 7, [], "lock"])
 def test_what_can_be_no_wait_is_none(said: object) -> None:
-    assert wait_from(said) is None
+    assert decode_wait(said) is None
 
 
 def test_a_wait_that_was_made_up_does_no_harm() -> None:
     said = {"kind": 7, "processes": ["x", None, -3], "names": 5, "since_ns": "soon", "helpers": {}}
-    assert wait_from(said) == KernelWait("7", processes=(0, 0, 0))
+    assert decode_wait(said) == KernelWait("7", processes=(0, 0, 0))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hangscope.ring.writer import RingIdentity, RingWriter
-from hangscope.trace.job_selection.incarnations import Member, Start, beside
+from hangscope.trace.job_selection.incarnations import LaunchedRing, Lifetime, in_same_incarnation
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.live.rings import RunKey
 from hangscope.trace.load import load_trace
@@ -67,8 +67,8 @@ def test_a_job_that_goes_on_with_fewer_ranks_has_no_others(tmp_path: Path) -> No
 
 
 def test_what_one_launcher_left_behind_is_no_rank_of_its_next_attempt() -> None:
-    own = [Member(Start(0, 70, ("a", 20), 99), ("a", 1))]
-    stuck = Member(Start(1, 0, ("a", 11), 99), ("a", 1))
-    other = Member(Start(1, 60, ("b", 11), 99), ("b", 2))
-    assert beside(own, [stuck, other]) == [False, True]
-    assert beside([], [other]) == [False]
+    own = [LaunchedRing(Lifetime(0, 70, ("a", 20), 99), ("a", 1))]
+    stuck = LaunchedRing(Lifetime(1, 0, ("a", 11), 99), ("a", 1))
+    other = LaunchedRing(Lifetime(1, 60, ("b", 11), 99), ("b", 2))
+    assert in_same_incarnation(own, [stuck, other]) == [False, True]
+    assert in_same_incarnation([], [other]) == [False]

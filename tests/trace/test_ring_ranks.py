@@ -7,8 +7,8 @@ from pathlib import Path
 
 from hangscope.ring.writer import RingIdentity, RingWriter
 from hangscope.trace import formats
-from hangscope.trace.job_selection.incarnations import Start
-from hangscope.trace.job_selection.ring_ranks import Presence, ranks_of, with_ranks_of_rings
+from hangscope.trace.job_selection.incarnations import Lifetime
+from hangscope.trace.job_selection.ring_ranks import RingProcess, assign_ranks, with_assigned_ranks
 from hangscope.trace.live.rings import RingFolder
 from hangscope.trace.model import Fragment, RankFacts, Source
 
@@ -17,48 +17,48 @@ SECOND = 1_000_000_000
 
 def _one(
     rank: int, pid: int, *, declared: bool, world: int = 4, last_s: int = 60, parent: int = 0
-) -> Presence:
-    start = Start(rank, pid * SECOND // 10, ("a", pid), last_s * SECOND)
-    return Presence(start, parent, world, declared)
+) -> RingProcess:
+    start = Lifetime(rank, pid * SECOND // 10, ("a", pid), last_s * SECOND)
+    return RingProcess(start, parent, world, declared)
 
 
 def test_ranks_that_differ_are_left_alone() -> None:
-    assert ranks_of([_one(r, r + 1, declared=r > 1) for r in range(4)]) == [0, 1, 2, 3]
+    assert assign_ranks([_one(r, r + 1, declared=r > 1) for r in range(4)]) == [0, 1, 2, 3]
 
 
 def test_who_is_left_over_is_the_rank_that_is_left_over() -> None:
     # Launched as 0 to 3, and counted from the other end: the first has not said so yet.
     rings = [_one(0, 1, declared=False)] + [_one(3 - i, i + 1, declared=True) for i in (1, 2, 3)]
-    assert ranks_of(rings) == [3, 2, 1, 0]
+    assert assign_ranks(rings) == [3, 2, 1, 0]
 
 
 def test_nobody_is_named_where_more_numbers_are_free_than_processes_left() -> None:
     rings = [_one(0, 1, declared=False), _one(0, 2, declared=True)]
-    assert ranks_of(rings) == [None, 0]
+    assert assign_ranks(rings) == [None, 0]
 
 
 def test_who_starts_ranks_is_none() -> None:
     launchers = [_one(r, r + 1, declared=False, world=2) for r in (0, 1)]
     ranks = [_one(r, r + 10, declared=True, parent=r // 2 + 1) for r in range(3)]
-    assert ranks_of([*launchers, *ranks]) == [None, None, 0, 1, 2]
+    assert assign_ranks([*launchers, *ranks]) == [None, None, 0, 1, 2]
 
 
 def test_two_that_have_both_said_it_are_both_that_rank() -> None:
-    assert ranks_of([_one(1, 1, declared=True), _one(1, 2, declared=True)]) == [1, 1]
-    assert ranks_of([_one(1, 1, declared=False), _one(1, 2, declared=False)]) == [1, 1]
+    assert assign_ranks([_one(1, 1, declared=True), _one(1, 2, declared=True)]) == [1, 1]
+    assert assign_ranks([_one(1, 1, declared=False), _one(1, 2, declared=False)]) == [1, 1]
 
 
 def test_an_earlier_job_of_the_same_name_takes_no_rank_away() -> None:
     before = [_one(r, r + 1, declared=True, world=2, last_s=1) for r in (0, 1)]
     again = [_one(r, r + 90, declared=r == 1, world=2) for r in (0, 1)]
-    assert ranks_of([*before, *again]) == [0, 1, 0, 1]
+    assert assign_ranks([*before, *again]) == [0, 1, 0, 1]
 
 
 def test_a_journal_knows_processes_not_ranks() -> None:
     ring = _fragment(formats.RING, RankFacts(3, pid=11, host="a", run_id="x", declared=True))
     end = _fragment(formats.JOURNAL, RankFacts(0, pid=11, host="a", run_id="x"))
     elsewhere = replace(end, facts=replace(end.facts, host="b"))
-    found = with_ranks_of_rings([ring, end, elsewhere])
+    found = with_assigned_ranks([ring, end, elsewhere])
     assert [f.facts.rank for f in found] == [3, 3, 0]
     assert [f.source.rank for f in found] == [3, 3, 0]
 
@@ -94,16 +94,16 @@ def test_the_next_attempt_is_looked_at_anew(tmp_path: Path) -> None:
     assert folder.declared == {("a", 21)}
 
 
-def _two_worlds(*, over: int = 9, size: int = 2, apart_ns: int = 0) -> list[Presence]:
+def _two_worlds(*, over: int = 9, size: int = 2, apart_ns: int = 0) -> list[RingProcess]:
     """Four processes of one launch, in two jobs that meet at ports of their own."""
     found = []
     for place in range(4):
         world = place // 2
         created_ns = SECOND + place + world * apart_ns
-        start = Start(
+        start = Lifetime(
             place % 2, created_ns, ("a", place + 1), created_ns + 60 * SECOND, f"tcp://a:{world}"
         )
-        found.append(Presence(start, 0, size, declared=True, over=world == over))
+        found.append(RingProcess(start, 0, size, declared=True, exited=world == over))
     return found
 
 
@@ -111,33 +111,33 @@ def test_helpers_of_the_ranks_that_make_a_world_are_not_followed() -> None:
     """A checkpoint is written by a process that each rank has started; they are the newest."""
     ranks, helpers = _two_worlds()[:2], _two_worlds()[2:]
     started = [replace(one, parent=pid) for pid, one in enumerate(helpers, 1)]
-    assert ranks_of([*ranks, *started]) == [0, 1, None, None]
-    assert ranks_of([*ranks, *started[:1]]) == [0, 1, None]
-    over = [replace(one, over=True) for one in ranks]
-    assert ranks_of([*over, *started]) == [None, None, 0, 1]
+    assert assign_ranks([*ranks, *started]) == [0, 1, None, None]
+    assert assign_ranks([*ranks, *started[:1]]) == [0, 1, None]
+    over = [replace(one, exited=True) for one in ranks]
+    assert assign_ranks([*over, *started]) == [None, None, 0, 1]
 
 
 def test_of_two_jobs_of_one_launch_the_newest_that_is_not_over_is_followed() -> None:
-    assert ranks_of(_two_worlds()) == [None, None, 0, 1]
-    assert ranks_of(_two_worlds(over=1)) == [0, 1, None, None]
-    late = Presence(Start(3, SECOND, ("a", 9), 61 * SECOND), 0, 4, declared=False)
-    assert ranks_of([*_two_worlds(), late]) == [None, None, 0, 1, None]
-    assert ranks_of([*_two_worlds()[:3], late]) == [None, None, 0, 1]  # it never came there
-    assert ranks_of([*_two_worlds()[1:], late]) == [1, None, None, 0]
+    assert assign_ranks(_two_worlds()) == [None, None, 0, 1]
+    assert assign_ranks(_two_worlds(over=1)) == [0, 1, None, None]
+    late = RingProcess(Lifetime(3, SECOND, ("a", 9), 61 * SECOND), 0, 4, declared=False)
+    assert assign_ranks([*_two_worlds(), late]) == [None, None, 0, 1, None]
+    assert assign_ranks([*_two_worlds()[:3], late]) == [None, None, 0, 1]  # it never came there
+    assert assign_ranks([*_two_worlds()[1:], late]) == [1, None, None, 0]
 
 
 def test_jobs_that_are_larger_than_the_launch_have_wrong_addresses() -> None:
-    assert ranks_of(_two_worlds(size=4)) == [0, 1, 0, 1]
+    assert assign_ranks(_two_worlds(size=4)) == [0, 1, 0, 1]
 
 
 def test_jobs_that_have_met_may_lack_a_ring() -> None:
-    rings = [replace(one, met=True) for one in _two_worlds()[:3]]
-    assert ranks_of(rings) == [None, None, 0]
-    assert ranks_of([replace(one, met=False) for one in rings]) == [0, 1, 0]
+    rings = [replace(one, initialized=True) for one in _two_worlds()[:3]]
+    assert assign_ranks(rings) == [None, None, 0]
+    assert assign_ranks([replace(one, initialized=False) for one in rings]) == [0, 1, 0]
 
 
 def test_a_job_that_was_over_when_the_next_began_takes_no_rank_away() -> None:
-    assert ranks_of(_two_worlds(apart_ns=61 * SECOND)) == [0, 1, 0, 1]
+    assert assign_ranks(_two_worlds(apart_ns=61 * SECOND)) == [0, 1, 0, 1]
 
 
 def test_who_meets_again_without_some_of_the_old_world_is_no_other_job() -> None:
@@ -145,8 +145,10 @@ def test_who_meets_again_without_some_of_the_old_world_is_no_other_job() -> None
     found = []
     for rank in range(4):
         at = f"tcp://a:{int(rank < 3)}"
-        start = Start(rank, SECOND + rank, ("a", rank), 61 * SECOND, at)
+        start = Lifetime(rank, SECOND + rank, ("a", rank), 61 * SECOND, at)
         size = 3 if rank < 3 else 4
-        found.append(Presence(start, 0, size, declared=True, met=True, again=rank < 3))
-    assert ranks_of(found) == [0, 1, 2, 3]
-    assert ranks_of([replace(one, again=False) for one in found]) != [0, 1, 2, 3]
+        found.append(
+            RingProcess(start, 0, size, declared=True, initialized=True, reinitialized=rank < 3)
+        )
+    assert assign_ranks(found) == [0, 1, 2, 3]
+    assert assign_ranks([replace(one, reinitialized=False) for one in found]) != [0, 1, 2, 3]

@@ -9,7 +9,7 @@ import pytest
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Verdict
 from hangscope.ring.writer import RingIdentity, RingWriter
-from hangscope.trace.job_selection.split_runs import Run, parts_of_job
+from hangscope.trace.job_selection.split_runs import Run, runs_of_same_job
 from hangscope.trace.load import load_trace
 
 SECOND = 1_000_000_000
@@ -75,4 +75,6 @@ def test_another_job_of_the_same_time_is_none_of_this_one(tmp_path: Path) -> Non
 )
 def test_parts_of_a_job_go_together(other: Run, is_part: bool) -> None:
     main = Run(frozenset({0, 1}), frozenset({4}), 10, 100)
-    assert parts_of_job({"main": main, "other": other}, "main") == ["main", "other"][: 1 + is_part]
+    assert (
+        runs_of_same_job({"main": main, "other": other}, "main") == ["main", "other"][: 1 + is_part]
+    )

@@ -9,7 +9,7 @@ from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.wording.blocked import blocked_in
 from hangscope.diagnosis.wording.phrases import is_are, rank_s
-from hangscope.trace.facts import RUNS
+from hangscope.trace.facts import RUNNABLE
 
 _OF_THE_ABSENT = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED)
 
@@ -36,7 +36,7 @@ def _goes_on(context: Context, rank: int) -> bool:
     process, facts = context.processes.get(rank), context.trace.ranks.get(rank)
     if process is None or facts is None or process.end is not End.ALIVE:
         return False
-    if process.wait is not None and process.wait.kind == RUNS:
+    if process.wait is not None and process.wait.kind == RUNNABLE:
         return True  # whenever it gets a processor
     if process.cannot_run:
         return False

@@ -31,7 +31,7 @@ from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.records.agreement import family
 from hangscope.diagnosis.records.coverage import cut_off, cut_short
 from hangscope.diagnosis.wording.phrases import capital, label_of, rank_s, title_of
-from hangscope.trace.job_selection.duplicate_ranks import doubled
+from hangscope.trace.job_selection.duplicate_ranks import duplicate_ranks
 from hangscope.trace.model import NONE, Group
 
 _FROM_ONE = ("broadcast", "scatter")
@@ -249,7 +249,7 @@ def _with_who_holds_it_up(context: Context, index: int, cause: Cause) -> Cause:
     if stopped:
         return replace(cause, culprits=stopped)
     place = context.waits.places[index]
-    double = sorted(doubled(context.trace).keys() & {*place.waiters, *place.members})
+    double = sorted(duplicate_ranks(context.trace).keys() & {*place.waiters, *place.members})
     odd = tuple(double) or _who_got_nothing(context, place)
     return replace(cause, culprits=odd, confidence=Confidence.LIKELY) if odd else cause
 

@@ -17,7 +17,7 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.wording.phrases import capital, rank_s
 from hangscope.trace import formats
 from hangscope.trace.facts import tcp_address
-from hangscope.trace.job_selection.duplicate_ranks import doubled
+from hangscope.trace.job_selection.duplicate_ranks import duplicate_ranks
 from hangscope.trace.model import NONE, Flag, State, flagged
 
 _SHOWN_PLACES = 4
@@ -112,7 +112,7 @@ def _outside(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
 
 
 def _twice(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
-    twice = doubled(context.trace)
+    twice = duplicate_ranks(context.trace)
     if not twice:
         return None
     absent = context.trace.missing_ranks
@@ -219,7 +219,7 @@ def world_causes(context: Context, causes: list[Cause]) -> list[Cause]:
     cause = different_worlds(context, trace.ranks, Cause(Verdict.INCONCLUSIVE, ()))
     if cause.verdict is Verdict.INCONCLUSIVE:
         return []
-    if len(trace.missing_ranks) > len(doubled(trace)) and cause.is_certain:
+    if len(trace.missing_ranks) > len(duplicate_ranks(trace)) and cause.is_certain:
         cause = replace(cause, confidence=Confidence.LIKELY)
     ranks = tuple(sorted(trace.ranks))
     place = context.waits.add(Place(NONE, NONE, (), members=ranks, phase=INIT))

@@ -23,7 +23,7 @@ from hangscope.diagnosis.processes.process_state import (
 )
 from hangscope.diagnosis.records.coverage import told_of_only
 from hangscope.trace.facts import WITHOUT_A_WORD
-from hangscope.trace.message_template import but_numbers
+from hangscope.trace.message_template import mask_numbers
 from hangscope.trace.model import Claim, ExitFacts, RankFacts, Trace
 from hangscope.trace.signals import SIGABRT, codes_of
 
@@ -274,17 +274,17 @@ def first_to_fail(failed: Sequence[ProcessState]) -> list[ProcessState]:
     undated = sorted((h for h in failed if not h.end_ns), key=lambda h: h.rank)
     if not dated:
         return undated
-    first, words = dated[0], but_numbers(dated[0].end_text)
+    first, words = dated[0], mask_numbers(dated[0].end_text)
     return undated + [
         h
         for h in dated
-        if h is first or (but_numbers(h.end_text) == words and h.end_ns - first.end_ns <= _TWIN_NS)
+        if h is first or (mask_numbers(h.end_text) == words and h.end_ns - first.end_ns <= _TWIN_NS)
     ]
 
 
 def alike(failed: Sequence[ProcessState]) -> bool:
     """Whether all failed of the same: one fault in all of them."""
-    return len({but_numbers(h.end_text) for h in failed}) < 2
+    return len({mask_numbers(h.end_text) for h in failed}) < 2
 
 
 _OWN_ERRORS = frozenset({"device_error", "oom", "nan", "ddp_unused_parameters", "ddp_marked_twice"})

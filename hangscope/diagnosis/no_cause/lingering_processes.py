@@ -18,7 +18,7 @@ from hangscope.diagnosis.processes.stacks import innermost, is_library, is_over,
 from hangscope.diagnosis.wording.blocked import blocked_in
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.diagnosis.wording.stack_summary import places_of_threads
-from hangscope.trace.facts import STALE_BEATS
+from hangscope.trace.facts import STALE_HEARTBEATS
 from hangscope.trace.model import RankFacts, ThreadStack
 
 _TEARDOWN_S = 30.0
@@ -156,7 +156,7 @@ def _is_torn_down(facts: RankFacts) -> bool:
 
     The watcher ends there: silent for so long, it has.
     """
-    beats_ns = int(STALE_BEATS * SECOND_NS * (facts.heartbeat_interval_s or 1.0))
+    beats_ns = int(STALE_HEARTBEATS * SECOND_NS * (facts.heartbeat_interval_s or 1.0))
     return facts.observed_ns - facts.heartbeat_ns > beats_ns
 
 

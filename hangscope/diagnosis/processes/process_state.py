@@ -15,7 +15,7 @@ from hangscope.diagnosis.processes.failure_messages import (
 )
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import in_python, innermost, is_over
-from hangscope.trace.facts import RUNS
+from hangscope.trace.facts import RUNNABLE
 from hangscope.trace.model import (
     CAUSED_BY,
     ON_ITS_WAY_OUT,
@@ -140,9 +140,9 @@ def process_of(
     wait = facts.wait
     if wait is None or process.stack is not facts.main_stack or _went_on(facts):
         return process
-    if wait.kind == RUNS and not _starves(facts, wait):
+    if wait.kind == RUNNABLE and not _starves(facts, wait):
         wait = replace(wait, kind="")
-    if wait.kind == RUNS and process.state == "gil-held":
+    if wait.kind == RUNNABLE and process.state == "gil-held":
         process = replace(
             process, state=STARVED
         )  # the heartbeat then stops as well, whoever has the GIL

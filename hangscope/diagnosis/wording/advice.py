@@ -32,7 +32,7 @@ from hangscope.diagnosis.wording.source_lines import (
     parted_lines,
     stands_behind,
 )
-from hangscope.trace.job_selection.duplicate_ranks import doubled
+from hangscope.trace.job_selection.duplicate_ranks import duplicate_ranks
 from hangscope.trace.model import NONE
 
 _COMMUNICATION_HOOK = re.compile(r"distributed[/\\]algorithms[/\\]ddp_comm_hooks[/\\]")
@@ -58,7 +58,7 @@ def advice(context: Context, cause: Cause, place: Place | None, sides: tuple[Sid
         return _contradiction(cause, place)
     if cause.odd_one:
         return _odd_one(context, cause)
-    twins = doubled(context.trace)
+    twins = duplicate_ranks(context.trace)
     if twins and cause.verdict in (Verdict.STUCK_COLLECTIVE, Verdict.RANK_LOST):
         return Advice(
             "give every process a RANK of its own: two processes say that they are "

@@ -7,7 +7,7 @@ import re
 from hangscope.diagnosis.processes.process_state import ProcessState
 from hangscope.diagnosis.processes.stacks import base, innermost, is_library, user_frames
 from hangscope.diagnosis.wording.phrases import rank_s
-from hangscope.trace.facts import RUNS
+from hangscope.trace.facts import RUNNABLE
 from hangscope.trace.model import KernelWait, Stack
 
 _NO_ANSWER = "a peer outside the job does not answer"
@@ -142,7 +142,7 @@ def _told_by(patterns: tuple[tuple[str, str], ...], calls: list[str]) -> str:
 def _in_kernel(wait: KernelWait, ranks: tuple[int, ...]) -> str:
     """What the kernel says that it waits for."""
     names = ", ".join(wait.names)
-    if wait.kind == RUNS:
+    if wait.kind == RUNNABLE:
         return _starves(wait)
     if wait.kind == "full pipe":
         reader = "nobody else has its other end open" if wait.alone else "nobody reads it"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.processes.process_state import ProcessState
-from hangscope.trace.dtypes import spoken
+from hangscope.trace.dtypes import readable_dtype
 from hangscope.trace.model import NONE, Signature
 
 
@@ -54,7 +54,7 @@ def describe(signature: Signature | None, *, reduction: bool = True) -> str:
     sizes = signature.input_sizes or signature.output_sizes
     if sizes:
         shown = ",".join("x".join(map(str, size)) or "scalar" for size in sizes[:3])
-        words += f" {spoken(dtypes[0]) if dtypes else ''}[{shown}]"
+        words += f" {readable_dtype(dtypes[0]) if dtypes else ''}[{shown}]"
     elif signature.input_numel is not None:
         words += f" of {signature.input_numel} elements"
     if signature.reduce_op and reduction:

@@ -32,7 +32,7 @@ from hangscope.diagnosis.wording.phrases import (
     wait_s,
 )
 from hangscope.trace.facts import LEFT
-from hangscope.trace.job_selection.duplicate_ranks import doubled
+from hangscope.trace.job_selection.duplicate_ranks import duplicate_ranks
 
 
 def sentences(context: Context, cause: Cause, place: Place | None) -> Words:
@@ -210,7 +210,7 @@ def _unmatched(context: Context, cause: Cause, place: Place) -> Words:
 def _stuck(context: Context, cause: Cause, place: Place) -> Words:
     title = title_of(context, place)
     accused = cause.culprits[0] if cause.culprits else None
-    twice = doubled(context.trace).get(accused) if accused is not None else None
+    twice = duplicate_ranks(context.trace).get(accused) if accused is not None else None
     if twice:
         return Words(
             f"{capital(twice.partition(';')[0])}; {title} cannot finish",

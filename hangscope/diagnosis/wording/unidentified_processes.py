@@ -12,7 +12,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.processes.stacks import user_frames
 from hangscope.diagnosis.wording.phrases import capital
 from hangscope.diagnosis.wording.stack_summary import place_of, waits
-from hangscope.trace.model import Stranger
+from hangscope.trace.model import UnrankedProcess
 
 _FEWEST = 3
 """Of two processes at two places either may be the one that is waited for."""
@@ -23,7 +23,7 @@ _NAMED = 2
 
 def where_strangers_stand(context: Context) -> str:
     """One sentence on where they stand: the few apart from the others, where there are few."""
-    strangers = context.trace.strangers
+    strangers = context.trace.unranked_processes
     if not strangers:
         return ""
     apart = _apart(context)
@@ -45,13 +45,13 @@ def places_of_strangers(context: Context) -> tuple[str, ...]:
     """Where each of them stands."""
     return tuple(
         f"{one.name}: {'in communication, ' if waits(one.stack) else ''}at {_place(one)}"
-        for one in context.trace.strangers[:_SHOWN]
+        for one in context.trace.unranked_processes[:_SHOWN]
     )
 
 
 def whose_they_are(context: Context) -> str:
     """How to find out which rank such a process is."""
-    strangers = context.trace.strangers
+    strangers = context.trace.unranked_processes
     first = (_apart(context) or strangers)[0]
     pid = first.pid if first.pid is not None else "PID"
     look = f"look at {_place(first)} in {first.name}" if _apart(context) else ""
@@ -62,9 +62,9 @@ def whose_they_are(context: Context) -> str:
     return f"{look}; {ask}" if look else ask
 
 
-def _apart(context: Context) -> tuple[Stranger, ...]:
+def _apart(context: Context) -> tuple[UnrankedProcess, ...]:
     """The few that are elsewhere while most wait in communication; none where nothing tells."""
-    strangers = context.trace.strangers
+    strangers = context.trace.unranked_processes
     elsewhere = tuple(one for one in strangers if not waits(one.stack))
     few = len(elsewhere) * 2 < len(strangers) and len(strangers) >= _FEWEST
     return elsewhere if few else ()
@@ -72,11 +72,11 @@ def _apart(context: Context) -> tuple[Stranger, ...]:
 
 def elsewhere(context: Context) -> tuple[str, ...]:
     """Where those stand that are not in communication: one may be a rank that is missing."""
-    strangers = context.trace.strangers
+    strangers = context.trace.unranked_processes
     return tuple(f"{one.name} is at {_place(one)}" for one in strangers if not waits(one.stack))
 
 
-def _stand(those: Sequence[Stranger]) -> str:
+def _stand(those: Sequence[UnrankedProcess]) -> str:
     places = {_place(one) for one in those}
     at = f"at {next(iter(places))}" if len(places) == 1 else f"at {len(places)} places"
     alone = len(those) == 1
@@ -85,11 +85,11 @@ def _stand(those: Sequence[Stranger]) -> str:
     return f"{'is' if alone else 'are'} {at}"
 
 
-def _place(one: Stranger) -> str:
+def _place(one: UnrankedProcess) -> str:
     return place_of(user_frames(one.stack))
 
 
-def _list(those: Sequence[Stranger]) -> str:
+def _list(those: Sequence[UnrankedProcess]) -> str:
     if len(those) > _NAMED:
         return f"{len(those)} processes"
     return " and ".join(one.name for one in those)

@@ -41,8 +41,8 @@ from hangscope.trace.model import (
     RankFacts,
     Source,
 )
-from hangscope.trace.stack_codec import threads_of
-from hangscope.trace.wait_codec import wait_from
+from hangscope.trace.stack_codec import decode_threads
+from hangscope.trace.wait_codec import decode_wait
 
 HEADER_KEY = "hangscope"
 VERSION = "journal/1"
@@ -236,12 +236,12 @@ def _seen(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
         alive=alive,
         process_state=as_name(state) if isinstance(state, str) else None,
         held_by=as_name(event.get("held_by")) or None,
-        wait=wait_from(event.get("wait")),
+        wait=decode_wait(event.get("wait")),
         gil_blocked=blocked if isinstance(blocked, bool) else None,
         cpu_busy=as_quantity(event.get("cpu_busy")),
         wakeups_hz=as_quantity(event.get("wakeups_hz")),
         stack_moved=moved if isinstance(moved, bool) else None,
         exit=None if alive else ExitFacts("unknown", text=WITHOUT_A_WORD),
-        threads=threads_of(event.get("threads")),
+        threads=decode_threads(event.get("threads")),
         observed_ns=as_int(event.get("at_ns"), 0, low=0),
     )

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from hangscope.trace import clean
 from hangscope.trace.job_selection.duplicate_ranks import KEY as TWINS
-from hangscope.trace.job_selection.duplicate_ranks import claim_of
+from hangscope.trace.job_selection.duplicate_ranks import duplicate_rank_claim
 from hangscope.trace.model import (
     MAX_RANK,
     Claim,
@@ -26,8 +26,8 @@ from hangscope.trace.model import (
     Phase,
     RankFacts,
 )
-from hangscope.trace.stack_codec import frames_of, plain_threads, stack_of, threads_of
-from hangscope.trace.wait_codec import plain_wait, wait_from
+from hangscope.trace.stack_codec import decode_stack, decode_threads, encode_stack, encode_threads
+from hangscope.trace.wait_codec import decode_wait, encode_wait
 
 KEY = "hangscope"
 MAX_PHASES = 64
@@ -39,7 +39,7 @@ def to_plain(facts: RankFacts) -> dict[str, Any]:
     story: dict[str, Any] = {
         "observed_ns": facts.observed_ns,
         "phases": [[p.name, p.since_ns, p.detail] for p in facts.phases],
-        "threads": plain_threads(facts.threads),
+        "threads": encode_threads(facts.threads),
         "alive": facts.alive,
         "process_state": facts.process_state,
         "held_by": facts.held_by,
@@ -58,7 +58,7 @@ def to_plain(facts: RankFacts) -> dict[str, Any]:
         "unobservable": list(facts.unobservable),
     }
     if facts.wait is not None:
-        story["wait"] = plain_wait(facts.wait)
+        story["wait"] = encode_wait(facts.wait)
     if facts.exit is not None:
         untold, told = facts.exit.untold, facts.exit.told
         story["exit"] = asdict(facts.exit) | {
@@ -67,7 +67,7 @@ def to_plain(facts: RankFacts) -> dict[str, Any]:
         }
     for key, error in (("exception", facts.exception), ("handled", facts.handled)):
         if error is not None:
-            story[key] = asdict(replace(error, stack=())) | {"stack": frames_of(error.stack)}
+            story[key] = asdict(replace(error, stack=())) | {"stack": encode_stack(error.stack)}
     return story
 
 
@@ -80,7 +80,9 @@ def timeout_s_of(value: Any) -> float | None:
 def claims_in(value: Any, rank: int) -> tuple[Claim, ...]:
     """What our own dump of a rank claims beside its records: that two processes are that rank."""
     text = value.get(TWINS) if isinstance(value, Mapping) else None
-    return (claim_of(rank, clean.prose(text)),) if isinstance(text, str) and text else ()
+    return (
+        (duplicate_rank_claim(rank, clean.prose(text)),) if isinstance(text, str) and text else ()
+    )
 
 
 def unlisted_groups(value: Any) -> frozenset[str]:
@@ -114,10 +116,10 @@ def from_plain(value: Any, facts: RankFacts) -> RankFacts:
         host=facts.host or clean.as_name(value.get("host")) or None,
         observed_ns=clean.as_int(value.get("observed_ns"), 0, low=0) or facts.observed_ns,
         phases=_phases(value.get("phases")),
-        threads=threads_of(value.get("threads")),
+        threads=decode_threads(value.get("threads")),
         process_state=clean.as_name(value.get("process_state")) or None,
         held_by=clean.as_name(value.get("held_by")) or None,
-        wait=wait_from(value.get("wait")),
+        wait=decode_wait(value.get("wait")),
         gil_blocked=_truth(value.get("gil_blocked")),
         cpu_busy=clean.as_quantity(value.get("cpu_busy")),
         heartbeat_ns=clean.as_int(value.get("heartbeat_ns"), 0, low=0),
@@ -192,7 +194,7 @@ def _exception(value: Any) -> ExceptionFacts | None:
     return ExceptionFacts(
         type_name=clean.as_name(value["type_name"]),
         message=clean.prose(message) if isinstance(message, str) else "",
-        stack=stack_of(value.get("stack")),
+        stack=decode_stack(value.get("stack")),
         at_ns=clean.as_int(value.get("at_ns"), 0, low=0),
         thread_name=clean.as_name(value.get("thread_name"), "MainThread"),
         is_main_thread=value.get("is_main_thread") is not False,

@@ -63,7 +63,7 @@ def fragments_of(
             )
         )
     if evidence.fell_back:
-        return [replace(fragment, of_earlier_life=True) for fragment in fragments]
+        return [replace(fragment, of_earlier_attempt=True) for fragment in fragments]
     return fragments
 
 

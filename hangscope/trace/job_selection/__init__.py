@@ -1,1 +1,1 @@
-"""Which files are of the job that counts: attempts, lives, jobs beside each other, twins."""
+"""Selects the files of the job, attempt and incarnation that is to be diagnosed."""

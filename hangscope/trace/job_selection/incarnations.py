@@ -1,8 +1,8 @@
-"""Which rings of one run and attempt belong to its newest life.
+"""Separates the incarnations of a job whose rings share one run id and attempt.
 
-Launchers that give a job no name of its own (DeepSpeed's, mpirun, ranks passed as arguments) leave
-the rendezvous address as the only name on which all ranks agree, and that is the same again for the
-next job. Its rings then come to lie beside those of the job before, under the same name.
+Some launches give a job no id (DeepSpeed's launcher, mpirun, ranks passed as arguments). Then the
+rendezvous address is the only name that all ranks agree on, and the next job has the same one: its
+rings end up beside those of the previous job, under the same name.
 """
 
 from __future__ import annotations
@@ -12,34 +12,35 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
-    """One ring: when it was made, by whom, and when its process was last heard of (ns)."""
+class Lifetime:
+    """When a ring was created, by which process, and when that process was last seen alive (ns)."""
 
     rank: int
     created_ns: int
     process: tuple[str, int]
-    """Machine and process id: a process may begin recording more than once."""
-    last_sign_ns: int
-    meets_at: str = ""
-    """Where it meets the other ranks, where that is known."""
+    """Machine and process id; one process may start recording more than once."""
+    last_seen_ns: int
+    rendezvous: str = ""
+    """Where the process meets the other ranks; empty if unknown."""
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """One ring, and who started its process: machine and process id of the parent."""
+class LaunchedRing:
+    """A ring's lifetime and the parent of its process (machine, process id)."""
 
-    start: Start
+    start: Lifetime
     launcher: tuple[str, int]
 
 
-def beside(own: Sequence[Member], others: Sequence[Member]) -> list[bool]:
-    """Which rings of other attempts live in the same life of the job as ``own``.
+def in_same_incarnation(own: Sequence[LaunchedRing], others: Sequence[LaunchedRing]) -> list[bool]:
+    """For each ring of another attempt, whether it belongs to the same incarnation as ``own``.
 
-    Every node's launcher counts the attempts by the failures of its own ranks: when a rank of one
-    node has failed, those of the others go on under another number. Who was there when the newest
-    of ``own`` began, and was started by somebody who has started none of these, is one of them.
+    Each node's launcher counts attempts by the failures of its own ranks. When a rank of one node
+    fails, the ranks of the other nodes restart under a different attempt number. A ring belongs to
+    this incarnation if its process was still alive when the newest of ``own`` began and its
+    launcher has started none of ``own``.
     """
-    newest: dict[int, Member] = {}
+    newest: dict[int, LaunchedRing] = {}
     for member in sorted(own, key=lambda m: m.start.created_ns):
         newest[member.start.rank] = member
     if not newest:
@@ -49,18 +50,19 @@ def beside(own: Sequence[Member], others: Sequence[Member]) -> list[bool]:
     return [
         member.start.rank not in newest
         and member.launcher not in launchers
-        and member.start.last_sign_ns >= began_ns
+        and member.start.last_seen_ns >= began_ns
         for member in others
     ]
 
 
-def of_newest_life(starts: Sequence[Start]) -> list[bool]:
-    """For each ring whether it belongs to the life that began last.
+def in_newest_incarnation(starts: Sequence[Lifetime]) -> list[bool]:
+    """For each ring, whether it belongs to the incarnation that began last.
 
-    A rank that two processes have recorded shows that there were two lives. Every other ring goes
-    with the life it began closer to, unless its process was there when the newest one began.
+    A rank recorded by two processes shows that there were two incarnations. Every other ring is
+    assigned to the incarnation whose start is closer to its own, unless its process was still alive
+    when the newest one began.
     """
-    by_rank: dict[int, list[Start]] = {}
+    by_rank: dict[int, list[Lifetime]] = {}
     for start in sorted(starts, key=lambda s: s.created_ns):
         by_rank.setdefault(start.rank, []).append(start)
     newest = {rank: own[-1].process for rank, own in by_rank.items()}
@@ -73,7 +75,7 @@ def of_newest_life(starts: Sequence[Start]) -> list[bool]:
     return [
         start.process == newest[start.rank]
         if start.rank in again
-        else start.last_sign_ns >= began_ns
+        else start.last_seen_ns >= began_ns
         or start.created_ns - before_ns > began_ns - start.created_ns
         for start in starts
     ]

@@ -1,9 +1,9 @@
-"""Local ranks that were taken for ranks, in the logs of several nodes.
+"""Retracts guesses that a local rank in a log is the global rank.
 
-The log of one node alone does not tell which node it is of. Beside another log in which a launcher
-speaks as well, or the rank of that number speaks for itself, a local rank is no rank any more. Nor
-is it one where another log has the same name but for a number, or a name says that it is of another
-node, or is the number of a folder that torchrun made beside another folder of that number.
+The log of a single node does not say which node it is from. A guess is wrong if another log also
+has output of a launcher, or output of the very rank that was guessed. It is wrong, too, if the
+log's name differs from another's only in a number or contains a node's name, or if torchrun's log
+folder for that local rank exists on several nodes.
 """
 
 from __future__ import annotations
@@ -25,39 +25,41 @@ from hangscope.trace.model import NONE, Claim, ClaimDetails, ExitFacts, Fragment
 _NUMBER = re.compile(r"\d+")
 
 
-def without_wrong_guesses(
+def retract_wrong_guesses(
     fragments: Sequence[Fragment], silent: Iterable[str] = ()
 ) -> list[Fragment]:
-    """The fragments; what was only guessed to be of a rank is nobody's where other logs speak.
+    """Return the fragments; those guessed to be of a rank lose it where other logs contradict that.
 
-    ``silent``: logs that lie beside them and tell nothing.
+    ``silent``: paths of logs beside them that contain no evidence.
     """
     logs: dict[str, list[Fragment]] = defaultdict(list)
     for fragment in fragments:
         if fragment.source.format == formats.LOG:
             logs[fragment.source.path].append(fragment)
-    launchers = {path: _ends(told) for path, told in logs.items() if any(map(_launches, told))}
+    launchers = {
+        path: _ends(told) for path, told in logs.items() if any(map(_has_launcher_output, told))
+    }
     found = list(fragments)
-    shared = _shared_numbers(logs) | _of_several_nodes({*logs, *silent})
+    shared = _same_local_rank_on_several_nodes(logs) | _differing_in_a_number({*logs, *silent})
     for i, guess in enumerate(fragments):
         if len(guess.records) or not _is_guess(guess):
             continue
         path = guess.source.path
         named = path in shared or is_of_a_node(Path(path))
         if not named and path not in launchers:
-            continue  # files that the processes of one node leave tell nothing of another
+            continue  # logs of single processes of this node cannot contradict the guess
         ends = launchers.get(path, set())
         elsewhere = any(p != path and ends.isdisjoint(told) for p, told in launchers.items())
         others = [f for p, told in logs.items() if p != path for f in told]
         itself = [f for f in others if f.facts.rank == guess.facts.rank and len(f.records)]
         outlived = any(0 < _ended_ns(guess) < f.facts.observed_ns for f in itself)
         if named or elsewhere or itself:
-            found[i] = _nobodys(guess, unheard=path in shared or elsewhere or outlived)
+            found[i] = _unattributed(guess, unheard=path in shared or elsewhere or outlived)
     return found
 
 
-def _shared_numbers(paths: Iterable[str]) -> set[str]:
-    """Files of torchrun's that are named by a local rank which those of another node have, too."""
+def _same_local_rank_on_several_nodes(paths: Iterable[str]) -> set[str]:
+    """Log files that torchrun named by local rank, where several nodes have that local rank."""
     folders: dict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for path in paths:
         local = local_rank_of_log(Path(path))
@@ -67,15 +69,15 @@ def _shared_numbers(paths: Iterable[str]) -> set[str]:
 
 
 def _in_several(sorts: Iterable[Mapping[str, list[str]]]) -> set[str]:
-    """The paths of each sort that come in more than one kind."""
+    """All paths of each collection that has more than one key."""
     several = (kinds for kinds in sorts if len(kinds) > 1)
     return {path for kinds in several for those in kinds.values() for path in those}
 
 
-def _of_several_nodes(paths: Iterable[str]) -> set[str]:
-    """Logs whose names differ in a number alone: each node, or each of its tasks, has one.
+def _differing_in_a_number(paths: Iterable[str]) -> set[str]:
+    """Logs whose names differ only in a number: one per node, or one per task of a node.
 
-    Two dates are no such numbers, nor are the local ranks of torchrun's folders.
+    Dates do not count as such numbers, nor do the local ranks of torchrun's folders.
     """
     alike: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for path in paths:
@@ -89,8 +91,8 @@ def _is_guess(fragment: Fragment) -> bool:
     return any(c.details.get("local_as_rank") for c in fragment.claims)
 
 
-def _launches(fragment: Fragment) -> bool:
-    """Whether it tells what only the launcher of a node says."""
+def _has_launcher_output(fragment: Fragment) -> bool:
+    """Whether it contains something that only a node's launcher prints."""
     return (_is_guess(fragment) and bool(_ends([fragment]))) or any(
         c.kind == "launcher_failure" or (c.details.get("stopped") and c.reporter is None)
         for c in fragment.claims
@@ -98,7 +100,7 @@ def _launches(fragment: Fragment) -> bool:
 
 
 def _ends(fragments: Sequence[Fragment]) -> set[tuple[int, ExitFacts]]:
-    """How processes ended: two logs that tell of the same end are of one launcher."""
+    """How processes ended; if two logs report the same end, they are of one launcher."""
     ends = {(f.facts.rank, f.facts.exit) for f in fragments if f.facts.exit is not None}
     return {(rank, end) for rank, end in ends if end.code is not None or end.signal is not None}
 
@@ -107,13 +109,13 @@ def _ended_ns(fragment: Fragment) -> int:
     return fragment.facts.exit.at_ns if fragment.facts.exit is not None else 0
 
 
-def _nobodys(guess: Fragment, *, unheard: bool) -> Fragment:
-    """What such a fragment tells, as statements of no rank.
+def _unattributed(guess: Fragment, *, unheard: bool) -> Fragment:
+    """The fragment's contents as claims about no particular rank.
 
     Parameters
     ----------
     unheard:
-        Whether the process is none of those that speak in the other logs.
+        Whether the process is not among those that appear in the other logs.
     """
     facts, details = guess.facts, ClaimDetails(unheard=unheard)
     claims = [

@@ -1,7 +1,7 @@
-"""One directory may hold several lives of a job: keep the newest, name the others.
+"""Keeps the newest attempt where a directory holds several, and reports the others.
 
-Rings and journals say which run and attempt they belong to. Dumps do not: two that claim the same
-rank and end at different times cannot come from one life, so their folders are kept apart.
+Rings and journals state their run and attempt. Dumps do not: two dumps of the same rank that end at
+different times cannot be from one attempt, so their folders are kept apart.
 """
 
 from __future__ import annotations
@@ -14,49 +14,56 @@ from pathlib import Path
 
 from hangscope.trace import formats
 from hangscope.trace.files.file_names import attempt_of
-from hangscope.trace.job_selection.concurrent_jobs import of_one_job
-from hangscope.trace.job_selection.duplicate_ranks import claims_of, twins
-from hangscope.trace.job_selection.incarnations import Member, beside, of_newest_life
-from hangscope.trace.job_selection.ring_ranks import (
-    last_sign,
-    other_world,
-    start_of,
-    with_ranks_of_rings,
+from hangscope.trace.job_selection.concurrent_jobs import keep_one_job
+from hangscope.trace.job_selection.duplicate_ranks import (
+    duplicate_rank_claims,
+    find_duplicate_ranks,
 )
-from hangscope.trace.job_selection.split_runs import parts_of_job, run_of
-from hangscope.trace.job_selection.stale_dumps import since_their_rings_began
+from hangscope.trace.job_selection.incarnations import (
+    LaunchedRing,
+    in_newest_incarnation,
+    in_same_incarnation,
+)
+from hangscope.trace.job_selection.ring_ranks import (
+    last_seen_ns,
+    lifetime_of,
+    other_world_note,
+    with_assigned_ranks,
+)
+from hangscope.trace.job_selection.split_runs import run_of, runs_of_same_job
+from hangscope.trace.job_selection.stale_dumps import drop_dumps_older_than_rings
 from hangscope.trace.model import NONE, Fragment
 
 _MOST_NOTES = 4
-"""Lives that are mentioned one by one; a folder of all runs holds dozens."""
+"""Attempts that are listed one by one; a folder of all runs holds dozens."""
 _SAME_MOMENT_NS = 60 * 10**9
-"""Two dumps of one rank whose last operations are closer than this are twins of one life."""
+"""Two dumps of one rank whose last operations are closer than this are copies from one attempt."""
 
 
 def keep_newest(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
-    """The fragments of the newest life, and one warning line per life that was left out."""
-    all_named = _under_one_name([f for f in fragments if _life(f) is not None])
-    named = with_ranks_of_rings(all_named)
-    dumps = [f for f in fragments if _is_dump(f) and _life(f) is None]
-    others = [f for f in fragments if not _is_dump(f) and _life(f) is None]
+    """Return the fragments of the newest attempt, and one warning per attempt left out."""
+    all_named = _with_one_run_id([f for f in fragments if _attempt_of(f) is not None])
+    named = with_assigned_ranks(all_named)
+    dumps = [f for f in fragments if _is_dump(f) and _attempt_of(f) is None]
+    others = [f for f in fragments if not _is_dump(f) and _attempt_of(f) is None]
     kept_named, left_named = _newest_run(named)
-    kept_named, left_lives = _newest_life(kept_named)
-    kept_named += _of_other_numbers(kept_named, named)
+    kept_named, left_incarnations = _newest_incarnation(kept_named)
+    kept_named += _with_other_attempt_number(kept_named, named)
     gone = _folders(named) - _folders(kept_named)
     dumps = [f for f in dumps if _folder_of(f) not in gone]
     others = [f for f in others if _folder_of(f) not in gone]
-    dumps, left_behind = since_their_rings_began(dumps, kept_named)
-    dumps, old_dumps = _newest_numbered(dumps, "dumps")
-    dumps, other_jobs = of_one_job(dumps)
+    dumps, left_behind = drop_dumps_older_than_rings(dumps, kept_named)
+    dumps, old_dumps = _newest_attempt_folder(dumps, "dumps")
+    dumps, other_jobs = keep_one_job(dumps)
     kept_dumps, left_dumps = _newest_folder(dumps)
-    kept_logs, left_logs = _newest_numbered(others, "logs")
+    kept_logs, left_logs = _newest_attempt_folder(others, "logs")
     if kept_named or kept_dumps:
-        kept_logs, left_words = _without_words_of_others(kept_logs)
+        kept_logs, left_words = _without_earlier_attempts(kept_logs)
         left_logs += left_words
     notes = [
-        *_of_other_worlds(all_named, named),
+        *_notes_on_other_worlds(all_named, named),
         *left_named,
-        *left_lives,
+        *left_incarnations,
         *left_behind,
         *old_dumps,
         *other_jobs,
@@ -66,21 +73,21 @@ def keep_newest(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
     return [*kept_named, *kept_dumps, *kept_logs], notes
 
 
-def _of_other_worlds(all_named: Sequence[Fragment], named: Sequence[Fragment]) -> list[str]:
-    """A line for each job that was started beside the one that is kept."""
+def _notes_on_other_worlds(all_named: Sequence[Fragment], named: Sequence[Fragment]) -> list[str]:
+    """A note on each other job that was started beside the selected one."""
     kept = {f.facts.process for f in named if f.source.format == formats.RING}
     left: dict[tuple[str, str], list[Fragment]] = defaultdict(list)
     for f in all_named:
         if f.source.format == formats.RING and f.facts.declared and f.facts.process not in kept:
             left[_folder_of(f), f.facts.rendezvous or ""].append(f)
     return [
-        f"{folder}: {other_world(at, len(those), _helpers(those, kept))}"
+        f"{folder}: {other_world_note(at, len(those), _ring_of_helpers(those, kept))}"
         for (folder, at), those in sorted(left.items())
     ]
 
 
-def _helpers(world: Sequence[Fragment], ranks: Collection[tuple[str, int]]) -> str:
-    """The name of one ring of a world that these ranks have started; empty where they have not."""
+def _ring_of_helpers(world: Sequence[Fragment], ranks: Collection[tuple[str, int]]) -> str:
+    """The name of one ring in a world that these ranks started; empty if they started none."""
     started = (f for f in world if (f.facts.process[0], f.facts.parent_pid) in ranks)
     return next((Path(f.source.path).name for f in started), "")
 
@@ -97,18 +104,18 @@ def _is_dump(fragment: Fragment) -> bool:
     return fragment.source.format in formats.DUMPS
 
 
-def _life(fragment: Fragment) -> tuple[str, int] | None:
+def _attempt_of(fragment: Fragment) -> tuple[str, int] | None:
     if fragment.facts.run_id is None and fragment.facts.attempt is None:
         return None
     return fragment.facts.run_id or "", fragment.facts.attempt or 0
 
 
-def _under_one_name(named: list[Fragment]) -> list[Fragment]:
-    """The fragments, those of one job under one run, whatever its launchers called it."""
+def _with_one_run_id(named: list[Fragment]) -> list[Fragment]:
+    """The fragments, with one run id where several launchers named the same job differently."""
     rings = [f for f in named if f.source.format == formats.RING]
     if len({f.facts.run_id for f in rings}) < 2:
         return named
-    signs = {id(f): last_sign(f) for f in rings}
+    signs = {id(f): last_seen_ns(f) for f in rings}
     main = max(rings, key=lambda f: signs[id(f)]).facts.run_id or ""
     runs = {
         name: run_of(
@@ -120,7 +127,7 @@ def _under_one_name(named: list[Fragment]) -> list[Fragment]:
         )
         for name in {f.facts.run_id or "" for f in rings}
     }
-    parts = set(parts_of_job(runs, main)) - {main}
+    parts = set(runs_of_same_job(runs, main)) - {main}
     return [
         replace(f, facts=replace(f.facts, run_id=main)) if (f.facts.run_id or "") in parts else f
         for f in named
@@ -128,26 +135,26 @@ def _under_one_name(named: list[Fragment]) -> list[Fragment]:
 
 
 def _newest_run(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
-    """Of the newest run the newest attempt."""
-    lives: dict[tuple[str, int], list[Fragment]] = {}
+    """The newest attempt of the newest run, and notes on the others."""
+    attempts: dict[tuple[str, int], list[Fragment]] = {}
     for fragment in fragments:
-        life = _life(fragment)
-        if life is not None:
-            lives.setdefault(life, []).append(fragment)
-    if len(lives) <= 1:
+        own = _attempt_of(fragment)
+        if own is not None:
+            attempts.setdefault(own, []).append(fragment)
+    if len(attempts) <= 1:
         return list(fragments), []
     newest_of_run: dict[str, int] = {}
-    for (run, _), members in lives.items():
-        latest = max(last_sign(f) for f in members)
+    for (run, _), members in attempts.items():
+        latest = max(last_seen_ns(f) for f in members)
         newest_of_run[run] = max(newest_of_run.get(run, 0), latest)
     run = max(newest_of_run, key=lambda name: (newest_of_run[name], name))
-    attempt = max(number for name, number in lives if name == run)
-    kept = lives.pop((run, attempt))
-    if len(lives) > _MOST_NOTES:
-        found = f"{len(lives)} other runs and attempts were found beside it"
+    attempt = max(number for name, number in attempts if name == run)
+    kept = attempts.pop((run, attempt))
+    if len(attempts) > _MOST_NOTES:
+        found = f"{len(attempts)} other runs and attempts were found beside it"
         return kept, [f"this report is about run {run} attempt {attempt}; {found}"]
     notes = []
-    for (name, number), members in sorted(lives.items()):
+    for (name, number), members in sorted(attempts.items()):
         ranks = len({f.facts.rank for f in members if f.facts.rank != NONE})
         what = f"attempt {number}" if name == run else f"run {name or '?'} attempt {number}"
         notes.append(
@@ -157,16 +164,18 @@ def _newest_run(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
     return kept, notes
 
 
-def _of_other_numbers(kept: Sequence[Fragment], named: Sequence[Fragment]) -> list[Fragment]:
-    """Fragments of ranks whose node has another attempt number in the life that is kept."""
+def _with_other_attempt_number(
+    kept: Sequence[Fragment], named: Sequence[Fragment]
+) -> list[Fragment]:
+    """Fragments of the selected incarnation whose node counts it as a different attempt."""
     runs = {f.facts.run_id for f in kept}
     ids = set(map(id, kept))
     rest = [f for f in named if id(f) not in ids and f.facts.run_id in runs]
     others = [f for f in rest if f.source.format == formats.RING]
     if not others:
         return []
-    own = [_member(f) for f in kept if f.source.format == formats.RING]
-    flags = beside(own, [_member(f) for f in others])
+    own = [_launched_ring(f) for f in kept if f.source.format == formats.RING]
+    flags = in_same_incarnation(own, [_launched_ring(f) for f in others])
     newest: dict[int, Fragment] = {}
     for fragment, is_one in zip(others, flags, strict=True):
         known = newest.get(fragment.facts.rank)
@@ -180,21 +189,21 @@ def _of_other_numbers(kept: Sequence[Fragment], named: Sequence[Fragment]) -> li
     ]
 
 
-def _member(ring: Fragment) -> Member:
-    return Member(start_of(ring), (ring.facts.process[0], ring.facts.parent_pid or 0))
+def _launched_ring(ring: Fragment) -> LaunchedRing:
+    return LaunchedRing(lifetime_of(ring), (ring.facts.process[0], ring.facts.parent_pid or 0))
 
 
-def _newest_life(fragments: list[Fragment]) -> tuple[list[Fragment], list[str]]:
-    """Of several jobs of one name the newest; the others go with what was seen of them."""
+def _newest_incarnation(fragments: list[Fragment]) -> tuple[list[Fragment], list[str]]:
+    """The newest of several jobs with one run id; journal entries go with their processes."""
     rings = [f for f in fragments if f.source.format == formats.RING and f.facts.started_ns]
     if len({f.facts.rank for f in rings}) == len(rings):
-        return fragments, []  # nobody began twice; what follows looks at all records
-    starts = [start_of(f) for f in rings]
-    old = [f for f, kept in zip(rings, of_newest_life(starts), strict=True) if not kept]
+        return fragments, []  # no rank began twice; the rest would scan all records
+    starts = [lifetime_of(f) for f in rings]
+    old = [f for f, kept in zip(rings, in_newest_incarnation(starts), strict=True) if not kept]
     if not old:
         return fragments, []
     living = [s.process for s, f in zip(starts, rings, strict=True) if f.facts.alive]
-    doubled = twins(starts, living)
+    doubled = find_duplicate_ranks(starts, living)
     processes = {(f.facts.rank, f.facts.pid) for f in old}
     ids = set(map(id, old))
     kept = [
@@ -204,7 +213,7 @@ def _newest_life(fragments: list[Fragment]) -> tuple[list[Fragment], list[str]]:
         and (f.source.format == formats.RING or (f.facts.rank, f.facts.pid) not in processes)
     ]
     if doubled and kept:
-        kept[0] = replace(kept[0], claims=(*kept[0].claims, *claims_of(doubled)))
+        kept[0] = replace(kept[0], claims=(*kept[0].claims, *duplicate_rank_claims(doubled)))
     count: dict[str, set[int]] = {}
     known = {pair.rank for pair in doubled}
     for fragment in old:
@@ -216,8 +225,10 @@ def _newest_life(fragments: list[Fragment]) -> tuple[list[Fragment], list[str]]:
     ]
 
 
-def _newest_numbered(fragments: Sequence[Fragment], what: str) -> tuple[list[Fragment], list[str]]:
-    """Logs or dumps below ``attempt_<n>`` folders: the highest number of them."""
+def _newest_attempt_folder(
+    fragments: Sequence[Fragment], what: str
+) -> tuple[list[Fragment], list[str]]:
+    """Only the logs or dumps below the ``attempt_<n>`` folders with the highest number."""
     numbers = [attempt_of(Path(f.source.path)) for f in fragments]
     known = [n for n in numbers if n is not None]
     if len(set(known)) < 2:
@@ -235,14 +246,14 @@ def _newest_numbered(fragments: Sequence[Fragment], what: str) -> tuple[list[Fra
     return kept, notes
 
 
-def _without_words_of_others(logs: list[Fragment]) -> tuple[list[Fragment], list[str]]:
-    """Without what logs say of an earlier attempt: what was recorded is of the newest."""
-    old = sorted({f.source.path for f in logs if f.of_earlier_life})
+def _without_earlier_attempts(logs: list[Fragment]) -> tuple[list[Fragment], list[str]]:
+    """Drop what logs say about an earlier attempt; the records are of the newest one."""
+    old = sorted({f.source.path for f in logs if f.of_earlier_attempt})
     notes = [
         f"{path}: says nothing of its newest attempt; what it says of an earlier one is ignored"
         for path in old
     ]
-    return [f for f in logs if not f.of_earlier_life], notes
+    return [f for f in logs if not f.of_earlier_attempt], notes
 
 
 @dataclass(slots=True)
@@ -255,15 +266,15 @@ class _Folder:
         for fragment in self.fragments:
             rank = fragment.facts.rank
             if rank != NONE:
-                found[rank] = max(found.get(rank, 0), last_sign(fragment))
+                found[rank] = max(found.get(rank, 0), last_seen_ns(fragment))
         return found
 
     def recorded(self) -> dict[int, int]:
-        """As `times`, but a dump without records is as old as the newest of those that have some.
+        """As `times`, but a dump without records is no newer than the newest dump that has some.
 
-        All it has is the date of its file, which copying renews.
+        An empty dump has only its file date, which copying renews.
         """
-        told = [last_sign(f) for f in self.fragments if len(f.records)]
+        told = [last_seen_ns(f) for f in self.fragments if len(f.records)]
         if not told:
             return self.times()
         empty = {f.facts.rank for f in self.fragments if not len(f.records)}
@@ -271,7 +282,7 @@ class _Folder:
 
 
 def _newest_folder(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
-    """Folders of dumps that can be one life: no rank twice, unless at the same moment."""
+    """Folders of dumps that can be of one attempt: no rank twice, unless at the same moment."""
     folders: dict[str, _Folder] = {}
     for fragment in fragments:
         path = _folder_of(fragment)
@@ -305,12 +316,12 @@ def _newest_folder(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[
 
 
 def _one_per_rank(folder: _Folder, notes: list[str]) -> list[Fragment]:
-    """Within one folder: twins stay, an older dump of the same rank goes."""
+    """Within a folder, drop older dumps of a rank but keep copies from the same moment."""
     newest = folder.times()
     kept = []
     for fragment in folder.fragments:
         at = newest.get(fragment.facts.rank)
-        if at is not None and at - last_sign(fragment) > _SAME_MOMENT_NS:
+        if at is not None and at - last_seen_ns(fragment) > _SAME_MOMENT_NS:
             notes.append(
                 f"{fragment.source.path}: an older dump of rank {fragment.facts.rank}; ignored"
             )

@@ -1,7 +1,8 @@
-"""Runs that are one job, although its launchers gave it several names.
+"""Finds runs that are one job although its launchers gave it different names.
 
-Where nobody names a job, the address at which its ranks meet does. Who was given another port, or
-the same host by another name, then seems to be in a run of its own, and is missing in the others'.
+A job without an id is named by its rendezvous address. A node that was given another port, or the
+same host under another name, then appears to be a run of its own, and its ranks are missing from
+the others' run.
 """
 
 from __future__ import annotations
@@ -12,42 +13,42 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The rings of one run, or of its newest life."""
+    """The rings of one run, or of its newest incarnation."""
 
     ranks: frozenset[int]
     world_sizes: frozenset[int]
-    """What its ranks say; one number in a launch without mistakes."""
+    """What its ranks state; a single value unless the launch is wrong."""
     began_ns: int
-    last_sign_ns: int
+    last_seen_ns: int
 
 
-def parts_of_job(runs: Mapping[str, Run], main: str) -> list[str]:
-    """The names of runs that are parts of the same job as ``main``, which is among them.
+def runs_of_same_job(runs: Mapping[str, Run], main: str) -> list[str]:
+    """The names of the runs that belong to the same job as ``main``, ``main`` included.
 
-    Parts of a job run at the same time, expect as many ranks, have none in common, and are together
-    no more than that. Jobs beside each other all have a rank 0.
+    Runs of one job overlap in time, expect the same world size, have no rank in common, and
+    together have no more ranks than that size. Concurrent jobs each have a rank 0.
     """
     found = [main]
     ranks = set(runs[main].ranks)
     for name, run in sorted(runs.items(), key=lambda item: (-len(item[1].ranks), item[0])):
-        if name != main and _goes_with(run, runs[main], ranks):
+        if name != main and _is_same_job(run, runs[main], ranks):
             found.append(name)
             ranks |= run.ranks
     return found
 
 
-def _goes_with(run: Run, main: Run, ranks: Collection[int]) -> bool:
+def _is_same_job(run: Run, main: Run, ranks: Collection[int]) -> bool:
     return (
         run.world_sizes == main.world_sizes
         and len(run.world_sizes) == 1
         and run.ranks.isdisjoint(ranks)
         and max(run.ranks) < min(run.world_sizes)
-        and run.began_ns <= main.last_sign_ns
-        and main.began_ns <= run.last_sign_ns
+        and run.began_ns <= main.last_seen_ns
+        and main.began_ns <= run.last_seen_ns
     )
 
 
 def run_of(rings: Sequence[tuple[int, int, int, int]]) -> Run:
-    """A run of these rings: rank, world size, when it was made, and when it was last heard of."""
+    """A run of rings given as (rank, world size, creation time, time last seen)."""
     ranks, worlds, began, signs = zip(*rings, strict=True)
     return Run(frozenset(ranks), frozenset(worlds), min(began), max(signs))

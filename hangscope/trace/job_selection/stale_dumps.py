@@ -1,8 +1,7 @@
-"""Dumps that an earlier attempt left behind under names that the newest has not written again.
+"""Drops dumps of an earlier attempt that the newest one has not overwritten.
 
-Restarted jobs write into the same folder under the same names: where a rank of the new attempt
-leaves no dump, or where the new attempt has fewer ranks, old ones are still there and tell of
-another life.
+A restarted job writes to the same folder under the same names. If a rank of the new attempt leaves
+no dump, or the new attempt has fewer ranks, old dumps remain.
 """
 
 from __future__ import annotations
@@ -14,30 +13,30 @@ from statistics import median_low
 import numpy as np
 
 from hangscope.trace import formats
-from hangscope.trace.job_selection.ring_ranks import last_sign
+from hangscope.trace.job_selection.ring_ranks import last_seen_ns
 from hangscope.trace.model import NONE, Fragment
 
 _Members = tuple[str, tuple[int, ...]]
-"""A group by its name and members."""
+"""A group's name and members."""
 _APART_NS = 600 * 10**9
 """Dumps of one hang are written within minutes of each other."""
 _CLOCKS_NS = 60 * 10**9
-"""Clocks of the hosts of one job do not differ by more, as a rule."""
+"""The clocks of a job's hosts usually differ by less."""
 _WENT_ON_NS = 60 * 10**9
-"""For so long no rank goes on without one that has died: it comes to something that needs it."""
+"""No rank goes on for this long without a dead one: sooner or later it needs that rank."""
 _DELAY_NS = 60 * 10**9
-"""A dump of an earlier attempt was written at least so long before the next one began to record."""
+"""A dump of an earlier attempt was written at least this long before the next began to record."""
 
 
-def since_their_rings_began(
+def drop_dumps_older_than_rings(
     dumps: Sequence[Fragment], named: Sequence[Fragment]
 ) -> tuple[list[Fragment], list[str]]:
-    """Without dumps that an earlier attempt left in the run directory under the same name."""
+    """Drop dumps that an earlier attempt left in the run directory under the same name."""
     began = {f.facts.rank: f.facts.started_ns for f in named if f.source.format == formats.RING}
     kept, notes = [], []
     for dump in dumps:
         rank = dump.facts.rank
-        if last_sign(dump) < began.get(rank, 0) - _DELAY_NS:
+        if last_seen_ns(dump) < began.get(rank, 0) - _DELAY_NS:
             notes.append(
                 f"{dump.source.path}: written before rank {rank} of this run began; ignored"
             )
@@ -46,19 +45,19 @@ def since_their_rings_began(
     return kept, notes
 
 
-def of_one_life(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
-    """The fragments without dumps of an earlier attempt, and a line for each that was left out."""
-    kept, of_worlds = _of_newest_world(fragments)
-    kept, of_times = _of_newest_times(kept)
-    kept, overtaken = _of_the_end(kept)
+def drop_stale_dumps(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
+    """Return the fragments without dumps of an earlier attempt, and a note on each one dropped."""
+    kept, of_worlds = _drop_other_world_sizes(fragments)
+    kept, of_times = _drop_written_before_start(kept)
+    kept, overtaken = _drop_overtaken(kept)
     return kept, [*of_worlds, *of_times, *overtaken]
 
 
-def _of_newest_world(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
-    """Without dumps that list another world, where all of them are older than all of the newest.
+def _drop_other_world_sizes(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
+    """Drop dumps of another world size if all of them are older than all of the newest world's.
 
-    An elastic job that restarts with another number of ranks leaves such dumps; who is at the same
-    place of both worlds is another process. Worlds whose times overlap are left as they are.
+    An elastic job that restarts with a different number of ranks leaves such dumps; the same rank
+    number then means another process. Worlds that overlap in time are kept.
     """
     worlds: dict[int, list[Fragment]] = defaultdict(list)
     for dump in _dumps(fragments):
@@ -67,39 +66,39 @@ def _of_newest_world(fragments: Sequence[Fragment]) -> tuple[list[Fragment], lis
             worlds[size].append(dump)
     if len(worlds) < 2:
         return list(fragments), []
-    newest = max(worlds, key=lambda size: max(map(_told, worlds[size])))
-    began = min(map(_told, worlds[newest]))
+    newest = max(worlds, key=lambda size: max(map(_newest_ns, worlds[size])))
+    began = min(map(_newest_ns, worlds[newest]))
     old = {
         id(dump): f"{dump.source.path}: of an earlier attempt with {size} ranks (now {newest}); "
         "ignored"
         for size, dumps in worlds.items()
-        if size != newest and 0 < max(map(_told, dumps)) < began - _APART_NS
+        if size != newest and 0 < max(map(_newest_ns, dumps)) < began - _APART_NS
         for dump in dumps
     }
     return [f for f in fragments if id(f) not in old], list(old.values())
 
 
-def _of_newest_times(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
-    """Without dumps that were written before the job of most others began.
+def _drop_written_before_start(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
+    """Drop dumps written before most of the other ranks began.
 
-    Such a dump was written, and speaks of nothing later than, ten minutes before most others have
-    any record, or one minute where those begin with the job. What a rank of this life wrote so
-    early shows nothing of the hang either, and a clock that is wrong by that much cannot be told
-    from it: either way the rank counts as one without a dump, which names it less surely. Where
-    most others have all their records, the date of the file, which copying renews, is not asked
-    for: nobody had issued anything yet.
+    Such a dump was written, and mentions nothing later than, ten minutes before most others have
+    any record; one minute is enough if their records begin with the job. A dump that a rank of this
+    attempt wrote so early would show nothing of the hang, and cannot be distinguished from one with
+    a clock that is this far off. Either way the rank counts as having left no dump, which makes
+    accusing it less certain. If most others still have all their records, the file's date is
+    ignored, because copying renews it: nothing had been issued yet.
     """
     dumps = _dumps(fragments)
     if len(dumps) < 3:
         return list(fragments), []
-    left, began = _written_before(dumps, _written, dumps)
+    left, began = _written_before(dumps, _written_ns, dumps)
     whole = [f for f in dumps if f.facts.oldest_record_id == 1]
     if not left and len(whole) * 2 > len(dumps):
-        left, began = _written_before(dumps, _told, whole)
+        left, began = _written_before(dumps, _newest_ns, whole)
     stale = set(map(id, left))
     return [f for f in fragments if id(f) not in stale], [
         f"{f.source.path}: of an earlier attempt (the other dumps begin "
-        f"{(began - _told(f)) / 60e9:.0f} minutes after it was written); ignored"
+        f"{(began - _newest_ns(f)) / 60e9:.0f} minutes after it was written); ignored"
         for f in left
     ]
 
@@ -109,7 +108,7 @@ def _written_before(
 ) -> tuple[list[Fragment], int]:
     """The dumps that end long before most of ``beginning`` begin, and when those begin.
 
-    Where their records go back to the start of the job, that is when it was started again.
+    If the records go back to the start of the job, that is the time of its restart.
     """
     times = {id(f): when(f) for f in dumps}
     usual = median_low(times.values())
@@ -128,16 +127,16 @@ def _written_before(
     return [f for f in old if times[id(f)] < began - apart_ns], began
 
 
-def _of_the_end(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
-    """Without dumps after which others went on in a group with their ranks.
+def _drop_overtaken(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
+    """Drop dumps after which other ranks went on in a group with the dump's rank.
 
-    So looks one that was asked for while the job ran, where the rank has not dumped again. Its
-    clock must be that of the others: they issued what it issued last at the same time.
+    Such a dump was requested while the job ran, and the rank has not dumped again. Its clock must
+    agree with the others': they issued its last operation at the same time.
     """
     dumps = _dumps(fragments)
-    end = max(map(_told, dumps), default=0)
+    end = max(map(_newest_ns, dumps), default=0)
     if not any(0 < dump.facts.observed_ns < end - _WENT_ON_NS for dump in dumps):
-        return list(fragments), []  # whatever the groups are
+        return list(fragments), []  # no dump is early enough, whatever its groups
     newest: dict[_Members, int] = defaultdict(int)
     for dump in dumps:
         for group, (_, moment) in _last_in_groups(dump).items():
@@ -147,7 +146,7 @@ def _of_the_end(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
         at = dump.facts.observed_ns
         listed = [(g.name, g.ranks) for g in dump.groups if dump.facts.rank in g.ranks]
         went_on = max((newest[group] for group in listed if group in newest), default=0)
-        if _told(dump) < at < went_on - _WENT_ON_NS:
+        if _newest_ns(dump) < at < went_on - _WENT_ON_NS:
             old[id(dump)] = dump, went_on - at
     in_time = _issued_with_others([dump for dump, _ in old.values()], dumps)
     old = {key: found for key, found in old.items() if key in in_time}
@@ -159,7 +158,9 @@ def _of_the_end(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str
 
 
 def _issued_with_others(some: Sequence[Fragment], dumps: Sequence[Fragment]) -> set[int]:
-    """Of ``some`` dumps those whose last operation in a group another one has of the same time."""
+    """The ids of those in ``some`` whose last operation in a group another dump has at the same
+    time.
+    """
     wanted: dict[_Members, dict[int, list[tuple[int, int]]]] = defaultdict(dict)
     for dump in some:
         for group, (seq, moment) in _last_in_groups(dump).items():
@@ -184,7 +185,7 @@ def _issued_with_others(some: Sequence[Fragment], dumps: Sequence[Fragment]) -> 
 
 
 def _last_in_groups(dump: Fragment) -> dict[_Members, tuple[int, int]]:
-    """Per listed group the number of what a dump's rank issued there last, and when."""
+    """For each listed group, the sequence number and time of the rank's last operation."""
     found = {}
     records = dump.records
     for index in np.unique(records["group"]).tolist():
@@ -201,17 +202,17 @@ def _dumps(fragments: Sequence[Fragment]) -> list[Fragment]:
 
 
 def _world_of(dump: Fragment) -> int:
-    """How many ranks the default group has that a dump lists; 0 where it lists none."""
+    """The size of the default group that a dump lists; 0 if it lists none."""
     sizes = [len(g.ranks) for g in dump.groups if g.desc == "default_pg" and g.listed]
     return max(sizes, default=0)
 
 
-def _told(dump: Fragment) -> int:
-    """The newest moment that a dump tells of: its date is the file's, and copies have another."""
+def _newest_ns(dump: Fragment) -> int:
+    """The time of a dump's newest record, else its file date, which copying changes."""
     newest = int(dump.records["created_ns"].max()) if len(dump.records) else 0
     return newest or dump.facts.observed_ns
 
 
-def _written(dump: Fragment) -> int:
-    """When a dump was written, at the latest: by its date or by its newest entry."""
-    return max(_told(dump), dump.facts.observed_ns)
+def _written_ns(dump: Fragment) -> int:
+    """When a dump was written: the later of its file date and its newest record."""
+    return max(_newest_ns(dump), dump.facts.observed_ns)

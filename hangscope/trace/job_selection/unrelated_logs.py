@@ -1,8 +1,8 @@
-"""Logs that lie beside the records of a job and are of another one.
+"""Drops logs that lie beside a job's records but belong to another job.
 
-Somebody hands in what a directory holds. What was recorded tells which job is meant; a log is of
-another one where it contradicts that: it counts more ranks, gives the same ranks other process ids,
-or was written on another day. One that contradicts nothing is believed.
+Users pass whole directories. The records identify the job, and a log that contradicts them is
+another job's: it counts more ranks, gives the same ranks other process ids, or was written on
+another day. A log that contradicts nothing is kept.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from hangscope.trace.model import NONE, Fragment
 _DEFAULTS = frozenset({"default_pg", "default"})
 _HOUR_NS = 3600 * 10**9
 _YEAR_NS = int(365.2425 * 24) * _HOUR_NS
-"""Logs state no year."""
+"""Log timestamps contain no year."""
 _FAR_NS = 96 * _HOUR_NS
-"""More than the width of all time zones, and a weekend over which a job may hang."""
+"""More than the span of all time zones plus a weekend, for which a job may hang."""
 
 Process = tuple[int, int]
 """Rank and process id."""
@@ -27,17 +27,17 @@ Process = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What was recorded of the job."""
+    """What the records say about the job."""
 
     world: int
-    """0 where nothing states it."""
+    """0 if unknown."""
     processes: frozenset[Process]
     first_ns: int
     last_ns: int
 
 
-def without_foreign_logs(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
-    """The fragments without those logs, and a line for each of them."""
+def drop_unrelated_logs(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
+    """Return the fragments without such logs, and a note on each of them."""
     recorded = [f for f in fragments if f.source.format in formats.RECORDS]
     logs: dict[str, list[Fragment]] = defaultdict(list)
     for fragment in fragments:
@@ -47,14 +47,14 @@ def without_foreign_logs(fragments: Sequence[Fragment]) -> tuple[list[Fragment],
         job = _job_of(recorded)
         reasons = {path: why for path, told in logs.items() if (why := _contradiction(told, job))}
     else:
-        reasons = _strange_stacks(logs)
+        reasons = _stacks_outside_world(logs)
     kept = [f for f in fragments if f.source.path not in reasons]
     return kept, [f"{path}: {why}; ignored as another job's" for path, why in reasons.items()]
 
 
-def _strange_stacks(logs: Mapping[str, Sequence[Fragment]]) -> dict[str, str]:
-    """Files with nothing but the stacks of a rank beyond the world that a log states."""
-    telling = {path: told for path, told in logs.items() if any(map(_tells, told))}
+def _stacks_outside_world(logs: Mapping[str, Sequence[Fragment]]) -> dict[str, str]:
+    """Files with nothing but stacks of a rank beyond the world size that a log states."""
+    telling = {path: told for path, told in logs.items() if any(map(_has_evidence, told))}
     ranks = [f.facts.rank for told in telling.values() for f in told]
     stated = max((f.facts.world_size or 0 for told in telling.values() for f in told), default=0)
     world = max(stated, *(rank + 1 for rank in ranks)) if stated else 0
@@ -65,15 +65,15 @@ def _strange_stacks(logs: Mapping[str, Sequence[Fragment]]) -> dict[str, str]:
     }
 
 
-def _tells(fragment: Fragment) -> bool:
-    """Whether a log says more of a rank than where it stands."""
+def _has_evidence(fragment: Fragment) -> bool:
+    """Whether a log says more about a rank than where its threads stand."""
     facts = fragment.facts
     said = (fragment.claims, facts.exit, facts.exception, facts.world_size)
     return bool(len(fragment.records) or len(fragment.members)) or any(said)
 
 
 def _job_of(recorded: Sequence[Fragment]) -> _Job:
-    # A ring whose process never met the others has its launcher's word for it.
+    # A process that never reached rendezvous has its world size only from the launcher.
     met = [f for f in recorded if f.facts.declared or f.source.format != formats.RING]
     sizes = [f.facts.world_size or 0 for f in met]
     sizes += [len(g.ranks) for f in recorded for g in f.groups if g.desc in _DEFAULTS]
@@ -84,7 +84,7 @@ def _job_of(recorded: Sequence[Fragment]) -> _Job:
 
 
 def _span(fragment: Fragment) -> tuple[int, ...]:
-    """The first and the last moment of one rank's records, and when it ended."""
+    """The times of one rank's first and last records, and of its end."""
     created = fragment.records["created_ns"]
     created = created[created > 0]
     facts = fragment.facts
@@ -93,7 +93,7 @@ def _span(fragment: Fragment) -> tuple[int, ...]:
 
 
 def _contradiction(told: Sequence[Fragment], job: _Job) -> str:
-    """What shows that a log is none of the job's; empty where nothing does."""
+    """Why a log cannot be this job's; empty if nothing contradicts that."""
     ranks = [f.facts.rank for f in told if f.facts.rank != NONE]
     stated = max((f.facts.world_size or 0 for f in told), default=0)
     counted = max(stated, max(ranks, default=-1) + 1)
@@ -104,27 +104,27 @@ def _contradiction(told: Sequence[Fragment], job: _Job) -> str:
     if own and own.isdisjoint(job.processes):
         rank, pid = min(own, key=lambda process: process[0])
         return f"its rank {rank} is process {pid}, that of the records {known[rank]}"
-    away_ns = _apart(list(_moments(told)), job)
+    away_ns = _distance_ns(list(_event_times(told)), job)
     if away_ns > _FAR_NS:
         return f"what it tells lies {away_ns // (24 * _HOUR_NS)} days from the records"
     return ""
 
 
-def _moments(told: Iterable[Fragment]) -> Iterable[int]:
-    """When (ns) happened what a log tells."""
+def _event_times(told: Iterable[Fragment]) -> Iterable[int]:
+    """The times (ns) of the events in a log."""
     for fragment in told:
         yield from _span(fragment)
         yield from (claim.at_ns for claim in fragment.claims if claim.at_ns)
 
 
-def _apart(moments: list[int], job: _Job) -> int:
-    """How far (ns) all of it lies from the records, in any year; 0 where that is not known."""
+def _distance_ns(moments: list[int], job: _Job) -> int:
+    """How far (ns) all of it is from the records, in any year; 0 if unknown."""
     if not (moments and job.first_ns):
         return 0
-    return min(_to(at, job) for at in moments)
+    return min(_distance_in_any_year_ns(at, job) for at in moments)
 
 
-def _to(at_ns: int, job: _Job) -> int:
+def _distance_in_any_year_ns(at_ns: int, job: _Job) -> int:
     years = round((job.last_ns - at_ns) / _YEAR_NS)
     return min(
         max(job.first_ns - moved, moved - job.last_ns, 0)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from hangscope.ring.header import RingHeader
 from hangscope.ring.layout import HEADER
 from hangscope.ring.reader import RingReader, decode_text
-from hangscope.trace.facts import RUNS, STALE_BEATS
+from hangscope.trace.facts import RUNNABLE, STALE_HEARTBEATS
 from hangscope.trace.model import KernelWait, RankFacts, Records, Stack, ThreadStack
 from hangscope.trace.processes.file_locks import FileLocks
 from hangscope.trace.processes.process import ProcessLook, is_here, look_here
@@ -169,7 +169,7 @@ class ProcessView:
                 return known  # it had ended before
             now_ns, beat_ns = time.time_ns(), beat.heartbeat_ns
             silent_ns = now_ns - beat_ns if look.alive else 0
-            if silent_ns <= STALE_BEATS * (known.heartbeat_interval_s or 1.0) * 1e9:
+            if silent_ns <= STALE_HEARTBEATS * (known.heartbeat_interval_s or 1.0) * 1e9:
                 at_ns = now_ns if look.alive else max(beat_ns, beat.exit_ns)
                 self.facts = self._moved_on(known, beat, look, at_ns, dropped, oldest, locks_now)
                 return self.facts
@@ -250,7 +250,7 @@ class ProcessView:
         """
         known = self.wait
         if known is not None and wait is not None:
-            awake = wait.kind == RUNS != known.kind and busy is not None and busy < _HARDLY
+            awake = wait.kind == RUNNABLE != known.kind and busy is not None and busy < _HARDLY
             wait = known if awake else wait
             wait = replace(wait, since_ns=known.since_ns) if wait.is_same(known) else wait
         self.wait = wait

@@ -14,15 +14,15 @@ import numpy as np
 from hangscope.ring.layout import HEADER
 from hangscope.trace import formats
 from hangscope.trace.external_reports.journal import looks_like_journal, read_journal
-from hangscope.trace.job_selection.duplicate_ranks import Twins, claims_of
-from hangscope.trace.job_selection.ring_ranks import as_rank, with_rank_of_process
+from hangscope.trace.job_selection.duplicate_ranks import DuplicateRank, duplicate_rank_claims
+from hangscope.trace.job_selection.ring_ranks import with_process_rank, with_rank
 from hangscope.trace.live.facts import Beat, changed_headers
 from hangscope.trace.live.rings import JournalFiles, OpenRing, RingFolder, RunKey
 from hangscope.trace.live.table import LiveTable, StaleError
 from hangscope.trace.merging.facts import merge_facts
 from hangscope.trace.merging.groups import GroupMatcher
-from hangscope.trace.merging.host_names import told_apart
-from hangscope.trace.merging.merge import in_order, merge
+from hangscope.trace.merging.host_names import with_unique_host_names
+from hangscope.trace.merging.merge import merge, sort_fragments
 from hangscope.trace.model import NONE, Fragment, RankFacts, Records, Source, Trace
 from hangscope.trace.processes.file_locks import FileLocks
 from hangscope.trace.processes.process import signal_thread
@@ -108,7 +108,7 @@ class LiveRun:
             for facts in trace.ranks.values()
         )
         if self.twins:
-            trace = replace(trace, claims=(*trace.claims, *claims_of(self.twins)))
+            trace = replace(trace, claims=(*trace.claims, *duplicate_rank_claims(self.twins)))
         return replace(trace, live=live, looks=self.looks, observed_ns=now_ns)
 
     @property
@@ -145,14 +145,14 @@ class LiveRun:
         return self._folder.rank_of_process()
 
     @property
-    def declared_twins(self) -> list[Twins]:
+    def declared_twins(self) -> list[DuplicateRank]:
         """Those of which both have said that rank themselves."""
         return [
             pair for pair in self._folder.twins if {pair.one, pair.two} <= self._folder.declared
         ]
 
     @property
-    def twins(self) -> list[Twins]:
+    def twins(self) -> list[DuplicateRank]:
         """Ranks that two living processes claim."""
         return self._folder.twins
 
@@ -236,7 +236,7 @@ class LiveRun:
             ]
             rest = merged.trace.sources[len(rings) :]
             merged.trace = replace(table.into(merged.trace), sources=(*merged.sources, *rest))
-        return replace(merged.trace, ranks=told_apart(facts))
+        return replace(merged.trace, ranks=with_unique_host_names(facts))
 
     def _merge(self, rings: list[OpenRing], others: Sequence[Fragment]) -> Trace:
         """Read everything that has changed, and merge all."""
@@ -254,7 +254,7 @@ class LiveRun:
         trace = merge(fragments, warnings=warnings)
         self._merged, self.moved = None, True
         if own and not others:
-            matcher = GroupMatcher(in_order(fragments))
+            matcher = GroupMatcher(sort_fragments(fragments))
             by_path = {s.path: s for s in trace.sources}
             ours = [by_path[f.source.path] for f in own]
             mine = set(map(id, ours))
@@ -309,7 +309,7 @@ class LiveRun:
             )
         else:
             fragment = fragment_of(ring.reader, newest=self._newest_records)
-            ring.fragment = as_rank(fragment, ring.rank)
+            ring.fragment = with_rank(fragment, ring.rank)
             facts = ring.process.first(ring.fragment.facts, generation)
         ring.fingerprint = fingerprint
         ring.fragment = replace(ring.fragment, facts=facts)
@@ -329,7 +329,7 @@ class LiveRun:
             except (OSError, ValueError):
                 continue
             for said in fragments:
-                fragment = with_rank_of_process(said, ranks)
+                fragment = with_process_rank(said, ranks)
                 if fragment is None:
                     continue
                 facts = fragment.facts

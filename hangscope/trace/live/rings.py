@@ -15,9 +15,14 @@ from hangscope.ring.layout import HEADER, ExitKind, header_offset
 from hangscope.ring.process_identity import machine_id
 from hangscope.ring.reader import RingError, RingReader, decode_text
 from hangscope.trace.facts import machine_name
-from hangscope.trace.job_selection.duplicate_ranks import Twins, twins
-from hangscope.trace.job_selection.incarnations import Member, Start, beside, of_newest_life
-from hangscope.trace.job_selection.ring_ranks import Presence, other_world, ranks_of
+from hangscope.trace.job_selection.duplicate_ranks import DuplicateRank, find_duplicate_ranks
+from hangscope.trace.job_selection.incarnations import (
+    LaunchedRing,
+    Lifetime,
+    in_newest_incarnation,
+    in_same_incarnation,
+)
+from hangscope.trace.job_selection.ring_ranks import RingProcess, assign_ranks, other_world_note
 from hangscope.trace.live.facts import ProcessView
 from hangscope.trace.model import Fragment
 
@@ -65,7 +70,7 @@ class OpenRing:
     reader: RingReader
     key: RunKey
     rank: int
-    """Of this process in its job: what the ring says, or what `ranks_of` makes of it."""
+    """Of this process in its job: what the ring says, or what `assign_ranks` makes of it."""
     created_ns: int
     machine: str
     """Where its process runs, told apart from others of that name."""
@@ -98,7 +103,7 @@ class RingFolder:
         self.listing = Listing([], (), [])
         self.replaced: set[tuple[int, int | None]] = set()
         """(rank, process id) of earlier jobs that went by the same name."""
-        self.twins: list[Twins] = []
+        self.twins: list[DuplicateRank] = []
         """Ranks that two living processes claim."""
         self.followed: RunKey | None = None
         self.declared: set[tuple[str, int]] = set()
@@ -151,11 +156,11 @@ class RingFolder:
         worlds: dict[str, list[OpenRing]] = defaultdict(list)
         for ring in self._rings.values():
             if not ring.is_rank and ring.reader.place()[2]:
-                worlds[_start(ring).meets_at].append(ring)
+                worlds[_start(ring).rendezvous].append(ring)
         for meeting, those in sorted(worlds.items()):
             started = (r for r in those if (r.machine, r.parent_pid) in ranks)
             helpers = next((r.reader.path.name for r in started), "")
-            lines.append(f"{self.directory}: {other_world(meeting, len(those), helpers)}")
+            lines.append(f"{self.directory}: {other_world_note(meeting, len(those), helpers)}")
         return lines + [pair.text for pair in self.twins]
 
     def close(self) -> None:
@@ -214,7 +219,7 @@ class RingFolder:
         for ring, header in zip(rings, headers, strict=True):
             ring.rank, ring.is_rank = header.rank, True
         present = [_presence(*pair) for pair in zip(rings, headers, strict=True)]
-        meetings = {one.start.meets_at for one in present}
+        meetings = {one.start.rendezvous for one in present}
         if len(meetings) > 1 or not all(one.declared for one in present):
             count = Counter(ring.rank for ring in rings)
             living = [
@@ -222,7 +227,7 @@ class RingFolder:
                 for ring, one in zip(rings, present, strict=True)
                 if count[ring.rank] > 1 and ring.process.look().alive
             ]
-            for ring, found in zip(rings, ranks_of(present, living), strict=True):
+            for ring, found in zip(rings, assign_ranks(present, living), strict=True):
                 ring.is_rank = found is not None
                 ring.rank = ring.rank if found is None else found
         # What two processes claimed before one of them said something else is no mistake.
@@ -244,7 +249,9 @@ class RingFolder:
             return []
         for ring in others:
             ring.rank = ring.reader.place()[0]
-        flags = beside([_member(ring) for ring in own.values()], [_member(ring) for ring in others])
+        flags = in_same_incarnation(
+            [_member(ring) for ring in own.values()], [_member(ring) for ring in others]
+        )
         found = [ring for ring, is_one in zip(others, flags, strict=True) if is_one]
         return [*{r.rank: r for r in sorted(found, key=lambda r: r.created_ns)}.values()]
 
@@ -257,14 +264,14 @@ class RingFolder:
     def _of_newest_life(self, rings: list[OpenRing]) -> set[int]:
         """Of several rings of one rank: the ids of the objects that belong to the newest job."""
         starts = [_start(ring) for ring in rings]
-        flags = of_newest_life(starts)
+        flags = in_newest_incarnation(starts)
         kept = {id(ring) for ring, is_new in zip(rings, flags, strict=True) if is_new}
         self.replaced = {(r.rank, r.process.pid) for r in rings if id(r) not in kept}
         if not self.twins:
             count = Counter(ring.rank for ring in rings)
             again = [pair for pair in zip(rings, starts, strict=True) if count[pair[0].rank] > 1]
             living = [start.process for ring, start in again if ring.process.look().alive]
-            self.twins = twins([start for _, start in again], living)
+            self.twins = find_duplicate_ranks([start for _, start in again], living)
         return kept
 
 
@@ -308,24 +315,24 @@ def files_of(directory: Path) -> Listing:
     return Listing(rings, tuple(sorted(journals)), findings)
 
 
-def _member(ring: OpenRing) -> Member:
-    return Member(_start(ring), (ring.machine, ring.parent_pid))
+def _member(ring: OpenRing) -> LaunchedRing:
+    return LaunchedRing(_start(ring), (ring.machine, ring.parent_pid))
 
 
-def _presence(ring: OpenRing, header: RingHeader) -> Presence:
-    return Presence(
+def _presence(ring: OpenRing, header: RingHeader) -> RingProcess:
+    return RingProcess(
         _start(ring, header),
         ring.parent_pid,
         header.world_size,
         header.declared,
-        over=header.exit_kind == ExitKind.CLEAN,
-        met=bool(header.initialized or header.finalized),
+        exited=header.exit_kind == ExitKind.CLEAN,
+        initialized=bool(header.initialized or header.finalized),
     )
 
 
-def _start(ring: OpenRing, header: RingHeader | None = None) -> Start:
+def _start(ring: OpenRing, header: RingHeader | None = None) -> Lifetime:
     header = header or ring.reader.header()
-    last_sign_ns = max(header.heartbeat_ns, header.exit_ns)
-    meets_at = ring.reader.text(header.rendezvous) if header.rendezvous else ""
+    last_seen_ns = max(header.heartbeat_ns, header.exit_ns)
+    rendezvous = ring.reader.text(header.rendezvous) if header.rendezvous else ""
     process = (ring.machine, ring.process.pid)
-    return Start(ring.rank, ring.created_ns, process, last_sign_ns, meets_at)
+    return Lifetime(ring.rank, ring.created_ns, process, last_seen_ns, rendezvous)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from hangscope.trace.interning import LONG, Numbered
+from hangscope.trace.interning import LONG, InternTable
 from hangscope.trace.model import Fragment
 
 _MOST_ITEMS = 1 << 22
@@ -39,7 +39,7 @@ class Sender:
     """The end of a connection that turns shared values into numbers."""
 
     def __init__(self) -> None:
-        self._sent: Numbered[Any] = Numbered()
+        self._sent: InternTable[Any] = InternTable()
         self._items = 0
 
     def pack(self, fragments: Sequence[Fragment]) -> Packed:

@@ -1,1 +1,1 @@
-"""Fragments of many sources become one trace."""
+"""Merges the fragments of many sources into one trace."""

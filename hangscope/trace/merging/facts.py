@@ -1,4 +1,4 @@
-"""What several sources say about one rank's process, put together field by field."""
+"""Merges what several sources say about one rank's process, field by field."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from hangscope.trace.model import (
     ThreadStack,
 )
 
-# The better a source knows the process, the earlier it stands.
+# Most trusted first: how well a source knows the process.
 _BY_TRUST = (formats.RING, formats.JOURNAL, formats.PICKLE, formats.JSON, formats.LOG)
 TRUST = {name: place for place, name in enumerate(_BY_TRUST)}
 _SECOND_NS = 10**9
 _LATE_NS = _SECOND_NS
-"""A look at what a process waits for that is older than the newest look at it, tells nothing."""
+"""A look at what a process waits for is ignored if it is this much older than the newest look."""
 _OWN_WORDS = ("exception", "code", "clean")
 _EXIT_ORDER = ("oom", "exception", "signal", "code", "clean", "unknown")
 _SPECIAL = {
@@ -46,12 +46,12 @@ _SPECIAL = {
 
 
 def merge_facts(said: Sequence[tuple[str, RankFacts]]) -> RankFacts:
-    """One `RankFacts` from (format, facts) pairs about the same rank.
+    """Merge (format, facts) pairs about the same rank into one `RankFacts`.
 
-    A value wins over None; between values the better informed source wins, for what changes with
-    time the newer look.
+    A value wins over None. Between values the more trusted source wins, or, for anything that
+    changes with time, the newer look.
     """
-    said = _without_old_looks(said)
+    said = _without_outdated_looks(said)
     if len(said) == 1:
         return said[0][1]
     ordered = [f for _, f in sorted(said, key=lambda pair: TRUST.get(pair[0], 9))]
@@ -77,7 +77,7 @@ def merge_facts(said: Sequence[tuple[str, RankFacts]]) -> RankFacts:
         threads=_merge_threads(ordered),
         phases=next((f.phases for f in newest if f.phases), ()),
         heartbeat_ns=max(f.heartbeat_ns for f in ordered),
-        observed_ns=_seen_ns(said),
+        observed_ns=_last_look_ns(said),
         dropped=sum(f.dropped for f in ordered),
         only_active=bool(recorders) and all(f.only_active for f in recorders),
         newest_lost=bool(recorders) and all(f.newest_lost for f in recorders),
@@ -88,16 +88,18 @@ def merge_facts(said: Sequence[tuple[str, RankFacts]]) -> RankFacts:
     return RankFacts(**values)
 
 
-def _seen_ns(said: Sequence[tuple[str, RankFacts]]) -> int:
-    """When the rank was last looked at. What a log says later is no look at what was recorded: the
-    dumps of two ranks are as old as they are, whichever of them speaks in a log.
+def _last_look_ns(said: Sequence[tuple[str, RankFacts]]) -> int:
+    """When the rank was last observed.
+
+    A later log line is no observation of what was recorded: the dumps of two ranks keep their age,
+    whichever of the two writes to a log.
     """
     looked = [f.observed_ns for name, f in said if name != formats.LOG]
     return max(looked, default=0) or max(f.observed_ns for _, f in said)
 
 
-def _without_old_looks(said: Sequence[tuple[str, RankFacts]]) -> list[tuple[str, RankFacts]]:
-    """What monitors saw of a process that lived, unless it is known to have moved on since."""
+def _without_outdated_looks(said: Sequence[tuple[str, RankFacts]]) -> list[tuple[str, RankFacts]]:
+    """Drop what monitors saw of a live process where it is known to have changed since."""
     rings = [f for name, f in said if name == formats.RING]
     living = any(f.alive for f in rings)
     over = any(f.alive is False for name, f in said if name in (formats.RING, formats.JOURNAL))
@@ -106,12 +108,12 @@ def _without_old_looks(said: Sequence[tuple[str, RankFacts]]) -> list[tuple[str,
     for name, facts in said:
         if name == formats.JOURNAL and facts.alive:
             if living:
-                # It is seen now; for how long it has been so may be told by earlier looks.
+                # The ring shows it now; earlier looks may tell since when it has waited.
                 if facts.wait is not None:
                     kept.append((name, RankFacts(facts.rank, wait=facts.wait)))
                 continue
             facts = replace(facts, alive=None) if over else facts
-            if facts.observed_ns < beat_ns:  # continued, and ended only then
+            if facts.observed_ns < beat_ns:  # it ran again before it ended
                 state = None if facts.process_state == "stopped" else facts.process_state
                 facts = replace(facts, process_state=state, gil_blocked=None)
         kept.append((name, facts))
@@ -119,7 +121,7 @@ def _without_old_looks(said: Sequence[tuple[str, RankFacts]]) -> list[tuple[str,
 
 
 def _merge_waits(newest: Sequence[RankFacts]) -> KernelWait | None:
-    """The newest, from when it was first seen; of a process that lives only what is seen now."""
+    """The newest wait, dated from when it was first seen; for a live process only a current one."""
     waits = sorted((f.wait for f in newest if f.wait is not None), key=lambda w: -w.seen_ns)
     seen_ns = max((f.observed_ns for f in newest if f.alive), default=0)
     if not waits or waits[0].seen_ns < seen_ns - _LATE_NS:
@@ -145,10 +147,10 @@ def _any_true(values: Sequence[bool | None]) -> bool | None:
 def _with_seen_status(
     said: Sequence[tuple[str, RankFacts]], exits: Sequence[ExitFacts]
 ) -> list[ExitFacts]:
-    """The ends, with the status that the monitor saw where it saw one.
+    """The exits, with the status that the monitor saw, if it saw one.
 
-    A process knows what it meant to end with: ``SystemExit`` may have been raised without its
-    knowledge, or caught.
+    A process knows only the status it meant to exit with: ``SystemExit`` may have been raised
+    elsewhere, or caught.
     """
     for name, facts in said:
         seen = facts.exit
@@ -161,13 +163,13 @@ def _with_seen_status(
 
 
 def _merge_exits(exits: Sequence[ExitFacts]) -> ExitFacts | None:
-    """The most telling kind; code, signal and text from whoever saw them; the earliest time."""
+    """The most specific kind; code, signal and text from sources that have them; earliest time."""
     if not exits:
         return None
     own = [e.at_ns for e in exits if e.kind in _OWN_WORDS and not e.by_launcher and e.at_ns]
     told = [e.at_ns for e in exits if e.by_launcher]
     if own and told and min(own) <= min(told):
-        # It was already on its way out when the launcher swept up.
+        # It was already exiting when the launcher stopped the rest.
         exits = [e for e in exits if not e.by_launcher]
     best = min(exits, key=lambda e: _EXIT_ORDER.index(e.kind) if e.kind in _EXIT_ORDER else 9)
     times = [e.at_ns for e in exits if e.at_ns]
@@ -188,16 +190,17 @@ def _merge_exits(exits: Sequence[ExitFacts]) -> ExitFacts | None:
 
 
 def _earliest(times: Sequence[int]) -> int:
-    """The first of these times; of its second the exact one, as logs tell whole seconds."""
+    """The earliest time; within its second an exact one, because logs give whole seconds."""
     first = min(times, default=0)
     exact = [at for at in times if at % _SECOND_NS and at - first < _SECOND_NS]
     return first if first % _SECOND_NS else min(exact, default=first)
 
 
 def _merge_exceptions(found: Sequence[ExceptionFacts]) -> ExceptionFacts | None:
-    """The main thread's exception before another's; of the same, the one that says most.
+    """The main thread's exception before other threads'; of several the one with most detail.
 
-    Who was interrupted ended of that, whatever it had been handling: a log tells that first.
+    KeyboardInterrupt takes precedence over what was being handled when it was raised, although a
+    log prints the latter first.
     """
     if not found:
         return None

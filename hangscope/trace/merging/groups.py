@@ -1,8 +1,8 @@
-"""Which group of one source is which group of another.
+"""Matches process groups across sources.
 
-Names repeat: sibling groups of a split share one, and a group that is destroyed and made again
-gets its old one back. Members and epoch tell them apart; descriptions never do, because ranks
-may disagree about them.
+Names repeat: sibling groups of a split share one, and a group that is destroyed and recreated gets
+its old one back. Members and epoch distinguish them. Descriptions never do, because ranks may
+disagree about them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DEFAULTS = ("default_pg", "default")
 
 
 class GroupMatcher:
-    """Gives every fragment's groups their place in one common table."""
+    """Maps every fragment's groups to indexes in one common table."""
 
     def __init__(self, fragments: Sequence[Fragment]) -> None:
         self.groups: list[Group] = []
@@ -34,8 +34,8 @@ class GroupMatcher:
         self._placed: dict[int, tuple[Group, int]] = {}
         self._common: tuple[Sequence[Group], npt.NDArray[np.int32] | None] | None = None
         shifts = _epoch_shifts(fragments)
-        self._whole = _filled_by_hand(fragments)
-        # Groups with members first: those without find their match among them.
+        self._whole = _complete_handmade_groups(fragments)
+        # Groups with members first: those without are matched against them.
         for wanted in (True, False):
             for fragment in fragments:
                 for place, group in enumerate(fragment.groups):
@@ -45,17 +45,17 @@ class GroupMatcher:
                         self._place(fragment, place, group)
 
     def map_of(self, fragment: Fragment) -> npt.NDArray[np.int32]:
-        """Common index per local index; a last -1 lets index -1 stay -1."""
+        """The common index of each local group; a final -1 maps index -1 to itself."""
         found = self._maps.get(id(fragment))
         return found if found is not None else np.array([NONE], np.int32)
 
     def renumbering(self, fragment: Fragment) -> npt.NDArray[np.int32] | None:
-        """The same for the ``group`` column of its records; None where that is right as it is."""
+        """The same for the ``group`` column of its records; None if that needs no change."""
         table = fragment.common_groups
         if table is None:
             return _unless_same(self.map_of(fragment))
         if self._common is None or self._common[0] is not table:
-            # A group that no fragment lists any more has no records either.
+            # A group that is listed by no fragment has no records either.
             places = [self._placed.get(id(group), (group, NONE))[1] for group in table]
             self._common = table, _unless_same(np.array([*places, NONE], np.int32))
         return self._common[1]
@@ -65,7 +65,7 @@ class GroupMatcher:
         if mapping is None:
             mapping = np.full(len(fragment.groups) + 1, NONE, np.int32)
             self._maps[id(fragment)] = mapping
-        # Thousands of ranks list the same thousands of ranks, often as one object.
+        # In a large job all ranks list the same members, often as one shared object.
         seen = self._placed.get(id(group))
         index = self._index_of(group, fragment.facts.rank) if seen is None else seen[1]
         mapping[place] = index
@@ -73,7 +73,7 @@ class GroupMatcher:
             self._descs.setdefault(index, Counter())[group.desc] += 1
 
     def _index_of(self, group: Group, rank: int) -> int:
-        if group.place is not None and (whole := self._whole.get(_by_hand(group))):
+        if group.place is not None and (whole := self._whole.get(_handmade_key(group))):
             found = self._index_of(replace(group, ranks=whole, place=None), rank)
             self._placed[id(group)] = (group, found)
             return found
@@ -129,8 +129,8 @@ class GroupMatcher:
     ) -> tuple[Group, ...]:
         """The common table, with members filled in where no source listed them.
 
-        The default group has everybody; any other group has those who used it, unless sizes in
-        its records show that somebody is missing among them. ``implied`` has a row for every
+        The default group contains all ranks. Any other group contains the ranks that used it,
+        unless sizes in its records show that members are missing. ``implied`` has a row for every
         rank and group with records.
         """
         users = _users(implied)
@@ -155,29 +155,29 @@ class GroupMatcher:
         return tuple(finished)
 
 
-_ByHand = tuple[str, int, int | None]
+_HandmadeKey = tuple[str, int, int | None]
 
 
-def _by_hand(group: Group) -> _ByHand:
-    """What the members of a group made by hand have in common."""
+def _handmade_key(group: Group) -> _HandmadeKey:
+    """What the members of a group built from a store, rank and size have in common."""
     return group.name, group.epoch, group.size
 
 
-def _filled_by_hand(fragments: Sequence[Fragment]) -> dict[_ByHand, tuple[int, ...]]:
-    """Groups made by hand of which each place is taken by one rank of this job, no other by two.
+def _complete_handmade_groups(fragments: Sequence[Fragment]) -> dict[_HandmadeKey, tuple[int, ...]]:
+    """The members, by group rank, of handmade groups in which each place has exactly one rank.
 
-    Their members by place. Several groups of one name met at one store, or a group that spans
-    several jobs, leave places empty or have two ranks at one.
+    If several groups of one name met at one store, or a group spans several jobs, places stay empty
+    or are taken twice.
     """
-    taken: dict[_ByHand, dict[int, int]] = {}
-    twice: set[_ByHand] = set()
+    taken: dict[_HandmadeKey, dict[int, int]] = {}
+    twice: set[_HandmadeKey] = set()
     for fragment in fragments:
         for group in fragment.groups:
             if group.place is None:
                 continue
-            places = taken.setdefault(_by_hand(group), {})
+            places = taken.setdefault(_handmade_key(group), {})
             if places.setdefault(group.place, group.ranks[0]) != group.ranks[0]:
-                twice.add(_by_hand(group))
+                twice.add(_handmade_key(group))
     return {
         key: tuple(places[place] for place in sorted(places))
         for key, places in taken.items()
@@ -198,24 +198,26 @@ def _likely_members(
 
 
 def _unless_same(places: npt.NDArray[np.int32]) -> npt.NDArray[np.int32] | None:
-    """The map, or None where it gives every index itself."""
+    """The map, or None if it is the identity."""
     return None if places[:-1].tolist() == list(range(len(places) - 1)) else places
 
 
 def _users(implied: Records) -> dict[int, tuple[int, ...]]:
-    """Ranks with records, per group."""
+    """The ranks with records in each group."""
     found: dict[int, set[int]] = {}
     for rank, group in zip(implied["rank"].tolist(), implied["group"].tolist(), strict=True):
         found.setdefault(group, set()).add(rank)
     return {group: tuple(sorted(ranks)) for group, ranks in found.items()}
 
 
-def sizes_by_use(fragments: Sequence[Fragment], matcher: GroupMatcher) -> dict[int, int]:
-    """Members of groups nobody lists, as even gathers show: sizes differ by that factor."""
+def sizes_from_gathers(fragments: Sequence[Fragment], matcher: GroupMatcher) -> dict[int, int]:
+    """The sizes of unlisted groups, from the ratio of output to input sizes of even gathers."""
     votes: dict[int, Counter[int]] = {}
     for fragment in fragments:
         open_ = [i for i, g in enumerate(fragment.groups) if not g.ranks]
-        factors = np.array([_factor(s) for s in fragment.signatures] if open_ else [], np.int64)
+        factors = np.array(
+            [_gather_factor(s) for s in fragment.signatures] if open_ else [], np.int64
+        )
         if not len(fragment.records) or not factors.any():
             continue
         mapping = matcher.map_of(fragment)
@@ -227,7 +229,7 @@ def sizes_by_use(fragments: Sequence[Fragment], matcher: GroupMatcher) -> dict[i
     return {group: vote.most_common(1)[0][0] for group, vote in votes.items() if vote}
 
 
-def _factor(signature: Signature) -> int:
+def _gather_factor(signature: Signature) -> int:
     op = operations.family(signature.op)
     ins = numel(signature.input_sizes, signature.input_numel)
     outs = numel(signature.output_sizes, signature.output_numel)
@@ -241,7 +243,7 @@ def _factor(signature: Signature) -> int:
 
 
 def numel(sizes: tuple[tuple[int, ...], ...] | None, total: int | None) -> int | None:
-    """Elements over all tensors of one side; None where unknown."""
+    """Elements of all tensors of one side; None if unknown."""
     if sizes is None:
         return total
     count = 0
@@ -254,10 +256,11 @@ def numel(sizes: tuple[tuple[int, ...], ...] | None, total: int | None) -> int |
 
 
 def _epoch_shifts(fragments: Sequence[Fragment]) -> dict[tuple[int, str], int]:
-    """How far a dump's epochs must be shifted for the newest ones to meet.
+    """How far each dump's epochs must be shifted so that the newest ones match.
 
-    A recorder numbers the lives of a group it still remembers, so a rank whose ring has forgotten
-    the first life calls the second one 0. Rings number them truly and are left alone.
+    A recorder numbers the epochs of a group that it still remembers. A rank whose buffer has
+    dropped the first epoch calls the second one 0. Rings number epochs correctly and are not
+    shifted.
     """
     lives: dict[str, dict[int, int]] = {}
     for number, fragment in enumerate(fragments):

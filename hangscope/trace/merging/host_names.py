@@ -1,6 +1,6 @@
-"""Machines that go by the same host name, as containers often do, get names of their own.
+"""Gives machines that share a host name, as containers often do, distinct names.
 
-Whatever compares hosts (their clocks, who ended beside whom) then compares machines.
+Whatever compares hosts (clocks, ends on one host) then compares machines.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import replace
 from hangscope.trace.model import RankFacts
 
 
-def told_apart(ranks: dict[int, RankFacts]) -> dict[int, RankFacts]:
-    """The facts, with another name for each of several machines that are called the same."""
+def with_unique_host_names(ranks: dict[int, RankFacts]) -> dict[int, RankFacts]:
+    """The facts, with distinct host names for machines that share one."""
     if len({f.machine for f in ranks.values() if f.machine}) < 2:
         return ranks
     members: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -33,7 +33,7 @@ def told_apart(ranks: dict[int, RankFacts]) -> dict[int, RankFacts]:
 
 
 def _names(ranks: Mapping[int, RankFacts], machines: list[list[int]]) -> list[str]:
-    """What tells the machines apart: the numbers of their nodes, or else their lowest ranks."""
+    """What distinguishes the machines: their node ranks, or else their lowest ranks."""
     nodes = [{ranks[rank].node_rank for rank in those} - {None} for those in machines]
     numbers = [number for node in nodes if len(node) == 1 for number in node]
     if len(numbers) == len(set(numbers)) == len(machines):

@@ -1,9 +1,9 @@
-"""Logs are written in local time and without a year; what ranks record is neither.
+"""Puts log timestamps, which are in local time and have no year, on the clock of the records.
 
-The same operation, begun on record and given up in the log after a number of milliseconds, tells
-how far a log's clock is from that of the records; so does the same end of a rank. Zones lie whole
-quarters of an hour apart, and so do years: only an offset close to a multiple of that is believed.
-Where nothing stands in both, the times stay as they are.
+An operation whose start is recorded, and whose timeout after so many milliseconds is logged, shows
+how far apart the two clocks are. So does an end of a rank that is in both. Time zones differ by
+whole quarters of an hour, and so do years: only an offset close to such a multiple is accepted. If
+log and records share no event, the times stay unchanged.
 """
 
 from __future__ import annotations
@@ -15,47 +15,47 @@ from dataclasses import replace
 import numpy as np
 
 from hangscope.trace import formats
-from hangscope.trace.clocks import MEMBER_TIMES, RECORD_TIMES, moved, shifted
+from hangscope.trace.clocks import MEMBER_TIMES, RECORD_TIMES, shift_facts, shift_times
 from hangscope.trace.model import Fragment, Records
 
 _QUARTER_NS = 15 * 60 * 10**9
 _CLOSE_NS = 60 * 10**9
-"""A watchdog looks now and then, and a launcher tells of an end when it has collected it."""
+"""A watchdog polls, and a launcher reports an exit only after it has reaped the process."""
 
 Moments = dict[tuple[int, int], int]
-"""When (ns) something happened, by rank and sequence number; the end of a rank has number -1."""
+"""Times (ns) of events by rank and sequence number; the end of a rank has number -1."""
 _END = -1
 
 
-def on_one_clock(fragments: list[Fragment]) -> list[Fragment]:
-    """The fragments with the times of logs on the clock of the records.
+def align_log_clocks(fragments: list[Fragment]) -> list[Fragment]:
+    """The fragments with the timestamps of logs on the clock of the records.
 
-    Logs in which nothing is found are moved as the others are, where these agree.
+    A log that shares no event with the records is shifted like the other logs, if those agree.
     """
     told: dict[str, Moments] = defaultdict(dict)
     for fragment in fragments:
         if fragment.source.format == formats.LOG:
-            told[fragment.source.path].update(_moments(fragment))
+            told[fragment.source.path].update(_logged_times(fragment))
     wanted = {key for moments in told.values() for key in moments}
     if not wanted:
         return fragments
     recorded = [f for f in fragments if f.source.format != formats.LOG]
-    known = _recorded(recorded, wanted)
+    known = _recorded_times(recorded, wanted)
     shifts = {path: _shift(moments, known) for path, moments in told.items()}
     found = {shift for shift in shifts.values() if shift is not None}
     usual = next(iter(found)) if len(found) == 1 else 0
     if not any(found):
         return fragments
     return [
-        _on_other_clock(f, usual if (own := shifts[f.source.path]) is None else own)
+        _shifted(f, usual if (own := shifts[f.source.path]) is None else own)
         if f.source.format == formats.LOG
         else f
         for f in fragments
     ]
 
 
-def _moments(fragment: Fragment) -> Moments:
-    """When the operations of one rank began and when it ended, as one log has it."""
+def _logged_times(fragment: Fragment) -> Moments:
+    """When the operations of one rank began and when it ended, according to one log."""
     rank = fragment.facts.rank
     rows = fragment.records[fragment.records["created_ns"] > 0]
     found = {
@@ -68,13 +68,13 @@ def _moments(fragment: Fragment) -> Moments:
     return found
 
 
-def _recorded(
+def _recorded_times(
     fragments: Iterable[Fragment], wanted: set[tuple[int, int]]
 ) -> dict[tuple[int, int], list[int]]:
-    """The same moments on record: several where groups have the same numbers."""
+    """The recorded times of the same events; several if groups share sequence numbers."""
     numbers: dict[int, list[int]] = defaultdict(list)
     for rank, seq in wanted:
-        numbers[rank].append(seq)  # the number of an end is that of no collective
+        numbers[rank].append(seq)  # _END matches no collective
     found: dict[tuple[int, int], list[int]] = defaultdict(list)
     for fragment in fragments:
         rank = fragment.facts.rank
@@ -94,7 +94,7 @@ def _created(records: Records, numbers: list[int]) -> list[tuple[int, int]]:
 
 
 def _shift(moments: Moments, known: dict[tuple[int, int], list[int]]) -> int | None:
-    """How far a log's times are to be moved (ns); None where nothing tells, or not one thing."""
+    """How far (ns) to shift a log's timestamps; None if that is unknown or ambiguous."""
     votes: Counter[int] = Counter()
     for key, at_ns in moments.items():
         ahead = np.array(known.get(key, ()), np.int64) - at_ns
@@ -106,14 +106,14 @@ def _shift(moments: Moments, known: dict[tuple[int, int], list[int]]) -> int | N
     return best[0][0] * _QUARTER_NS
 
 
-def _on_other_clock(fragment: Fragment, shift_ns: int) -> Fragment:
+def _shifted(fragment: Fragment, shift_ns: int) -> Fragment:
     if not shift_ns:
         return fragment
     return replace(
         fragment,
-        facts=moved(fragment.facts, shift_ns),
-        records=shifted(fragment.records, RECORD_TIMES, shift_ns),
-        members=shifted(fragment.members, MEMBER_TIMES, shift_ns),
+        facts=shift_facts(fragment.facts, shift_ns),
+        records=shift_times(fragment.records, RECORD_TIMES, shift_ns),
+        members=shift_times(fragment.members, MEMBER_TIMES, shift_ns),
         claims=tuple(
             replace(claim, at_ns=claim.at_ns and claim.at_ns + shift_ns)
             for claim in fragment.claims

@@ -1,7 +1,7 @@
-"""Fragments of many sources become one Trace.
+"""Merges the fragments of many sources into one Trace.
 
-Groups are matched by name, members and epoch; tables are joined; what several sources say about
-one rank is put together field by field. Nothing here reads a file.
+Groups are matched by name, members and epoch; tables are joined; what several sources say about one
+rank is merged field by field. Nothing here reads a file.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy.typing as npt
 from hangscope.trace import operations
 from hangscope.trace.flight_recorder.p2p import global_peer
 from hangscope.trace.merging.facts import TRUST, merge_facts
-from hangscope.trace.merging.groups import GroupMatcher, sizes_by_use
-from hangscope.trace.merging.host_names import told_apart
+from hangscope.trace.merging.groups import GroupMatcher, sizes_from_gathers
+from hangscope.trace.merging.host_names import with_unique_host_names
 from hangscope.trace.merging.records import (
     combine_rank,
     counters_of,
@@ -37,8 +37,8 @@ from hangscope.trace.model import (
     Records,
     Signature,
     Source,
-    Stranger,
     Trace,
+    UnrankedProcess,
     Unread,
     flagged,
 )
@@ -66,11 +66,11 @@ class _Tables:
     ) -> None:
         """Copy a fragment's rows into ``out`` with indexes into the common tables.
 
-        ``groups``: the common index of each group, where it is another one. ``settled``: the rows
-        lie in ``out`` already.
+        ``groups``: the common index of each group, if it differs. ``settled``: the rows are already
+        in ``out``.
         """
         if not settled:
-            out[:] = fragment.records  # what was there may be written over from now on
+            out[:] = fragment.records  # later fragments may overwrite the originals
         if groups is not None:
             out["group"] = groups.take(out["group"])
         signature, same = self._signature_places(fragment.signatures)
@@ -81,16 +81,16 @@ class _Tables:
     def _signature_places(
         self, signatures: tuple[Signature, ...]
     ) -> tuple[npt.NDArray[np.int32], bool]:
-        """Common index of each signature, and whether that is the one it has already.
+        """The common index of each signature, and whether it equals the local one.
 
-        Ranks with the same program often share one tuple.
+        Ranks of one program often share one tuple.
         """
         known = self._places.get(id(signatures))
         if known is None:
             ids = self.signatures
             places = [ids.setdefault(s, len(ids)) for s in signatures]
             same = places == list(range(len(places)))
-            # Kept with the tuple, whose address would else be given to another.
+            # Keep the tuple alive, or its id() may be reused.
             known = (signatures, np.array(places, np.int32), same)
             self._places[id(signatures)] = known
         return known[1], known[2]
@@ -109,28 +109,28 @@ def merge(
     timeout_s: float | None = None,
     block: RowBlock | None = None,
 ) -> Trace:
-    """One job out of what its sources say; the order of the fragments does not matter.
+    """Merge what the sources say into one job; the order of the fragments does not matter.
 
     Parameters
     ----------
     fragments:
-        Of one job and one attempt. Several may speak of the same rank.
+        Of one job and one attempt. Several may describe the same rank.
     warnings:
-        Put before those of the fragments.
+        Printed before the fragments' own.
     unread:
         Files of the job that could not be used; their lines are the first warnings.
     world_size, timeout_s:
-        Where the caller knows better than the sources.
+        Override what the sources state.
     block:
-        Memory in which rows of the fragments may lie; if all do, it becomes the trace's.
+        Memory that may hold rows of the fragments; if it holds all, it becomes the trace's table.
     """
-    ordered = in_order(fragments)
+    ordered = sort_fragments(fragments)
     matcher = GroupMatcher(ordered)
-    facts = told_apart(facts_by_rank(ordered))
-    strangers = _strangers(ordered)
+    facts = with_unique_host_names(facts_by_rank(ordered))
+    unranked = _unranked_processes(ordered)
     implied = _implied(ordered, matcher)
-    sizes = sizes_by_use(ordered, matcher)
-    stated = merge_members(_moved([(f, f.members) for f in ordered], matcher))
+    sizes = sizes_from_gathers(ordered, matcher)
+    stated = merge_members(_with_common_groups([(f, f.members) for f in ordered], matcher))
     stated = settle_mixed_counters(stated, implied)
     sources, claims = _sources_and_claims(ordered, matcher)
     world = world_size or _world_size(ordered, facts, matcher.groups, sizes)
@@ -138,7 +138,7 @@ def merge(
     with_rows = {f.facts.rank for f in ordered if len(f.records)}
     lines = _warnings([*(u.line for u in unread), *warnings], ordered)
     timeouts = [f.timeout_s for f in ordered if f.timeout_s and 0 < f.timeout_s <= _LONGEST_S]
-    records, tables = _records(ordered, matcher, block)  # leaves no fragment in the list
+    records, tables = _records(ordered, matcher, block)  # empties the list
     signatures = tuple(tables.signatures)
     _resolve_peers(records, signatures, groups)
     return Trace(
@@ -151,7 +151,7 @@ def merge(
         claims=claims,
         sources=sources,
         warnings=lines,
-        strangers=strangers,
+        unranked_processes=unranked,
         unread=tuple(unread),
         world_size=world,
         timeout_s=timeout_s or (max(timeouts) if timeouts else DEFAULT_TIMEOUT_S),
@@ -159,8 +159,8 @@ def merge(
     )
 
 
-def in_order(fragments: Iterable[Fragment]) -> list[Fragment]:
-    """Lowest rank first; of several about one rank the best source first."""
+def sort_fragments(fragments: Iterable[Fragment]) -> list[Fragment]:
+    """Sort by rank; fragments of one rank by how far their source is trusted."""
     return sorted(
         fragments,
         key=lambda f: (f.facts.rank, TRUST.get(f.source.format, 9), -len(f.records), f.source.path),
@@ -172,8 +172,8 @@ def _records(
 ) -> tuple[Records, _Tables]:
     """All rows, sorted by rank, in one array.
 
-    Every fragment is copied once and then taken out of ``ordered``: where the caller has not kept
-    it either, no more than one copy of all rows is in memory at the end.
+    Each fragment is removed from ``ordered`` once it is copied. If the caller does not keep it
+    either, memory never holds more than one extra copy of all rows.
     """
     tables = _Tables()
     parts = [f.records for f in ordered if len(f.records)]
@@ -201,8 +201,10 @@ def _records(
     return np.concatenate(parts), tables
 
 
-def _moved(parts: Sequence[tuple[Fragment, Records]], matcher: GroupMatcher) -> Records:
-    """Member rows of fragments in one array, with indexes into the common table of groups."""
+def _with_common_groups(
+    parts: Sequence[tuple[Fragment, Records]], matcher: GroupMatcher
+) -> Records:
+    """Member rows of fragments in one array, with indexes into the common group table."""
     parts = [(fragment, rows) for fragment, rows in parts if len(rows)]
     if not parts:
         return np.zeros(0, MEMBER_DTYPE)
@@ -219,17 +221,17 @@ def _moved(parts: Sequence[tuple[Fragment, Records]], matcher: GroupMatcher) -> 
 
 
 def _implied(ordered: Sequence[Fragment], matcher: GroupMatcher) -> Records:
-    """Counters as the records of all ranks imply them, one row per rank and group."""
+    """Counters implied by the records of all ranks, one row per rank and group."""
     parts = [
         (f, counters_of(f.records) if f.implied is None else f.implied)
         for f in ordered
         if len(f.records)
     ]
-    return merge_members(_moved(parts, matcher))
+    return merge_members(_with_common_groups(parts, matcher))
 
 
 def facts_by_rank(ordered: Sequence[Fragment]) -> dict[int, RankFacts]:
-    """What is known of each rank's process, from all sources that speak of it."""
+    """What all sources together say about each rank's process."""
     said: dict[int, list[tuple[str, RankFacts]]] = {}
     for fragment in ordered:
         if fragment.facts.rank != NONE:
@@ -239,25 +241,25 @@ def facts_by_rank(ordered: Sequence[Fragment]) -> dict[int, RankFacts]:
     return {rank: merge_facts(said[rank]) for rank in sorted(said)}
 
 
-def _strangers(ordered: Sequence[Fragment]) -> tuple[Stranger, ...]:
-    """The processes of unknown rank whose stacks were given, in the order of their ids."""
-    found: dict[tuple[str, int], Stranger] = {}
+def _unranked_processes(ordered: Sequence[Fragment]) -> tuple[UnrankedProcess, ...]:
+    """The processes of unknown rank that have a stack, in the order of their ids."""
+    found: dict[tuple[str, int], UnrankedProcess] = {}
     for facts, path in ((f.facts, f.source.path) for f in ordered if f.facts.rank == NONE):
         if not facts.main_stack:
             continue
         file = path.replace("\\", "/").rpartition("/")[2]
         name = f"process {facts.pid}" if facts.pid is not None else f"the process of {file}"
         name += f" on {facts.host}" if facts.host else ""
-        # Of several dumps of a process the last one counts; who has no id is told apart by place.
+        # The last dump of a process counts; processes without an id are kept apart by index.
         key = (name, 0 if facts.pid is not None else len(found))
-        found[key] = Stranger(name, facts.pid, facts.main_stack)
+        found[key] = UnrankedProcess(name, facts.pid, facts.main_stack)
     return tuple(sorted(found.values(), key=lambda s: (s.pid or 0, s.name)))
 
 
 def _settle_only_active(
     facts: Mapping[int, RankFacts], with_rows: Collection[int]
 ) -> Mapping[int, RankFacts]:
-    """An empty dump beside full ones is a full dump of a rank that did nothing."""
+    """An empty dump beside full ones is a full dump of a rank that issued nothing."""
     judged = [f.only_active for rank, f in facts.items() if rank in with_rows]
     if not judged or any(judged):
         return facts
@@ -273,9 +275,9 @@ def _world_size(
     groups: Sequence[Group],
     sizes_by_use: Mapping[int, int],
 ) -> int | None:
-    """What the sources state, else what the highest rank anybody speaks of implies."""
+    """The world size that the sources state, else the one implied by the highest rank mentioned."""
     sizes = [f.world_size or 0 for f in facts.values()]
-    stated = Counter(s for s in sizes if 0 < s <= MAX_RANK + 1)  # a larger one is damaged
+    stated = Counter(s for s in sizes if 0 < s <= MAX_RANK + 1)  # anything larger is damage
     named = set(facts)
     for group in groups:
         named.update(group.ranks)
@@ -299,7 +301,7 @@ def _world_size(
 def _resolve_peers(
     records: Records, signatures: Sequence[Signature], groups: Sequence[Group]
 ) -> None:
-    """Peers of pairs whose group's members only another source knew."""
+    """Fill in the peers of sends and receives whose group only another source lists."""
     if not any(operations.is_p2p(operations.parse(s.raw).op) for s in signatures):
         return
     open_rows = np.flatnonzero(flagged(records["flags"], Flag.P2P) & (records["peer"] == NONE))
@@ -318,7 +320,7 @@ def _resolve_peers(
 def _sources_and_claims(
     ordered: Sequence[Fragment], matcher: GroupMatcher
 ) -> tuple[tuple[Source, ...], tuple[Claim, ...]]:
-    """Sources once each; claims with common indexes, the same statement once per reporter."""
+    """Distinct sources, and claims with common indexes, the same statement once per reporter."""
     places: dict[Source, int] = {}
     claims: dict[tuple[object, ...], Claim] = {}
     for fragment in ordered:

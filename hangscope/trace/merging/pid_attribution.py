@@ -1,8 +1,8 @@
-"""Which rank a process is of which one file speaks by its id, where another file tells the ranks.
+"""Finds the rank of processes that one file identifies only by pid, from files that know ranks.
 
-Stacks that somebody took by process id, and what the kernel says of a process that it killed.
-Process ids begin anew on every machine and in every container: one is believed only where the
-machine is told as well, or where the ids of all ranks are known and only one of them has it.
+Examples are stacks taken by pid, and the kernel's report of a process that it killed. Pids repeat
+across machines and containers. One is matched only if its machine is known as well, or if the pids
+of all ranks are known and exactly one rank has it.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from hangscope.trace.model import NONE, Claim, ExitFacts, Fragment, RankFacts
 from hangscope.trace.signals import SIGKILL
 
 
-def with_owners(fragments: Sequence[Fragment]) -> list[Fragment]:
-    """The fragments; what is told of a process is its rank's where that is known."""
-    known = _known(fragments)
+def attribute_by_pid(fragments: Sequence[Fragment]) -> list[Fragment]:
+    """The fragments; what they say about a process is attributed to its rank, if known."""
+    known = _rank_processes(fragments)
     found: list[Fragment] = []
     for fragment in fragments:
         if fragment.facts.rank != NONE or not known.ranks:
@@ -28,47 +28,51 @@ def with_owners(fragments: Sequence[Fragment]) -> list[Fragment]:
         rank = known.rank_of(pid, host, path) if pid is not None else None
         if rank is not None:
             fragment = replace(fragment, facts=replace(fragment.facts, rank=rank))
-        claims = [(c, _owner(c, known, path)) for c in fragment.claims]
-        told = tuple(_of(c, rank) if rank is not None else c for c, rank in claims)
+        claims = [(c, _accused_rank(c, known, path)) for c in fragment.claims]
+        told = tuple(_accusing(c, rank) if rank is not None else c for c, rank in claims)
         found.append(replace(fragment, claims=told))
         killed = {rank: c for c, rank in claims if rank is not None and c.kind == "oom"}
-        found += [_killed(rank, claim, fragment) for rank, claim in killed.items()]
+        found += [_oom_killed(rank, claim, fragment) for rank, claim in killed.items()]
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """The processes of the ranks, as far as any file tells them."""
+class _RankProcesses:
+    """The known processes of the ranks."""
 
     ranks: dict[int, dict[int, str]]
-    """By process id the ranks that have it, and the host of each."""
+    """For each pid, the ranks that have it and the host of each."""
     hosts: frozenset[str]
-    """Where they run, as far as that is told."""
+    """The known hosts of the ranks."""
     all_told: bool
-    """Whether no rank of the job is without one."""
+    """Whether every rank of the job has a known pid."""
 
     def rank_of(self, pid: int, host: str, path: str) -> int | None:
-        """The rank of a process; None where it may be another machine's."""
+        """The rank of a process; None if it may be on another machine."""
         alike = self.ranks.get(pid, {})
         hosts = {host} if host else self._named_in(path)
         if hosts:
-            alike = {r: h for r, h in alike.items() if not h or any(_same(h, o) for o in hosts)}
+            alike = {
+                r: h
+                for r, h in alike.items()
+                if not h or any(_may_be_same_host(h, o) for o in hosts)
+            }
         if len(alike) != 1:
             return None
         ((rank, its_host),) = alike.items()
         return rank if self.all_told or (hosts and its_host) else None
 
     def _named_in(self, path: str) -> set[str]:
-        """The hosts of which a path holds the name."""
+        """The hosts whose names a path contains."""
         return {
             h
             for h in self.hosts
-            if (name := _short(h)) in path
+            if (name := _short_host(h)) in path
             and re.search(rf"(?<![^\W_]){re.escape(name)}(?![^\W_])", path)
         }
 
 
-def _known(fragments: Sequence[Fragment]) -> _Known:
+def _rank_processes(fragments: Sequence[Fragment]) -> _RankProcesses:
     ranks: dict[int, dict[int, str]] = defaultdict(dict)
     seen: set[int] = set()
     with_pid: set[int] = set()
@@ -81,33 +85,33 @@ def _known(fragments: Sequence[Fragment]) -> _Known:
         if facts.pid is not None:
             with_pid.add(facts.rank)
             ranks[facts.pid][facts.rank] = ranks[facts.pid].get(facts.rank) or facts.host or ""
-    # Counted, not listed: a damaged file may claim a world of any size.
+    # Counted rather than built as a set: a damaged file may state any world size.
     everybody = seen == with_pid and sum(rank < world for rank in seen) == world
     hosts = frozenset(host for alike in ranks.values() for host in alike.values() if host)
-    return _Known(dict(ranks), hosts, bool(with_pid) and everybody)
+    return _RankProcesses(dict(ranks), hosts, bool(with_pid) and everybody)
 
 
-def _owner(claim: Claim, known: _Known, path: str) -> int | None:
+def _accused_rank(claim: Claim, known: _RankProcesses, path: str) -> int | None:
     pid = claim.details.get("pid")
     if pid is None or claim.accused:
         return None
     return known.rank_of(pid, claim.details.get("host", ""), path)
 
 
-def _of(claim: Claim, rank: int) -> Claim:
+def _accusing(claim: Claim, rank: int) -> Claim:
     return replace(claim, accused=(rank,), certain=True)
 
 
-def _killed(rank: int, claim: Claim, fragment: Fragment) -> Fragment:
-    """What a rank's end is of which the kernel says that it killed the process for its memory."""
+def _oom_killed(rank: int, claim: Claim, fragment: Fragment) -> Fragment:
+    """The fragment for a rank whose process was killed for memory, according to the kernel."""
     end = ExitFacts("oom", signal=SIGKILL, at_ns=claim.at_ns, text=claim.text[:200])
     return Fragment(fragment.source, RankFacts(rank, exit=end))
 
 
-def _same(one: str, other: str) -> bool:
-    """Whether two names may be of one host: a domain is often left out."""
-    return one == other or _short(one) == _short(other)
+def _may_be_same_host(one: str, other: str) -> bool:
+    """Whether two names may be one host: the domain is often omitted."""
+    return one == other or _short_host(one) == _short_host(other)
 
 
-def _short(host: str) -> str:
+def _short_host(host: str) -> str:
     return host if host.replace(".", "").isdigit() else host.partition(".")[0]

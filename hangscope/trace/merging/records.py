@@ -1,4 +1,4 @@
-"""Records and counters of one rank from several sources: the same operation must appear once."""
+"""Merges one rank's records and counters from several sources, each operation once."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _COUNTERS = ("enqueued", "started", "completed", "p2p_enqueued", "enqueued_ns", 
 
 
 def combine_rank(parts: Sequence[Records]) -> Records:
-    """One rank's rows from several sources, the best source first.
+    """Merge one rank's rows from several sources, the best source first.
 
-    The first source with recorded rows gives the order. Rows of the others complete what it says
-    of the same operation (a later state, times, a stack, a timeout) and are added only where they
-    lie beyond what it covers: before its oldest row of the group, or after its newest.
+    The first source with recorded rows determines the order. Rows from other sources complete its
+    rows for the same operations (a later state, times, a stack, a timeout). They are added only
+    outside the range it covers: before its oldest row of the group, or after its newest.
     """
     recorded = [p[~_synthetic(p)] for p in parts]
     concluded = [p[_synthetic(p)] for p in parts]
     recorded = [p for p in recorded if len(p)]
     base = recorded[0].copy() if recorded else np.concatenate(concluded)[:0].copy()
     for extra in recorded[1:]:
-        base = _fold(base, extra, beyond_only=True)
+        base = _merge_into(base, extra, beyond_only=True)
     for extra in concluded:
         if len(extra):
-            base = _fold(base, extra, beyond_only=False)
+            base = _merge_into(base, extra, beyond_only=False)
     return base
 
 
@@ -38,13 +38,13 @@ def _synthetic(records: Records) -> npt.NDArray[np.bool_]:
 
 
 _Key = tuple[int, bool, int]
-"""Group, whether it is a send or receive, sequence number."""
+"""Group, whether it is a send or receive, and sequence number."""
 
 
 def _keys(records: Records) -> list[_Key]:
-    """What tells operations from one another; of a batch all members have the same.
+    """What identifies each operation; all members of a batch share one key.
 
-    Batches of pairs are counted with the collectives up to torch 2.5.
+    Up to torch 2.5, batches of sends and receives share the collectives' sequence numbers.
     """
     pair = flagged(records["flags"], Flag.P2P)
     own = pair & ((records["p2p_seq"] > 0) | (records["collective_seq"] < 0))
@@ -52,17 +52,17 @@ def _keys(records: Records) -> list[_Key]:
     return list(zip(records["group"].tolist(), pair.tolist(), seq.tolist(), strict=True))
 
 
-def _fold(base: Records, extra: Records, *, beyond_only: bool) -> Records:
-    """Complete the records by others of the same rank, and add those that they lack.
+def _merge_into(base: Records, extra: Records, *, beyond_only: bool) -> Records:
+    """Complete the records with others of the same rank, and add those that are missing.
 
-    ``beyond_only``: those before the first, or behind the last, of their group; else those behind.
+    ``beyond_only``: add rows before the first or after the last of their group; else only after.
     """
     place, span = _places_and_spans(base)
     added: list[int] = []
     for i, key in enumerate(_keys(extra)):
         known = place.get(key) if key[2] else None
         if known is None:
-            if _is_lacking(key, span.get(key[:2], (1, 0)), beyond_only=beyond_only):
+            if _lies_beyond(key, span.get(key[:2], (1, 0)), beyond_only=beyond_only):
                 added.append(i)
         elif not extra["flags"][i] & Flag.COALESCED_MEMBER:
             _complete(base[known], extra[i])
@@ -77,7 +77,7 @@ def _fold(base: Records, extra: Records, *, beyond_only: bool) -> Records:
 def _places_and_spans(
     records: Records,
 ) -> tuple[dict[_Key, int], dict[tuple[int, bool], tuple[int, int]]]:
-    """Where each operation is, members of batches left out, and the numbers on record per group."""
+    """The row of each operation (without batch members), and each group's range of numbers."""
     member = flagged(records["flags"], Flag.COALESCED_MEMBER)
     place: dict[_Key, int] = {}
     span: dict[tuple[int, bool], tuple[int, int]] = {}
@@ -89,12 +89,12 @@ def _places_and_spans(
     return place, span
 
 
-def _is_lacking(key: _Key, span: tuple[int, int], *, beyond_only: bool) -> bool:
-    """Whether records with these numbers in a group lack an operation that another source has."""
+def _lies_beyond(key: _Key, span: tuple[int, int], *, beyond_only: bool) -> bool:
+    """Whether an operation of another source lies outside a group's recorded range."""
     low, high = span
-    if beyond_only:  # without a number it may be any of those that are on record
+    if beyond_only:  # without a number it may be any recorded operation
         return key[2] != 0 and not low <= key[2] <= high
-    # A log line may be about something that the recorder has already forgotten.
+    # A log line may be about an operation that the recorder has overwritten.
     return key[2] >= low or low > high
 
 
@@ -118,10 +118,10 @@ def _complete(row: np.void, other: np.void) -> None:
 
 
 def merge_members(rows: Records) -> Records:
-    """One row per (rank, group): of several the furthest, field by field."""
+    """One row per (rank, group); each counter is the highest that any source has."""
     if not len(rows):
         return rows
-    # Of several the one that has issued most comes first: its history counts.
+    # The row that has issued most comes first: its history is kept.
     order = np.lexsort((-rows["enqueued"], rows["group"], rows["rank"]))
     rows = rows[order]
     new = np.ones(len(rows), bool)
@@ -136,15 +136,15 @@ def merge_members(rows: Records) -> Records:
 
 
 def settle_mixed_counters(members: Records, implied: Records) -> Records:
-    """Distrust counters of groups that do point-to-point, where no entry of the rank backs them.
+    """Discard counters that may count sends and receives, where no entry of the rank confirms them.
 
-    ``pg_status`` keeps one counter for collectives and pairs. Where any member's entries show
-    pairs, a counter above every collective seen in the group counts pairs.
+    ``pg_status`` keeps one counter for collectives and point-to-point operations. If any member's
+    entries show sends or receives, a counter above every collective seen in the group counts those.
 
     Parameters
     ----------
     members, implied:
-        Counters as the sources state them, and as their records imply (`counters_of`).
+        Counters stated by the sources, and counters implied by their records (`counters_of`).
     """
     if not len(implied) or not len(members):
         return members
@@ -159,25 +159,25 @@ def settle_mixed_counters(members: Records, implied: Records) -> Records:
                 row["p2p_enqueued"] = max(row["p2p_enqueued"], row["enqueued"])
                 row["enqueued"] = row["completed"] = row["started"] = NONE
             elif row["enqueued"] <= pairs and int(row["rank"]) not in backed:
-                # Pairs of others have reached that number: it may count either.
+                # Other members' sends and receives go that far: it may count either kind.
                 row["enqueued"] = row["completed"] = row["started"] = NONE
     return members
 
 
 class GroupOrder(NamedTuple):
-    """The rows of a table put together by group."""
+    """The rows of a table sorted by group."""
 
     groups: npt.NDArray[np.int32]
     """The groups that occur, ascending."""
     rows: npt.NDArray[np.intp]
-    """All rows: those of the first group in their order, then those of the next."""
+    """Row indexes: those of the first group in order, then those of the next."""
     starts: npt.NDArray[np.intp]
     """Where the rows of each group begin."""
 
 
 def order_by_group(group: npt.NDArray[np.int32]) -> GroupOrder:
-    """Put rows together by their group, given as a column of shape (rows,)."""
-    # Numbers of 16 bits are sorted by radix, in half the time.
+    """Sort rows by group; ``group`` has shape (rows,)."""
+    # 16-bit integers get a radix sort, which takes half the time.
     narrow = len(group) and int(group.max()) <= np.iinfo(np.int16).max and int(group.min()) >= NONE
     rows = np.argsort(group.astype(np.int16) if narrow else group, kind="stable")
     ascending = group.take(rows)
@@ -188,20 +188,20 @@ def order_by_group(group: npt.NDArray[np.int32]) -> GroupOrder:
 
 
 def counters_of(records: Records, order: GroupOrder | None = None) -> Records:
-    """What one rank's records imply for every group they use: shape (groups used,), `MEMBER_DTYPE`.
+    """The counters that one rank's records imply: shape (groups used,), `MEMBER_DTYPE`.
 
     Parameters
     ----------
     records:
         Rows of one rank, all with a group.
     order:
-        Of these rows, where it is at hand.
+        The order of these rows, if already known.
     """
     groups, rows, starts = order or order_by_group(records["group"])
     implied = np.zeros(len(groups), MEMBER_DTYPE)
     if not len(groups):
         return implied
-    # Copied out of their rows: numpy walks neighbours several times faster.
+    # Copied to contiguous arrays, which numpy scans several times faster.
     seq, p2p_seq = records["collective_seq"].take(rows), records["p2p_seq"].take(rows)
     finished = records["state"].take(rows) == _COMPLETED
     if p2p_seq.any():

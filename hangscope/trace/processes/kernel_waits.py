@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from hangscope.trace.facts import RUNS, KernelWait
+from hangscope.trace.facts import RUNNABLE, KernelWait
 from hangscope.trace.processes.cgroups import limit_of
 from hangscope.trace.processes.descriptors import at_other_end, peer_of, target_of
 from hangscope.trace.processes.file_locks import FileLocks
@@ -63,12 +63,12 @@ def wait_of(
     """
     locks = locks_now(proc)
     if runs:
-        wait = KernelWait(RUNS, limit_of(pid, proc))
+        wait = KernelWait(RUNNABLE, limit_of(pid, proc))
     else:
         function = next(iter(lines_of(proc / str(pid) / "wchan")), "")
         wait = _told_by(function, pid, locks, proc)
     if wait.kind == "thread" and (limit := limit_of(pid, proc, below=_NEXT_TO_NOTHING)):
-        wait = KernelWait(RUNS, limit)  # that thread is of the same group
+        wait = KernelWait(RUNNABLE, limit)  # that thread is of the same group
     states = ((child, state_of(child, proc)) for child in children_of(pid, proc))
     helpers = [named_process(c, proc) for c, state in states if state in _CANNOT_ANSWER]
     locked = locks.held_by(pid)

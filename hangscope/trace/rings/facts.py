@@ -17,7 +17,7 @@ from hangscope.ring.layout import LEAVING_PHASE, ExitKind, Unobservable, ValueKi
 from hangscope.ring.process_identity import machine_id
 from hangscope.ring.reader import RingReader, decode_text
 from hangscope.trace import clean
-from hangscope.trace.facts import LEFT, STALE_BEATS, WITHOUT_A_WORD
+from hangscope.trace.facts import LEFT, STALE_HEARTBEATS, WITHOUT_A_WORD
 from hangscope.trace.model import (
     ExceptionFacts,
     ExitFacts,
@@ -154,7 +154,7 @@ def _seen(reader: RingReader, header: RingHeader, now_ns: int) -> _Seen:
         boot_id=decode_text(header.boot_id),
         pid_namespace=header.pid_namespace,
     )
-    stale = now_ns - header.heartbeat_ns > STALE_BEATS * _interval_s(header) * 1e9
+    stale = now_ns - header.heartbeat_ns > STALE_HEARTBEATS * _interval_s(header) * 1e9
     if stale and look.alive and look.state != "stopped" and is_frozen(header.pid):
         look = replace(look, state="stopped", held_by=FREEZER)
     running = look.alive and look.state not in ("stopped", "zombie")

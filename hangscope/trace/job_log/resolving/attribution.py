@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hangscope.trace.helper_stacks import helper
+from hangscope.trace.helper_stacks import describe_helper
 from hangscope.trace.job_log.readers.evidence import Evidence
 from hangscope.trace.job_log.readers.stacks import threads_of
 from hangscope.trace.job_log.resolving.local_ranks import several_nodes
@@ -57,7 +57,7 @@ def settle_stacks(evidence: Evidence) -> None:
             if rank is None and not several:
                 rank = seen.local_rank
         main = next((t.stack for t in threads_of(seen) if t.is_main), ())
-        if not main or helper(main):
+        if not main or describe_helper(main):
             continue
         if rank is None:
             rest.append(seen)

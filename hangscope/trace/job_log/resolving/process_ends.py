@@ -9,7 +9,7 @@ from hangscope.trace.job_log.lines.line import Machine
 from hangscope.trace.job_log.readers.evidence import Evidence, RankNotes
 from hangscope.trace.job_log.readers.process_ends import LauncherFailure
 from hangscope.trace.job_log.resolving.local_ranks import ABORTED, of_local_rank, several_nodes
-from hangscope.trace.message_template import but_numbers
+from hangscope.trace.message_template import mask_numbers
 from hangscope.trace.model import Claim
 
 _GRACE_NS = 20 * 10**9
@@ -246,7 +246,7 @@ def _explained_by_nobodys_words(evidence: Evidence) -> None:
         return  # what one of them ended of is told: it gave up waiting
     if not ended or evidence.unattributed_ends or any(n.troubles for n in ended):
         return
-    reasons = {(t.type_name, but_numbers(t.message.partition("\n")[0])) for t in evidence.nobodys}
+    reasons = {(t.type_name, mask_numbers(t.message.partition("\n")[0])) for t in evidence.nobodys}
     if len(reasons) == 1 and len(evidence.nobodys) >= len(ended):
         for notes in _all_of_them(evidence) or ended:
             notes.troubles.append(replace(evidence.nobodys[0], uncaught=True))

@@ -10,7 +10,7 @@ import re
 
 from hangscope.trace.job_log.readers.evidence import Evidence, Trouble
 from hangscope.trace.job_log.readers.gloo import gave_up
-from hangscope.trace.message_template import but_numbers
+from hangscope.trace.message_template import mask_numbers
 from hangscope.trace.model import Claim, ClaimDetails
 
 _SIGINT = 2
@@ -30,7 +30,7 @@ def settle_unsigned(evidence: Evidence) -> None:
     alone = not any(notes.tells() for notes in evidence.ranks.values())
     if alone and not evidence.claims:
         own = raised[-1:]
-    shown = {(t.type_name, but_numbers(t.message.partition("\n")[0])): t for t in reversed(own)}
+    shown = {(t.type_name, mask_numbers(t.message.partition("\n")[0])): t for t in reversed(own)}
     for trouble in [*shown.values()][: -_MOST - 1 : -1]:
         after_stop = 0 < evidence.stopped_line < trouble.line
         evidence.claims.append((_words(trouble, after_stop=after_stop), None))
