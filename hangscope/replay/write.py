@@ -33,7 +33,7 @@ from hangscope.replay.verify import verify
 from hangscope.ring.reader import RingError
 from hangscope.trace import formats
 from hangscope.trace.files import sniff
-from hangscope.trace.files.compression import packed
+from hangscope.trace.files.compression import compress
 from hangscope.trace.files.unpickle import load_plain
 from hangscope.trace.model import Trace
 
@@ -199,8 +199,8 @@ def _copy(source: Path, target: Path, redactor: Redactor | None, *, on_its_way_o
     if redactor is None:
         shutil.copyfile(source, target)
         return
-    data = redacted(sniff.read_all(source, kind.packing), kind.name, redactor)
-    target.write_bytes(packed(data, kind.packing) if kind.packing else data)
+    data = redacted(sniff.read_all(source, kind.compression), kind.name, redactor)
+    target.write_bytes(compress(data, kind.compression) if kind.compression else data)
 
 
 def redacted(data: bytes, kind: str, redactor: Redactor) -> bytes:

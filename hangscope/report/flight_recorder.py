@@ -189,7 +189,7 @@ def _dump(shared: _Shared, rank: int) -> dict[str, Any]:
             "timeout_s": trace.timeout_s,
             "flags": rows["flags"].tolist(),
             "unlisted_groups": [names[g] for g in numbers if not trace.groups[g].listed],
-            **(hangscope_extension.to_plain(facts) if facts and told else {}),
+            **(hangscope_extension.encode_facts(facts) if facts and told else {}),
         },
     }
 

@@ -18,7 +18,7 @@ from hangscope.trace.job_selection.stale_dumps import drop_stale_dumps
 from hangscope.trace.job_selection.unrelated_logs import drop_unrelated_logs
 from hangscope.trace.loading.one_file import Loaded, Task, read_task
 from hangscope.trace.loading.parallel import read_in_workers
-from hangscope.trace.loading.tasks import HopelessSearch, tasks_of
+from hangscope.trace.loading.tasks import NotARun, tasks_of
 from hangscope.trace.merging.log_clock import align_log_clocks
 from hangscope.trace.merging.merge import merge
 from hangscope.trace.merging.pid_attribution import attribute_by_pid
@@ -80,7 +80,7 @@ def _load(paths: Sequence[str | Path], progress: Progress | None, now_ns: int | 
     with ExitStack() as folders:  # temporary folders of unpacked archives
         try:
             tasks = tasks_of(paths, unread, folders)
-        except HopelessSearch as hopeless:
+        except NotARun as hopeless:
             raise NothingReadable([str(hopeless)]) from None
         return _read(tasks, unread, progress, now_ns)
 
@@ -192,7 +192,7 @@ def _read_all(
     """
     parsed = [t for t in tasks if t.kind.name in _PARSED and not t.standard and t.size]
     small = sum(t.size for t in parsed) < _WORTH_WORKERS
-    apart = [t for t in parsed if not small or t.kind.name == formats.PICKLE or t.kind.packing]
+    apart = [t for t in parsed if not small or t.kind.name == formats.PICKLE or t.kind.compression]
     elsewhere = {id(t) for t in apart}
     for task in tasks:
         if id(task) not in elsewhere:

@@ -63,29 +63,29 @@ FACTS = RankFacts(
 
 
 def test_a_story_comes_back_as_it_was() -> None:
-    plain = pickle.loads(pickle.dumps(hangscope_extension.to_plain(FACTS)))
-    assert hangscope_extension.from_plain(plain, RankFacts(rank=3)) == FACTS
+    plain = pickle.loads(pickle.dumps(hangscope_extension.encode_facts(FACTS)))
+    assert hangscope_extension.decode_into(plain, RankFacts(rank=3)) == FACTS
 
 
 def _hostile(value: Any) -> list[dict[str, Any]]:
-    story = hangscope_extension.to_plain(FACTS)
+    story = hangscope_extension.encode_facts(FACTS)
     return [story | {key: value} for key in story]
 
 
 @pytest.mark.parametrize("value", [None, -1, 1 << 80, 1e400, "x" * 9, [], [[]], {}, [{}], [[1, 2]]])
 def test_wrong_types_leave_the_rest_readable(value: Any) -> None:
     for story in _hostile(value):
-        found = hangscope_extension.from_plain(story, RankFacts(rank=3))
+        found = hangscope_extension.decode_into(story, RankFacts(rank=3))
         assert found.rank == 3
         assert found.exit is None or found.exit.kind == "signal"
-    assert hangscope_extension.from_plain(value, RankFacts(rank=3)).exit is None
+    assert hangscope_extension.decode_into(value, RankFacts(rank=3)).exit is None
 
 
 def test_control_characters_do_not_come_through() -> None:
-    story = hangscope_extension.to_plain(FACTS)
+    story = hangscope_extension.encode_facts(FACTS)
     story["exception"]["message"] = "no\x1b[31m label"
     story["phases"] = [["check\x1b]0;x\x07point", 1, "d"]]
-    found = hangscope_extension.from_plain(story, RankFacts(rank=3))
+    found = hangscope_extension.decode_into(story, RankFacts(rank=3))
     assert found.exception is not None
     assert "\x1b" not in found.exception.message + found.phases[0].name
 

@@ -16,7 +16,14 @@ from pathlib import Path
 import pytest
 
 from hangscope.diagnosis import diagnose
-from hangscope.trace.files.compression import BZIP2, GZIP, XZ, packed, packing_of, unpacked
+from hangscope.trace.files.compression import (
+    BZIP2,
+    GZIP,
+    XZ,
+    compress,
+    compression_of,
+    open_decompressed,
+)
 from hangscope.trace.load import NothingReadable, load_trace
 from hangscope.trace.loading import archives
 
@@ -42,7 +49,7 @@ def tar(mode: str) -> Callable[[Mapping[str, bytes]], bytes]:
                 archive.addfile(info, io.BytesIO(data))
         return out.getvalue()
 
-    return packed
+    return compress
 
 
 def zipped(files: Mapping[str, bytes]) -> bytes:
@@ -67,11 +74,11 @@ def test_a_compressed_log_is_read(tmp_path: Path, pack: Callable[[bytes], bytes]
 @pytest.mark.parametrize("packing", [GZIP, BZIP2, XZ])
 def test_what_is_packed_again_is_packed_as_it_was(tmp_path: Path, packing: str) -> None:
     """A redacted file keeps its name, which says how it is compressed."""
-    data = packed(STEPS, packing)
-    assert packing_of(data) == packing
-    assert data == packed(STEPS, packing)
+    data = compress(STEPS, packing)
+    assert compression_of(data) == packing
+    assert data == compress(STEPS, packing)
     (tmp_path / "job.log").write_bytes(data)
-    with unpacked(tmp_path / "job.log", packing) as stream:
+    with open_decompressed(tmp_path / "job.log", packing) as stream:
         assert stream.read() == STEPS
 
 

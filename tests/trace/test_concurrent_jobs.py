@@ -92,7 +92,7 @@ def test_many_dumps_of_one_process_are_not_all_compared_with_each_other(
         compared += 1
         return beside(a, b)
 
-    monkeypatch.setattr(concurrent_jobs, "_beside", counting)
+    monkeypatch.setattr(concurrent_jobs, "_ran_concurrently", counting)
     many = 100
     for number in range(many):
         at = BASE_NS + number * SECOND

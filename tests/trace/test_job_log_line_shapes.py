@@ -195,7 +195,7 @@ def test_stacks_are_found_by_their_forms() -> None:
 def test_a_log_that_takes_long_is_said_to_be_read_still(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parallel, "_LOOKS_UP_S", 0.001)
+    monkeypatch.setattr(parallel, "_PROGRESS_INTERVAL_S", 0.001)
     (tmp_path / "job.log").write_text("".join(timeout(n % 64, 7) for n in range(10_000)))
     calls: list[tuple[int, int]] = []
     load_trace([tmp_path], progress=lambda done, found: calls.append((done, found)))

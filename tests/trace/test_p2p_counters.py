@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hangscope.trace.flight_recorder.counters import finished_halves, settle_by_counters
+from hangscope.trace.flight_recorder.counters import apply_counters, completed_p2p_rows
 from hangscope.trace.flight_recorder.groups import GroupTable
 from hangscope.trace.model import MEMBER_DTYPE, RECORD_DTYPE, Flag, Group, Records, State
 
@@ -23,7 +23,7 @@ def records(*rows: tuple[Flag, int, int, int]) -> Records:
 
 def over(rows: Records, completed: int, enqueued: int = 9) -> list[int]:
     numbers = {"last_completed_collective": completed, "last_enqueued_collective": enqueued}
-    return sorted(finished_halves({"0": numbers}, TABLE, rows).tolist())
+    return sorted(completed_p2p_rows({"0": numbers}, TABLE, rows).tolist())
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,10 @@ def test_counters_settle_what_no_entry_tells(
 ) -> None:
     rows = records(*((flag | Flag.UNOBSERVED, n + 1, 1, -1) for n, flag in enumerate(flags)))
     if flags[-1] & Flag.COALESCED_BATCH:
-        rows["state"][0] = State.COMPLETED  # one batch is over: `finished_halves` tells of all
+        rows["state"][0] = State.COMPLETED  # one batch is over: `completed_p2p_rows` tells of all
     members = np.zeros(1, MEMBER_DTYPE)
     members["completed"] = completed
-    settle_by_counters(rows, members)
+    apply_counters(rows, members)
     assert rows["state"].tolist() == states
     assert ((rows["flags"] & int(Flag.UNOBSERVED)) == 0).tolist() == settled
 
@@ -89,5 +89,5 @@ def test_what_was_observed_stays_as_it_is() -> None:
     rows = records((Flag(0), 1, 0, -1), (Flag.UNOBSERVED, 2, 0, -1))
     members = np.zeros(1, MEMBER_DTYPE)
     members["completed"] = 2
-    settle_by_counters(rows, members)
+    apply_counters(rows, members)
     assert rows["state"].tolist() == [0, 2]

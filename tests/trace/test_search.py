@@ -45,7 +45,7 @@ def test_what_the_kernel_makes_up_is_not_read(
 
 
 def test_a_disk_is_not_searched_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "MOST_STRANGERS", 50)
+    monkeypatch.setattr(search, "MAX_UNRELATED", 50)
     run = tmp_path / "a" / "run"
     run.mkdir(parents=True)
     RingWriter(run / "rank_0.ring", RingIdentity("job", 0, 1, pid=1), 16, group_count=8)

@@ -31,7 +31,7 @@ from typing import Any
 from hangscope.trace import formats
 from hangscope.trace.clean import as_int, as_name, as_quantity, prose
 from hangscope.trace.facts import WITHOUT_A_WORD
-from hangscope.trace.files.regular_files import open_regular
+from hangscope.trace.files.regular_files import open_nonblocking
 from hangscope.trace.model import (
     MAX_RANK,
     NONE,
@@ -92,7 +92,7 @@ def read_journal(path: str | os.PathLike[str]) -> list[Fragment]:
 
 def _lines(path: str | os.PathLike[str]) -> list[str]:
     """The first of its lines; there is always one, if an empty one."""
-    with open_regular(path) as file:
+    with open_nonblocking(path) as file:
         # A file system that lost what was written leaves zeros, as many as the file is long.
         data = file.read(MAX_BYTES).translate(None, b"\0")
     return data.decode("utf-8", "replace").split("\n", MAX_LINES)[:MAX_LINES]

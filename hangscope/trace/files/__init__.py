@@ -1,1 +1,1 @@
-"""What files are: their names, their first bytes, pickles that nobody vouches for."""
+"""Identifies files by name and content, and reads untrusted ones safely."""

@@ -1,4 +1,4 @@
-"""Logs as collectors export them: objects, lists, answers of an API, tables."""
+"""Logs as collectors export them: JSON objects, lists, API responses and tables."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _TEXT_KEYS = (
 )  # fmt: skip
 _INNER_KEYS = ("jsonPayload", "json", "fields", "data", "_source", "attributes", "result", "record")
 _RANKS = ("rank", "global_rank")
-_ADDED = ("extra", "context", "fields")
+_EXTRA_KEYS = ("extra", "context", "fields")
 _TRACES = ("exc_info", "exception", "stack_trace", "traceback", "error.stack_trace", "exc_text")
-"""Where loggers put a traceback beside the message."""
-_ABOUT = (
+"""Where loggers put a traceback separately from the message."""
+_METADATA_KEYS = (
     ("kubernetes",), ("resource", "labels"), ("labels",), ("stream",), ("_source", "kubernetes"),
     ("fields",),
 )  # fmt: skip
-"""Where records say of what they are."""
+"""Where records describe their origin."""
 _HOSTS = (
     "pod", "pod_name", "k8s_pod_name", "podName", "kubernetes.pod_name", "kubernetes.pod.name",
     "resource.labels.pod_name", "logStreamName", "@logStream", "hostname", "host", "host.name",
 )  # fmt: skip
-_NO_NAME = re.compile(r"[^\w.\-]+")
+_NOT_IN_NAMES = re.compile(r"[^\w.\-]+")
 _LONGEST_HOST = 120
 _TIMES = (
     "timestamp", "@timestamp", "time", "Time", "ts", "date", "Date", "receiveTimestamp", "asctime",
@@ -37,17 +37,16 @@ _FEW = 50
 _LONGEST_HEADING = 2000
 _COLUMN = re.compile(r"[@\w][\w.@/\-]{0,80}")
 _EVENTS = ("events", "entries", "logs", "items")
-"""What holds the records of an export that is one object."""
+"""Keys that hold the records of an export that is a single object."""
 
 _BY_COLUMN = {name.lower(): name for name in (*_TEXT_KEYS, *_HOSTS, *_TIMES, *_RANKS, "labels")}
-"""The names of columns are written as somebody likes."""
+"""Canonical column names by their lower-case form; the spelling of headings varies."""
 
 
 def log_text(record: object) -> str | None:
-    """The message of one record of an exported log, with its pod or host and its rank in front
-    where those are stated.
+    """The message of one exported log record, prefixed by its pod or host and its rank, if stated.
 
-    None for anything else; an object that holds a dump is none of these.
+    None for anything else, including an object that holds a dump.
     """
     if not isinstance(record, dict):
         return None
@@ -71,10 +70,10 @@ def _text(record: dict[str, Any]) -> str | None:
 
 
 def _rank(record: dict[str, Any]) -> int | None:
-    """The rank that a record states, itself or among what its logger was told to add."""
+    """The rank that a record states, directly or among the fields added by its logger."""
     inner = record.get("record")
     added = inner.get("extra") if isinstance(inner, dict) else None
-    for place in (record, *(record.get(key) for key in _ADDED), added):
+    for place in (record, *(record.get(key) for key in _EXTRA_KEYS), added):
         stated = (place.get(key) for key in _RANKS) if isinstance(place, dict) else ()
         for rank in stated:
             digits = str(rank) if type(rank) in (int, str) else ""
@@ -84,9 +83,9 @@ def _rank(record: dict[str, Any]) -> int | None:
 
 
 def _host(record: dict[str, Any]) -> str:
-    """The pod, else the host, that a record states, as a prefix may hold it; empty where none."""
+    """The pod, else the host, that a record states, in a form fit for a prefix; empty if none."""
     places = [record]
-    for keys in _ABOUT:
+    for keys in _METADATA_KEYS:
         inner: Any = record
         for key in keys:
             inner = inner.get(key) if isinstance(inner, dict) else None
@@ -96,11 +95,11 @@ def _host(record: dict[str, Any]) -> str:
         places.append({"host": record["host"].get("name")})
     stated = (place.get(key) for key in _HOSTS for place in places)
     name = next((value for value in stated if isinstance(value, str) and value), "")
-    return _NO_NAME.sub("-", name)[:_LONGEST_HOST]
+    return _NOT_IN_NAMES.sub("-", name)[:_LONGEST_HOST]
 
 
 def _traces(record: dict[str, object]) -> list[str]:
-    """Tracebacks of a record that stand beside its message."""
+    """Tracebacks that a record holds separately from its message."""
     error = record.get("error")
     own = [record.get(key) for key in _TRACES]
     own += [error.get(key) for key in _TRACES] if isinstance(error, dict) else []
@@ -108,20 +107,20 @@ def _traces(record: dict[str, object]) -> list[str]:
 
 
 def log_records(document: object) -> list[Any]:
-    """The records of a log that was exported as one object or list; none for anything else."""
+    """The records of a log exported as one object or list; empty for anything else."""
     if isinstance(document, dict):
         lists = (document.get(key) for key in _EVENTS)
         records = next((found for found in lists if isinstance(found, list) and found), [])
-        records = _of_streams(document) or records
+        records = _loki_records(document) or records
     else:
         records = document if isinstance(document, list) else []
     few = records[:_FEW]
     is_log = sum(log_text(record) is not None for record in few) * 2 > len(few)
-    return in_order(records) if is_log else []
+    return oldest_first(records) if is_log else []
 
 
-def in_order(records: list[Any]) -> list[Any]:
-    """The records from the oldest on: many a page shows, and exports, the newest first."""
+def oldest_first(records: list[Any]) -> list[Any]:
+    """The records, oldest first; many viewers show and export the newest first."""
     first, last = (_time(record) for record in (records[0], records[-1])) if records else ("", "")
     newest_first = first and last and len(first) == len(last) and first > last
     return records[::-1] if newest_first else records
@@ -133,8 +132,8 @@ def _time(record: object) -> str:
     return str(found)
 
 
-def _of_streams(document: dict[str, Any]) -> list[Any]:
-    """Loki's answer: lines with their times, by stream."""
+def _loki_records(document: dict[str, Any]) -> list[Any]:
+    """The records of Loki's response, which has lines with their times per stream."""
     data = document.get("data")
     streams = data.get("result") if isinstance(data, dict) else None
     found = [
@@ -149,7 +148,7 @@ def _of_streams(document: dict[str, Any]) -> list[Any]:
 
 
 def columns_of_csv(head: bytes) -> tuple[str, ...]:
-    """The columns of a log that was exported as a table; none for any other text."""
+    """The columns of a log exported as a table; empty for any other text."""
     line = head.removeprefix(b"\xef\xbb\xbf").split(b"\n", 1)[0].decode("utf-8", "replace").strip()
     if len(line) > _LONGEST_HEADING or "," not in line or "\r" in line:
         return ()
@@ -161,7 +160,7 @@ def columns_of_csv(head: bytes) -> tuple[str, ...]:
 
 
 def records_of_csv(columns: tuple[str, ...], text: str) -> list[dict[str, Any]]:
-    """The rows of such a table, from the oldest on."""
+    """The rows of such a table, oldest first."""
     rows = csv.reader(io.StringIO(text, newline=""))
     next(rows, None)
     found = []
@@ -172,5 +171,5 @@ def records_of_csv(columns: tuple[str, ...], text: str) -> list[dict[str, Any]]:
                 record["labels"] = orjson.loads(record["labels"])
             found.append(record)
     except (csv.Error, orjson.JSONDecodeError):
-        pass  # what stands before the damage counts
-    return in_order(found)
+        pass  # keep the rows before the damage
+    return oldest_first(found)

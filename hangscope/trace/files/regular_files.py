@@ -1,4 +1,4 @@
-"""Opening files that others have put there: anything may lie under a name that promises a file."""
+"""Opens untrusted paths without blocking: any kind of file may be behind a name."""
 
 from __future__ import annotations
 
@@ -6,20 +6,21 @@ import os
 from typing import BinaryIO
 
 
-def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file for reading, without ever waiting for somebody to write into it.
+def open_nonblocking(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file for reading, without ever blocking until a writer appears.
 
     Raises
     ------
     OSError
         If it cannot be opened.
     """
-    return os.fdopen(descriptor_of(path), "rb")
+    return os.fdopen(open_descriptor(path), "rb")
 
 
-def descriptor_of(path: str | os.PathLike[str]) -> int:
-    """`open_regular` without a file object: a descriptor that the caller closes.
+def open_descriptor(path: str | os.PathLike[str]) -> int:
+    """Like `open_nonblocking`, but returns a descriptor that the caller must close.
 
-    Opening a pipe waits for its other end, and what the kernel makes up may wait when it is read.
+    Opening a FIFO blocks until its other end is opened, and files made up by the kernel may block
+    when read.
     """
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -1,4 +1,4 @@
-"""What kind of file is this? Told by its content; names lie, and ``.gz`` may hide anything."""
+"""Determines the kind of a file from its content; names lie, and ``.gz`` may hide anything."""
 
 from __future__ import annotations
 
@@ -12,27 +12,32 @@ import orjson
 
 from hangscope.ring.layout import HEADER_BYTES, PREFIX
 from hangscope.ring.reader import expected_records
-from hangscope.trace.files.compression import AsFarAsWhole, NoReader, packing_of, unpacked
+from hangscope.trace.files.compression import (
+    NoDecompressor,
+    TolerantReader,
+    compression_of,
+    open_decompressed,
+)
 from hangscope.trace.files.log_exports import log_text
-from hangscope.trace.files.regular_files import descriptor_of
+from hangscope.trace.files.regular_files import open_descriptor
 from hangscope.trace.formats import JOURNAL, JSON, LOG, PICKLE, RING
 
 HEAD = 1 << 16
 _RING_HEAD = HEADER_BYTES
 MAX_INFLATED = 4 << 30
-"""A compressed dump that grows beyond this is refused."""
+"""A compressed dump that inflates to more than this is refused."""
 
 EMPTY = "empty"
 UNKNOWN = "unknown"
 TAR = "tar"
 ZIP = "zip"
 ARCHIVES = (TAR, ZIP)
-"""They hold other files."""
+"""Kinds that contain other files."""
 
 _BOM = b"\xef\xbb\xbf"
 _JSON_START = re.compile(rb'\s*(?:\{\s*(?:"|\})|\[\s*(?:\{|\]|\[\s*[\[{"]))')
 _LITERAL = re.compile(rb"\s*(?:\{|\[\s*\{)\s*'")
-"""A dump that somebody printed: Python's spelling, not JSON's."""
+"""The start of a dump printed by Python, with its quotes instead of JSON's."""
 _TEXT_PICKLE = re.compile(rb"(?:\((?:d|l)p?\d*\n|\((?:d|l)p?\d*\r?\n|\}q.|\]q.|\(\}q.|\(lp0|\(dp0)")
 _YAML = re.compile(rb"(?m)^[ \t]*(?:-[ \t]+)?(?:profiling_name|collective_seq_id|record_id)[ \t]*:")
 _YAML_START = re.compile(rb"\s*(?:---|%YAML|-[ \t]|['\"]?\w[\w ]*['\"]?[ \t]*:(?:\s|$))")
@@ -42,25 +47,25 @@ _ZIP = b"PK\x03\x04"
 
 
 class Unreadable(ValueError):  # noqa: N818
-    """A file of which nothing can be used; the text says why, without the file's name."""
+    """A file that cannot be used at all; the text says why, without the file's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a file is, and whether it must be inflated first."""
+    """What a file is, and how it is compressed."""
 
     name: str
-    packing: str = ""
-    """How it is compressed (`compression`); empty where it is not."""
+    compression: str = ""
+    """How it is compressed (`hangscope.trace.files.compression`); empty if it is not."""
     why: str = ""
-    """For `UNKNOWN`: what it looks like instead."""
+    """For `UNKNOWN`: what it looks like."""
     records: int = 0
-    """For `RING`: how many its header lets expect."""
+    """For `RING`: the number of records that its header promises."""
 
 
 def sniff_file(path: str | Path) -> Kind:
-    """Look at the beginning of a file. Raises `OSError` where it cannot be opened."""
-    descriptor = descriptor_of(path)  # thousands of rings: no file objects
+    """Determine the kind from a file's first bytes. Raises `OSError` if it cannot be opened."""
+    descriptor = open_descriptor(path)  # file objects would be slow for thousands of rings
     try:
         head = os.read(descriptor, _RING_HEAD)
         if head.startswith(PREFIX):
@@ -69,37 +74,37 @@ def sniff_file(path: str | Path) -> Kind:
             head += more
     finally:
         os.close(descriptor)
-    packing = packing_of(head)
-    if packing:
-        return _sniff_inside(path, packing)
+    compression = compression_of(head)
+    if compression:
+        return _sniff_inside(path, compression)
     return sniff(head)
 
 
-def _sniff_inside(path: str | Path, packing: str) -> Kind:
-    """The kind of what is in a compressed file."""
+def _sniff_inside(path: str | Path, compression: str) -> Kind:
+    """The kind of a compressed file's contents."""
     try:
-        with AsFarAsWhole(unpacked(path, packing)) as stream:
+        with TolerantReader(open_decompressed(path, compression)) as stream:
             head = stream.read(HEAD)
-            damaged = stream.is_cut and not head
-    except NoReader as error:
-        return Kind(UNKNOWN, packing, str(error))
+            damaged = stream.is_truncated and not head
+    except NoDecompressor as error:
+        return Kind(UNKNOWN, compression, str(error))
     if damaged:
-        return Kind(UNKNOWN, packing, f"damaged {packing} data")
+        return Kind(UNKNOWN, compression, f"damaged {compression} data")
     inside = sniff(head)
     if inside.name in (RING, JOURNAL):
-        return Kind(UNKNOWN, packing, f"a compressed {inside.name}; unpack it first")
-    return replace(inside, packing=packing)
+        return Kind(UNKNOWN, compression, f"a compressed {inside.name}; unpack it first")
+    return replace(inside, compression=compression)
 
 
 def sniff(head: bytes) -> Kind:
-    """Tell the kind from a file's first bytes (up to `HEAD` of them, already inflated)."""
+    """Determine the kind from a file's first bytes (up to `HEAD`, already decompressed)."""
     if not head:
         return Kind(EMPTY, why="empty file")
     return _by_magic(head) or _by_syntax(head) or _text_or_binary(head)
 
 
 def _by_magic(head: bytes) -> Kind | None:
-    """The kind of what begins with a number of its own; None for everything else."""
+    """The kind of a file with a magic number; None for everything else."""
     if head.startswith(PREFIX):
         return Kind(RING)
     if len(head) >= 2 and head[0] == 0x80 and head[1] <= 5:
@@ -114,7 +119,7 @@ def _by_magic(head: bytes) -> Kind | None:
 
 
 def _by_syntax(head: bytes) -> Kind | None:
-    """The kind of JSON, printed dictionaries and pickles in text; None for everything else."""
+    """The kind of JSON, printed dictionaries and text pickles; None for everything else."""
     text = head.removeprefix(_BOM)
     if _JSON_START.match(text):
         first = text.lstrip().split(b"\n", 1)[0]
@@ -127,12 +132,12 @@ def _by_syntax(head: bytes) -> Kind | None:
 
 
 def _text_or_binary(head: bytes) -> Kind:
-    """A log, unless it cannot be one."""
+    """A log, unless it is clearly something else."""
     if not head.strip(b"\0"):
         return Kind(UNKNOWN, why="nothing but zero bytes")
     if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
         return Kind(LOG)
-    head = head.lstrip(b"\0")  # a log that was cut off while somebody wrote into it has a hole
+    head = head.lstrip(b"\0")  # a log that was truncated while being written starts with a hole
     table = _table(head.removeprefix(_BOM))
     if table:
         return Kind(UNKNOWN, why=table)
@@ -143,7 +148,7 @@ def _text_or_binary(head: bytes) -> Kind:
 
 
 def _table(text: bytes) -> str:
-    """What a text is that lists operations in a form HangScope does not read; empty for others."""
+    """A description of a list of operations in an unsupported format; empty for other texts."""
     if _YAML_START.match(text) and len(_YAML.findall(text)) > 1:
         return "a dump in YAML, which is not read; write it as JSON"
     first = text.lstrip().split(b"\n", 1)[0].strip()
@@ -159,40 +164,40 @@ def _table(text: bytes) -> str:
 
 
 def _is_log_record(line: bytes) -> bool:
-    """A collector's log: one object a line, each with a text in it."""
+    """Whether this is a line of a collector's log: an object that contains a text."""
     try:
         return log_text(orjson.loads(line)) is not None
     except orjson.JSONDecodeError:
         return False
 
 
-def read_all(path: str | Path, packing: str) -> bytes:
-    """A whole file, inflated where needed.
+def read_all(path: str | Path, compression: str) -> bytes:
+    """Read a whole file, decompressed if necessary.
 
     Raises
     ------
     Unreadable
         For damaged or absurdly large compressed data.
     OSError
-        Where it cannot be read.
+        If it cannot be read.
     """
-    if not packing:
+    if not compression:
         return Path(path).read_bytes()
     parts: list[bytes] = []
     total = 0
-    with AsFarAsWhole(unpacked(path, packing)) as stream:
+    with TolerantReader(open_decompressed(path, compression)) as stream:
         while chunk := stream.read(1 << 20):
             total += len(chunk)
             if total > MAX_INFLATED:
                 raise Unreadable("inflates to more than any dump holds")
             parts.append(chunk)
-        if stream.is_cut:
-            raise Unreadable(f"damaged or truncated {packing} data")
+        if stream.is_truncated:
+            raise Unreadable(f"damaged or truncated {compression} data")
     return b"".join(parts)
 
 
-def open_stream(path: str | Path, packing: str) -> BinaryIO:
-    """Open for reading line by line, inflating on the way."""
-    if packing:
-        return cast("BinaryIO", AsFarAsWhole(unpacked(path, packing)))
+def open_stream(path: str | Path, compression: str) -> BinaryIO:
+    """Open a file for reading line by line, decompressing on the fly."""
+    if compression:
+        return cast("BinaryIO", TolerantReader(open_decompressed(path, compression)))
     return open(path, "rb")

@@ -1,10 +1,10 @@
-"""Read a pickle that nobody vouches for: plain values only, nothing imported, nothing called.
+"""Reads untrusted pickles: only plain values, no imports, no calls.
 
-Flight Recorder pickles hold only builtins, so refusing every global reads them all. What remains
-of pickle's power is cost: a memo index of a few bytes can ask for gigabytes, and tuples nested
-through the memo take exponential time to hash. So pickles are loaded by processes with limits
-(`hangscope.trace.loading.parallel`); where none can be started, `load_plain` looks through the
-stream first and refuses what it can tell.
+Flight Recorder pickles hold only builtins, so all of them can be read although every global is
+refused. The remaining danger is cost: a memo index of a few bytes can ask for gigabytes, and tuples
+nested through the memo take exponential time to hash. Pickles are therefore loaded in processes
+with resource limits (`hangscope.trace.loading.parallel`). If no process can be started,
+`load_plain` scans the stream first and refuses what it recognises.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import struct
 from typing import Any, NoReturn
 
 MAX_BYTES = 4 << 30
-"""Larger pickles are refused: a full recorder of 100,000 entries stays far below."""
+"""Larger pickles are refused; a full recorder of 100,000 entries stays far below."""
 
 
 class HostilePickle(ValueError):  # noqa: N818
     """The stream asks for something that no dump needs."""
 
 
-class CutPickle(ValueError):  # noqa: N818
+class TruncatedPickle(ValueError):  # noqa: N818
     """The stream ends before the pickle does."""
 
 
@@ -45,10 +45,10 @@ def load_plain(data: bytes) -> Any:
     ------
     HostilePickle
         For globals, persistent ids, extension codes, memo bombs and hash bombs.
-    CutPickle
-        Where the stream ends in the middle.
+    TruncatedPickle
+        If the stream ends prematurely.
     ValueError
-        For anything else that is no complete pickle.
+        For any other incomplete or damaged pickle.
     """
     if len(data) > MAX_BYTES:
         raise HostilePickle(f"pickle of {len(data) >> 20} MiB; more than any dump holds")
@@ -57,9 +57,9 @@ def load_plain(data: bytes) -> Any:
 
 
 def load_checked(data: bytes) -> Any:
-    """Unpickle without the look ahead: for a process whose memory and time are limited anyway."""
+    """Unpickle without scanning first, for a process whose memory and time are limited anyway."""
     enabled = gc.isenabled()
-    gc.disable()  # hundreds of thousands of small objects and no garbage among them
+    gc.disable()  # hundreds of thousands of small objects, none of them garbage
     try:
         # Without a buffer to peek into, the unpickler would call read() for every value.
         stream = io.BufferedReader(io.BytesIO(data), 1 << 17)
@@ -71,25 +71,25 @@ def load_checked(data: bytes) -> Any:
     except MemoryError:
         raise HostilePickle("the pickle asks for more memory than there is") from None
     except EOFError:
-        raise CutPickle("truncated pickle") from None
+        raise TruncatedPickle("truncated pickle") from None
     except Exception as error:  # pickle raises nearly every kind for a damaged stream
         reason = str(error).split("\n", 1)[0][:120] or type(error).__name__
         if "truncated" in reason:
-            raise CutPickle("truncated pickle") from None
+            raise TruncatedPickle("truncated pickle") from None
         raise ValueError(f"damaged pickle ({reason})") from None
     finally:
         if enabled:
             gc.enable()
 
 
-# Opcodes whose argument has a fixed length. Runs of them are skipped by one regular expression,
-# so that the walk over the stream takes a Python step only per string.
+# Opcodes with arguments of fixed length. One regular expression skips runs of them, so that
+# scanning the stream takes one Python step per string only.
 _RUN = re.compile(
     rb"""(?:
         [\x80Khq].              # one byte: PROTO, BININT1, BINGET, BINPUT
       | M..                     # BININT2
       | [Jj]....                # BININT, LONG_BINGET
-      | r..[\x00-\x0f]\x00      # LONG_BINPUT below 2**20; larger ones are looked at one by one
+      | r..[\x00-\x0f]\x00      # LONG_BINPUT below 2**20; larger ones are checked one by one
       | G........               # BINFLOAT
       | \x95........            # FRAME
       | \x8a\x08........        # LONG1 of eight bytes: times
@@ -98,7 +98,7 @@ _RUN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 
-# Tuples made of nothing but references to what is there: each level doubles the cost of a hash.
+# Tuples made only of memo references: each level doubles the cost of hashing.
 _HASH_BOMB = re.compile(
     rb"(?:(?:h.|j....)+[\x85-\x87](?:\x94|q.|r....)?){24,}",
     re.DOTALL,
@@ -110,7 +110,7 @@ _LENGTHS = {
     **dict.fromkeys((ord("X"), ord("T"), ord("B"), 0x8B), "<I"),
     **dict.fromkeys((0x8D, 0x8E, 0x96), "<Q"),
 }
-"""Opcodes with a length and so many bytes behind them: how the length is written."""
+"""Opcodes followed by a length and that many bytes: the format of the length."""
 _REFUSED = {
     ord("c"): "import",
     ord("i"): "import",
@@ -136,15 +136,16 @@ _REFUSED = {
 
 
 def check_stream(data: bytes) -> None:
-    """Walk over the opcodes and refuse what could cost memory or time beyond the file's size.
+    """Scan the opcodes and refuse what could cost more memory or time than the file's size
+    warrants.
 
     Raises
     ------
     HostilePickle
         For opcodes that import, call or refer outside, and for memo indexes that a stream of this
-        length cannot have reached.
+        length cannot reach.
     ValueError
-        Where the stream ends inside an opcode or holds one that does not exist.
+        If the stream ends inside an opcode or contains an unknown one.
     """
     if _HASH_BOMB.search(data):
         raise HostilePickle("the pickle nests tuples without end; refused")
@@ -161,11 +162,11 @@ def check_stream(data: bytes) -> None:
         if op == 0x2E:
             return
         position = _skip(data, position, op, size)
-    raise CutPickle("truncated pickle")
+    raise TruncatedPickle("truncated pickle")
 
 
 def _skip(data: bytes, position: int, op: int, size: int) -> int:
-    """The position behind the opcode at ``position``; raises for refused and unknown ones."""
+    """The position after the opcode at ``position``; raises for refused and unknown opcodes."""
     what = _REFUSED.get(op)
     if what is not None:
         raise HostilePickle(f"the pickle wants to {_VERBS[what]}; refused")
@@ -179,18 +180,18 @@ def _skip(data: bytes, position: int, op: int, size: int) -> int:
     if op in _LINE_OPS:
         end = data.find(b"\n", at)
         if end < 0:
-            raise CutPickle("truncated pickle")
+            raise TruncatedPickle("truncated pickle")
         if op == ord("p"):
             digits = data[at:end].strip()
             _check_index(int(digits) if digits.isdigit() and len(digits) <= 12 else size + 1, size)
         return end + 1
     if size - position < 10:
-        raise CutPickle("truncated pickle")
+        raise TruncatedPickle("truncated pickle")
     raise ValueError(f"damaged pickle (unknown opcode 0x{op:02x} at byte {position})")
 
 
 def _check_index(index: int, size: int) -> None:
-    """Refuse a memo index that a stream of ``size`` bytes cannot have reached."""
+    """Refuse a memo index that a stream of ``size`` bytes cannot reach."""
     if index > size:
         raise HostilePickle("the pickle asks for more memory than it can need; refused")
 
@@ -206,11 +207,11 @@ _VERBS = {
 
 def _number(data: bytes, at: int, form: str) -> int:
     if at + struct.calcsize(form) > len(data):
-        raise CutPickle("truncated pickle")
+        raise TruncatedPickle("truncated pickle")
     return int(struct.unpack_from(form, data, at)[0])
 
 
 def _bounded(position: int, size: int) -> int:
     if position > size:
-        raise CutPickle("truncated pickle")
+        raise TruncatedPickle("truncated pickle")
     return position

@@ -1,1 +1,1 @@
-"""PyTorch Flight Recorder dumps of every version and dialect."""
+"""Reads PyTorch Flight Recorder dumps of every version and dialect."""

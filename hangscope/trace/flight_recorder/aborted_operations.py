@@ -1,7 +1,7 @@
-"""Operations that only seem to have finished: an aborted communicator lets go of all it held.
+"""Detects operations that only seem to have finished because their communicator was aborted.
 
-The watchdog of a rank that gives up waiting aborts its communicators; the kernels that waited end,
-and a dump that is written after that calls them completed. Nobody had joined them.
+A watchdog that gives up waiting aborts its communicators. The waiting kernels then end, and a dump
+written afterwards calls their operations completed although not all members had joined.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from hangscope.trace.model import Flag, Records, State, flagged
 
 _SECOND_NS = 10**9
 _BURST_NS = 5 * _SECOND_NS
-"""What was held ends within this time of each other; the watchdog looks every 0.1 s."""
+"""Aborted operations end within this time of each other; the watchdog polls every 0.1 s."""
 _SILENCE_NS = 60 * _SECOND_NS
-"""Shorter standstills are pauses of a job, unless its timeout is shorter still."""
+"""Shorter standstills are pauses of the job, unless its timeout is shorter still."""
 _UNNOTED_NS = 20 * _SECOND_NS
-"""The same where the recorder's own thread, which does not live on after giving up, has noted no
-end of what ended then, while it noted those before."""
+"""The same if the recorder's own thread, which stops once the watchdog has given up, recorded no
+end for what ended then although it had recorded earlier ends."""
 _JUST_BEFORE_NS = 10 * _SECOND_NS
-"""A dump that was signalled by another rank is written within this time of the abort."""
-_NEARLY = 0.9
-"""Who ends later than this part of its timeout was ended by it."""
+"""A dump triggered by another rank is written within this time of the abort."""
+_TIMEOUT_SHARE = 0.9
+"""An operation that ends later than this share of its timeout was ended by the timeout."""
 
 
-def let_go(records: Records, observed_ns: int) -> Any:
-    """Rows of one rank that ended because the rank gave up waiting, not because all had come.
+def ended_by_abort(records: Records, observed_ns: int) -> Any:
+    """Rows of one rank that ended because the rank gave up waiting, not because all had joined.
 
-    They ended together, after a silence, with nothing issued since; and either one of them had
-    waited for as long as its timeout, or the dump was written at that very moment, or nothing of it
-    was retired: a watchdog that has given up retires nothing any more.
+    They ended together, after a silence, and nothing was issued since. In addition, one of them had
+    waited for its whole timeout, or the dump was written at that very moment, or none of them was
+    retired (a watchdog that has given up no longer retires operations).
 
     Parameters
     ----------
     records:
-        One rank's records; completion times in ns since the epoch, 0 where unknown.
+        One rank's records; completion times in ns since the epoch, 0 if unknown.
     observed_ns:
         When the dump was written, 0 if unknown.
     """
@@ -49,24 +49,24 @@ def let_go(records: Records, observed_ns: int) -> Any:
     began = int(ended[burst].min())
     issued = records["created_ns"]
     if not issued.any():
-        return none  # no dump tells for how long nothing was issued
+        return none  # the length of the silence is unknown
     before = max(int(issued.max()), int(ended[~burst].max(initial=0)))
     waited = np.where(issued[burst] > 0, ended[burst] - issued[burst], 0)
     limits = records["timeout_ms"][burst].astype(np.float64) * 1e6
     shortest = float(limits[limits > 0].min(initial=np.inf))
     noted = flagged(records["flags"], Flag.RETIRED)
     unnoted = bool(noted.any()) and not noted[burst].any()
-    if began - before < min(_UNNOTED_NS if unnoted else _SILENCE_NS, _NEARLY * shortest):
+    if began - before < min(_UNNOTED_NS if unnoted else _SILENCE_NS, _TIMEOUT_SHARE * shortest):
         return none
-    expired = bool(((limits > 0) & (waited >= _NEARLY * limits)).any())
+    expired = bool(((limits > 0) & (waited >= _TIMEOUT_SHARE * limits)).any())
     silent = began - before >= _SILENCE_NS
     if expired or (unnoted and silent) or 0 <= observed_ns - last <= _JUST_BEFORE_NS:
         return np.flatnonzero(burst)
     return none
 
 
-def take_back(records: Records, members: Records, rows: Any) -> None:
-    """Let the rows, and the counters that reached them, be as they were before the abort."""
+def mark_unfinished(records: Records, members: Records, rows: Any) -> None:
+    """Reset the rows, and the counters that reached them, to their state before the abort."""
     records["state"][rows] = np.where(
         records["started_ns"][rows] > 0, State.STARTED, State.SCHEDULED
     )

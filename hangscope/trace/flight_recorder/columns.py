@@ -1,4 +1,4 @@
-"""Entries of a Flight Recorder dump, turned into columns without keeping the dictionaries."""
+"""Turns the entries of a Flight Recorder dump into columns without keeping the dictionaries."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OP_FIELDS = (
     "profiling_name", "op_name", "operation", "op", "name", "op_type", "collective",
     "collective_name", "coll", "coll_name", "func",
 )  # fmt: skip
-"""Names under which recorders and collectors tell the operation, the usual one first."""
+"""Names under which recorders and collectors store the operation, the usual one first."""
 SEQ_FIELDS = (
     "collective_seq_id", "seq_id", "seq", "collective_seq", "seq_num", "seqnum", "sequence",
     "sequence_number", "sequence_id", "coll_seq", "op_count",
@@ -28,7 +28,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 class Entries(list[Entry]):
-    """The records of a dump, and the names of all fields that any of them has."""
+    """The entries of a dump, and the names of all fields that any of them has."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         super().__init__(entries)
@@ -43,8 +43,8 @@ class Entries(list[Entry]):
             return frozenset()
         if len(set(map(len, self))) > 1:
             return frozenset().union(*self)
-        # Entries of one recorder have the same fields, but for what belongs to the operation: one
-        # has a root where another has a reduce op. Looking at one of each kind is enough.
+        # Entries of one recorder have the same fields, except those that depend on the operation
+        # (a root, a reduce op). Looking at one entry per operation is enough.
         kind = next((name for name in OP_FIELDS if name in self[0]), "")
         try:
             few = dict(zip(map(itemgetter(kind), self), self, strict=True)).values()
@@ -64,13 +64,15 @@ def _snake(name: Any) -> Any:
 
 
 def snake(name: str) -> str:
-    """``collectiveSeqId``, ``Record-Id`` or ``record_id_`` in the recorder's spelling."""
+    """``collectiveSeqId``, ``Record-Id`` or ``record_id_`` in the Flight Recorder's spelling."""
     plain = name.replace("P2P", "P2p").replace("-", "_").replace(" ", "_").rstrip("_")
     return _WORDS.sub("_", plain).lower()
 
 
 def snake_keys(mapping: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """The mapping with keys like ``collectiveSeqId`` or ``record-id`` as the recorder spells."""
+    """The mapping with keys like ``collectiveSeqId`` or ``record-id`` in the Flight Recorder's
+    spelling.
+    """
     if all(type(key) is str and _PLAIN_NAME(key) for key in mapping):
         return mapping
     return {
@@ -88,7 +90,7 @@ def pick(entries: Entries, *names: str) -> str | None:
 
 
 def values_of(entries: Sequence[Entry], name: str) -> list[Any]:
-    """One value per entry; None where an entry lacks the field."""
+    """One value per entry; None if an entry lacks the field."""
     try:
         return list(map(itemgetter(name), entries))
     except KeyError:
@@ -106,12 +108,12 @@ def rows_of(entries: Sequence[Entry], names: Sequence[str | None]) -> list[tuple
 
 
 def int_column(entries: Entries, default: int, *names: str) -> IntArray:
-    """One integer per entry; ``default`` where it is absent, null or no number."""
+    """One integer per entry; ``default`` if it is absent, null or not a number."""
     name = pick(entries, *names)
     if name is None:
         return np.full(len(entries), default, np.int64)
     values = values_of(entries, name)
-    if type(values[0]) is str:  # thread ids are strings, and few
+    if type(values[0]) is str:  # thread ids are strings with few distinct values
         return _few_texts(values, default)
     try:
         return np.fromiter(values, np.int64, len(values))
@@ -139,7 +141,7 @@ def _few_texts(values: Sequence[Any], default: int) -> IntArray:
 
 
 def bool_column(entries: Entries, *names: str) -> npt.NDArray[np.bool_] | None:
-    """One truth value per entry, or None where no entry has the field."""
+    """One truth value per entry, or None if no entry has the field."""
     name = pick(entries, *names)
     if name is None:
         return None
@@ -170,7 +172,7 @@ def sizes(value: Any) -> tuple[tuple[int, ...], ...] | None:
 
 
 def numbers(value: Any) -> tuple[int, ...] | None:
-    """Split sizes; None where there is no list of them."""
+    """Split sizes; None if the value is not a list."""
     if not isinstance(value, (list, tuple)):
         return None
     return tuple(clean.as_int(n, -1) for n in value[:MAX_TENSORS])

@@ -1,4 +1,4 @@
-"""The counters of ``pg_status``: what they count differs by backend and by kind of operation."""
+"""The counters of ``pg_status``, whose meaning differs by backend and kind of operation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from hangscope.trace import clean
 from hangscope.trace.flight_recorder.columns import snake_keys
 from hangscope.trace.flight_recorder.groups import GroupTable, match_status
-from hangscope.trace.flight_recorder.hook_recorders import counted_ids, number_of_id
+from hangscope.trace.flight_recorder.hook_recorders import counts_op_ids, seq_of_op_id
 from hangscope.trace.model import MEMBER_DTYPE, NONE, Flag, Records, State, flagged
 
 
@@ -32,12 +32,12 @@ def read_status(
     return members
 
 
-def of_all_groups(status: Any, records: Records) -> bool:
-    """Whether the only counters of a dump are the highest of all its groups together.
+def counts_all_groups(status: Any, records: Records) -> bool:
+    """Whether a dump's only counters are the maximum over all of its groups.
 
-    A backend's recorder keeps counters for each group that it has recorded. What is written from
-    a profiler's events (torch's CUPTI monitor) has one row, whatever groups there are: of a single
-    group it tells nothing.
+    A backend's recorder keeps counters for each group that it has recorded. A dump made from
+    profiler events (torch's CUPTI monitor) has a single row, whatever groups there are, which says
+    nothing about any one group.
     """
     if not isinstance(status, Mapping):
         return False
@@ -45,13 +45,13 @@ def of_all_groups(status: Any, records: Records) -> bool:
     return stated == 1 and len(np.unique(records["group"][records["collective_seq"] > 0])) > 1
 
 
-def finished_halves(status: Any, table: GroupTable, records: Records) -> Any:
-    """Rows of sends and receives that a group's counter has reached.
+def completed_p2p_rows(status: Any, table: GroupTable, records: Records) -> Any:
+    """Rows of sends and receives that a group's counter shows to be complete.
 
-    The counter tells pairs where the group has no collectives, or where it stands at its newest
-    record and that is a pair. What was issued before for the same partner is over too, and so is
-    what was issued in earlier batches, which run one after the other. Of other numbers below it
-    nothing is said: operations with several partners finish in any order.
+    The counter tells about sends and receives if the group has no collectives, or if it is at the
+    group's newest record and that is a send or receive. Then earlier operations with the same peer
+    are complete too, as are those in earlier batches, which run one after another. Lower numbers
+    prove nothing else: operations with different peers finish in any order.
     """
     half = flagged(records["flags"], Flag.P2P)
     batched = flagged(records["flags"], Flag.COALESCED_MEMBER)
@@ -73,19 +73,19 @@ def finished_halves(status: Any, table: GroupTable, records: Records) -> Any:
     return np.concatenate(found)
 
 
-def settle_by_counters(records: Records, members: Records) -> None:
-    """Where entries do not tell their state, a group's counters do, as far as they count them.
+def apply_counters(records: Records, members: Records) -> None:
+    """Fill in states that entries lack from a group's counters, as far as these count them.
 
-    Collectives of a group finish in order: the counter has reached a number or has not. So do the
-    batches of a group in which nothing but pairs was issued; `finished_halves` has marked those
-    that are over.
+    Collectives of a group finish in order, so the counter has either reached a number or not. The
+    same holds for the batches of a group with nothing but sends and receives; `completed_p2p_rows`
+    has already marked the completed ones.
 
     Parameters
     ----------
     records:
         One rank's records; state and flags are changed in place.
     members:
-        Its counters as `read_status` gives them; -1 where they count something else.
+        Its counters as returned by `read_status`; -1 where they count something else.
     """
     unknown = flagged(records["flags"], Flag.UNOBSERVED)
     if not unknown.any():
@@ -106,7 +106,7 @@ def settle_by_counters(records: Records, members: Records) -> None:
 
 
 def _stated(status: Any, table: GroupTable) -> list[tuple[int, Mapping[str, Any]]]:
-    """What ``pg_status`` holds of each group that is known."""
+    """The counters in ``pg_status`` of each known group."""
     if not isinstance(status, Mapping):
         return []
     named = {clean.as_name(key): value for key, value in status.items()}
@@ -124,30 +124,32 @@ def _counters(
 ) -> tuple[int, int, int, int]:
     """(enqueued, started, completed, p2p_enqueued) of one group.
 
-    ``pg_status`` keeps one counter for both kinds: the sequence number of the last work, be it a
-    collective or one half of a pair. Where the group's entries show pairs, only they can tell.
+    ``pg_status`` keeps one counter for both kinds: the sequence number of the last work, whether a
+    collective or a send or receive. If the group's entries include sends or receives, only the
+    entries show what it counts.
     """
     own = records[records["group"] == group]
-    none = 0  # the recorder's -1: nothing yet
+    none = 0  # for the recorder's -1: nothing yet
     pairs = int(own["p2p_seq"].max()) if len(own) else NONE
     highest = int(own["collective_seq"].max()) if len(own) else NONE
     if native_gloo and len(own):
-        # Gloo's counter also counts pairs, which it does not record; op_id holds the difference.
+        # Gloo's counter includes sends and receives, which Gloo does not record; the difference
+        # shows in op_id.
         last = own[-1]
         ahead = int(last["op_id"] - last["collective_seq"]) if last["op_id"] > 0 else 0
         done = completed - ahead if completed > 0 else none
         return highest, NONE, max(min(done, highest), 0), pairs
-    if counted_ids(enqueued, own):
-        return highest, NONE, number_of_id(completed, own), pairs
+    if counts_op_ids(enqueued, own):
+        return highest, NONE, seq_of_op_id(completed, own), pairs
     if len(own) and (pairs > 0 or (own["flags"] & Flag.P2P).any()):
         last = own[-1]
         if last["flags"] & Flag.P2P:
             return highest, NONE, NONE, max(pairs, enqueued)
         same = enqueued == highest
-        # The last to finish may have been a pair: a number that pairs have reached tells nothing.
+        # The last to finish may have been a send or receive: their numbers are ambiguous.
         done = completed if same and pairs < completed <= highest else NONE
         return highest, NONE, done, pairs
-    if enqueued <= 0 and highest > 0:  # counters that do not move: TORCH_NCCL_BLOCKING_WAIT
+    if enqueued <= 0 and highest > 0:  # counters stay 0 with TORCH_NCCL_BLOCKING_WAIT
         return highest, NONE, NONE, pairs
     return (
         max(enqueued, highest, none),

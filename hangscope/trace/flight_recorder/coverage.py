@@ -1,4 +1,4 @@
-"""How far a dump's records go back, and whether finished ones are left out."""
+"""How far back a dump's records go, and whether it omits finished ones."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import numpy as np
 from hangscope.trace.model import Records, State
 
 SMALLEST_BUFFER = 64
-"""Nobody sets a recorder to fewer entries."""
+"""Nobody configures a recorder with fewer entries."""
 
 
 def oldest_record(records: Records, *, numbered: bool) -> int:
-    """1 for a recorder that has not wrapped (the Flight Recorder counts from 0).
+    """The id of the oldest record, 1 if the recorder has not wrapped (the Flight Recorder counts
+    from 0).
 
-    Where a collector left the numbers out, or the recorder was reset and counts anew, a group whose
-    sequence does not begin with its first operation shows that older records are gone.
+    If the collector omits ids, or a reset recorder starts counting again, a group whose sequence
+    does not start with its first operation shows that older records are gone.
     """
     if not len(records):
         return 0
@@ -29,11 +30,11 @@ def oldest_record(records: Records, *, numbered: bool) -> int:
 
 
 def lists_active_only(records: Records, members: Records, numbered: bool) -> bool:
-    """Whether the dump lists unfinished operations only.
+    """Whether the dump lists only unfinished operations.
 
-    Told by holes between the record ids, by counters that know of finished work of which no entry
-    is left, or by fewer entries than a buffer holds that was overwritten; without ids by groups
-    whose first operation is none of their first ones.
+    Signs are gaps between record ids, counters of finished work without a single finished entry,
+    and fewer entries than a wrapped buffer would hold. Without ids: groups whose first entry is not
+    their first operation.
     """
     if len(records) and (records["state"] == State.COMPLETED).any():
         return False

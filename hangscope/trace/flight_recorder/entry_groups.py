@@ -1,4 +1,4 @@
-"""The group of every entry of a dump, whatever the entry calls it."""
+"""Determines the group of every entry of a dump, however the entry names it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from hangscope.trace import clean
 from hangscope.trace.flight_recorder.columns import Entries, pick, rows_of
 from hangscope.trace.flight_recorder.groups import GroupTable
-from hangscope.trace.flight_recorder.intern import Key, Row, Rows
+from hangscope.trace.flight_recorder.intern import Key, Row, RowInterner
 
 _TUPLE_TEXT = re.compile(r"[(\[]\s*['\"]([^'\"]*)['\"]\s*,\s*['\"]([^'\"]*)['\"]\s*[)\]]")
 
 
 def group_column(entries: Entries, table: GroupTable) -> Any:
-    """Group index per entry; fills ``table.by_pg_id`` and adds groups that only entries name."""
+    """Group index per entry; fills ``table.by_pg_id`` and adds groups that only entries mention."""
     name_key = pick(
         entries, "process_group", "pg", "group", "pg_name", "group_name", "communicator",
         "comm_name", "comm",
@@ -40,11 +40,11 @@ def group_column(entries: Entries, table: GroupTable) -> Any:
 
     desc_key = pick(entries, "pg_desc", "desc", "group_desc")
     fields = (name_key, id_key) if desc_key is None else (name_key, id_key, desc_key)
-    return Rows(resolve).column(rows_of(entries, fields))
+    return RowInterner(resolve).column(rows_of(entries, fields))
 
 
 def _group_index(table: GroupTable, name: str, desc: str, pg_id: str) -> int:
-    """The group an entry names; the same name under a new ``pg_id`` is a group made again."""
+    """The group an entry names; a known name with a new ``pg_id`` is a recreated group."""
     by_id = table.by_pg_id.get(pg_id) if pg_id else None
     if by_id is not None and table.groups[by_id].name == name:
         return by_id
@@ -63,7 +63,7 @@ def _group_index(table: GroupTable, name: str, desc: str, pg_id: str) -> int:
     return index
 
 
-def made_again(table: GroupTable) -> str:
-    """What is to be said of groups that were made more than once; empty where none was."""
+def recreated_groups_note(table: GroupTable) -> str:
+    """A note on groups that were created more than once; empty if there are none."""
     names = sorted({g.name for g in table.groups if g.epoch})
     return f"group {', '.join(names[:3])} was made more than once; kept apart" if names else ""

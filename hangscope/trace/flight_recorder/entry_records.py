@@ -1,4 +1,4 @@
-"""The entries of a dump as records."""
+"""Converts the entries of a dump to records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from hangscope.trace.flight_recorder.columns import (
 from hangscope.trace.flight_recorder.entry_groups import group_column
 from hangscope.trace.flight_recorder.groups import GroupTable
 from hangscope.trace.flight_recorder.p2p import mark_batches, outermost_batches, set_peers
-from hangscope.trace.flight_recorder.sequence_numbers import settle_numbers
+from hangscope.trace.flight_recorder.sequence_numbers import normalize_numbers
 from hangscope.trace.flight_recorder.signatures import Signatures
 from hangscope.trace.flight_recorder.stacks import Stacks
 from hangscope.trace.flight_recorder.states import state_columns
@@ -30,7 +30,7 @@ ID_FIELDS = ("record_id", "id")
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """What the records of one dump refer to; filled while they are read."""
+    """The tables that a dump's records refer to; filled while they are read."""
 
     groups: GroupTable
     signatures: Signatures = field(default_factory=Signatures)
@@ -40,7 +40,7 @@ class Tables:
 def read_records(
     entries: Entries, rank: int, tables: Tables, *, counted: bool
 ) -> tuple[Records, bool]:
-    """One record for each entry, in their order, and whether the dump's counters count the same.
+    """One record per entry, in order, and whether the dump's counters use the same numbering.
 
     ``counted``: the dump has counters of its groups, as a backend's own recorder writes them.
     """
@@ -68,14 +68,14 @@ def read_records(
     batch = np.array([operations.is_batch(op) for op in ops], bool)
     is_batch = batch[records["signature"]]
     numbered = record_id is not None
-    agree = settle_numbers(records, p2p, is_batch, numbered=numbered, counted=counted)
+    agree = normalize_numbers(records, p2p, is_batch, numbered=numbered, counted=counted)
     records["state"], unknown = state_columns(entries)
     done = (records["completed_ns"] > 0) & (records["state"] < State.COMPLETED)
     records["state"][done] = State.COMPLETED
     records["root"] = int_column(entries, NONE, "root", "root_rank")
     records["peer"] = NONE
     flags = np.zeros(len(entries), np.uint16)
-    # A dialect that does not tell states cannot tell that something has not finished either.
+    # A dialect without states does not show what is unfinished, either.
     if unknown is not None:
         flags[unknown & (records["completed_ns"] == 0)] |= np.uint16(Flag.UNOBSERVED)
     retired = bool_column(entries, "retired")
@@ -94,7 +94,7 @@ def read_records(
 
 
 def _times(entries: Entries, stem: str) -> Any:
-    """Nanoseconds since the epoch; dumps of torch 2.2 count microseconds, nulls are 0."""
+    """Nanoseconds since the epoch, 0 for null; dumps of torch 2.2 use microseconds."""
     name = pick(entries, f"{stem}_ns")
     if name is not None:
         values = [value or 0 for value in values_of(entries, name)]

@@ -1,8 +1,8 @@
-"""Groups of a Flight Recorder dump: names, members, and whose counters ``pg_status`` holds.
+"""Groups of a Flight Recorder dump: names, members, and which counters belong to each.
 
-``pg_config`` is keyed by group name, ``pg_status`` by a number that is local to the rank and is not
-the name. Entries carry both and settle most of it; for groups without an entry the numeric order of
-both keys does (a heuristic that held on every real dump it was tried on).
+``pg_config`` is keyed by group name, ``pg_status`` by a rank-local number that is not the name.
+Entries carry both and settle most cases. For groups without an entry, the numeric order of both
+keys decides, a heuristic that held on every real dump it was tried on.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class GroupTable:
 def parse_ranks(value: Any) -> tuple[int, ...]:
     """Global ranks from ``"[0, 1]"``, a list, a tuple or a list of strings; empty if unusable."""
     if isinstance(value, str):
-        # All dumps of a job list the same members: ten thousand ranks, ten thousand times.
+        # Cached: all dumps of a job list the same members, perhaps ten thousand in each.
         return (_ranks_of_text if len(value) <= _KEPT_TEXT else _read_text)(value)
     if isinstance(value, (list, tuple)):
         return _checked(list(value[:MAX_GROUP_RANKS]))
@@ -69,7 +69,7 @@ _ranks_of_text = functools.lru_cache(_KEPT_LISTS)(_read_text)
 
 
 def _checked(items: list[Any]) -> tuple[int, ...]:
-    """The items as ranks; empty where one cannot be a rank or stands twice."""
+    """The items as ranks; empty if one is not a valid rank or appears twice."""
     if set(map(type, items)) <= {int}:
         ranks = items
     else:
@@ -80,12 +80,12 @@ def _checked(items: list[Any]) -> tuple[int, ...]:
 
 
 def has_rank(ranks: tuple[int, ...], rank: int) -> bool:
-    """Whether a group has a rank; does not walk through the list of everybody."""
+    """Whether a group has a rank; does not scan the list of the default group."""
     return (0 <= rank < len(ranks) and ranks[rank] == rank) or rank in ranks
 
 
 def _spans(text: str) -> list[int]:
-    """Ranks from ``0-3, 8``: some collectors shorten long lists."""
+    """Ranks from ``0-3, 8``, to which some collectors shorten long lists."""
     ranks: list[int] = []
     for low, high in _SPAN.findall(text[: 12 * MAX_GROUP_RANKS]):
         first, last = int(low), int(high or low)
@@ -98,9 +98,9 @@ def _spans(text: str) -> list[int]:
 def read_config(config: Any, rank: int, unlisted: Collection[str] = ()) -> GroupTable:
     """The groups of ``pg_config``.
 
-    Members that leave out the rank itself are unusable (native Gloo writes the last group's list,
-    or none at all), so they are dropped and the group's members stay unknown; as do those of the
-    groups named in ``unlisted``.
+    A member list without the rank itself is unusable (native Gloo writes the last group's list, or
+    none at all). It is dropped, and the members stay unknown, as do those of the groups in
+    ``unlisted``.
     """
     table = GroupTable([], {}, {})
     for key, value in _config_items(config):
@@ -138,8 +138,8 @@ def _config_items(config: Any) -> list[tuple[Any, Any]]:
 def match_status(status_keys: list[str], table: GroupTable) -> dict[str, int]:
     """Group index per ``pg_status`` key.
 
-    Keys that entries have settled (``table.by_pg_id``) are taken from there; the rest by numeric
-    order of both keys, and only where that order agrees with everything already settled.
+    Keys settled by entries (``table.by_pg_id``) are used directly; the others are matched by the
+    numeric order of both keys, provided that this order agrees with everything already settled.
     """
     known = {key: table.by_pg_id[key] for key in status_keys if key in table.by_pg_id}
     names = [group.name for group in table.groups]
@@ -151,33 +151,37 @@ def match_status(status_keys: list[str], table: GroupTable) -> dict[str, int]:
     if len(open_keys) == 1 and len(open_groups) == 1:
         return {**known, open_keys[0]: open_groups[0]}
     if not all(key.isdigit() for key in status_keys):
-        # Another collector's keys: the names themselves.
+        # Some collectors use the group names as keys.
         for key in open_keys:
             if key in table.by_name:
                 known[key] = table.by_name[key]
         return known
-    number = {i: made for i, group in enumerate(table.groups) if (made := _made_as(group)) >= 0}
+    number = {
+        i: made for i, group in enumerate(table.groups) if (made := _creation_number(group)) >= 0
+    }
     ordered = sorted(number, key=lambda i: number[i])
-    # What is settled for a group whose name is no number has no place in the order.
+    # A group whose name is not a number has no place in the order.
     keys = [k for k in sorted(status_keys, key=int) if k not in known or known[k] in number]
     return {**known, **_by_order(keys, ordered, known)}
 
 
-def _made_as(group: Group) -> int:
-    """As which group of the job it was made, by its name; -1 unknown. The default one is first."""
+def _creation_number(group: Group) -> int:
+    """The position in which the job created a group, by its name; -1 if unknown. The default is
+    first.
+    """
     if group.desc == "default_pg" or group.name in ("default_pg", "default"):
         return 0
     return int(group.name) if group.name.isdigit() else NONE
 
 
 def _by_order(keys: list[str], ordered: list[int], known: Mapping[str, int]) -> dict[str, int]:
-    """Pair keys and groups between settled pairs wherever equally many lie on both sides."""
+    """Pair keys with groups between settled pairs wherever equally many lie on both sides."""
     place = {group: i for i, group in enumerate(ordered)}
     anchors = [(-1, -1)]
     for i, key in enumerate(keys):
         if key in known and known[key] in place:
             j = place[known[key]]
-            if j < anchors[-1][1]:  # the order does not hold in this dump
+            if j < anchors[-1][1]:  # the heuristic does not hold in this dump
                 return {}
             anchors.append((i, j))
     anchors.append((len(keys), len(ordered)))

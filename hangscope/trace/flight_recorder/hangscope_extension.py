@@ -1,8 +1,8 @@
-"""What a Flight Recorder dump has no place for, under the key ``hangscope`` of our own dumps.
+"""The key ``hangscope`` in our own dumps: what the Flight Recorder format has no place for.
 
-The format knows operations. How the rank ended, what it raised, which phase it was in and where its
-threads stood go beside them, as builtins; other readers pass over the key. What is read here comes
-from a file like any other: everything may be missing, wrong or made up.
+The format covers only operations. How the rank ended, what it raised, its phases and the stacks of
+its threads are stored beside them, as builtins; other readers ignore the key. Reading expects
+untrusted input: anything may be missing, wrong or made up.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ MAX_PHASES = 64
 _EXITS = frozenset({"clean", "exception", "code", "signal", "oom", "unknown"})
 
 
-def to_plain(facts: RankFacts) -> dict[str, Any]:
-    """The rank's own story as builtins."""
+def encode_facts(facts: RankFacts) -> dict[str, Any]:
+    """The rank's facts as builtins."""
     story: dict[str, Any] = {
         "observed_ns": facts.observed_ns,
         "phases": [[p.name, p.since_ns, p.detail] for p in facts.phases],
@@ -72,13 +72,13 @@ def to_plain(facts: RankFacts) -> dict[str, Any]:
 
 
 def timeout_s_of(value: Any) -> float | None:
-    """Seconds that an operation may wait in this job before it counts as hung."""
+    """Seconds that an operation of this job may wait before it counts as hung."""
     stated = value.get("timeout_s") if isinstance(value, Mapping) else None
     return clean.as_quantity(stated) or None
 
 
 def claims_in(value: Any, rank: int) -> tuple[Claim, ...]:
-    """What our own dump of a rank claims beside its records: that two processes are that rank."""
+    """The claim, if our dump has one, that two processes have this rank."""
     text = value.get(TWINS) if isinstance(value, Mapping) else None
     return (
         (duplicate_rank_claim(rank, clean.prose(text)),) if isinstance(text, str) and text else ()
@@ -86,7 +86,7 @@ def claims_in(value: Any, rank: int) -> tuple[Claim, ...]:
 
 
 def unlisted_groups(value: Any) -> frozenset[str]:
-    """Groups of our own dump whose members no source listed: ``pg_config`` has who used them."""
+    """Groups whose members no source listed; ``pg_config`` has the ranks that used them."""
     names = value.get("unlisted_groups") if isinstance(value, Mapping) else None
     return (
         frozenset(clean.as_name(name) for name in names) if isinstance(names, list) else frozenset()
@@ -94,7 +94,7 @@ def unlisted_groups(value: Any) -> frozenset[str]:
 
 
 def flags_of(value: Any, count: int) -> npt.NDArray[np.uint16] | None:
-    """What else is known of each of a dump's entries (`Flag`); None where that is not told."""
+    """The `Flag` values of a dump's entries; None if they are absent."""
     flags = value.get("flags") if isinstance(value, Mapping) else None
     if not isinstance(flags, list) or len(flags) != count:
         return None
@@ -102,8 +102,8 @@ def flags_of(value: Any, count: int) -> npt.NDArray[np.uint16] | None:
     return np.array([flag & known if type(flag) is int else 0 for flag in flags], np.uint16)
 
 
-def from_plain(value: Any, facts: RankFacts) -> RankFacts:
-    """The facts together with what the key of a dump tells."""
+def decode_into(value: Any, facts: RankFacts) -> RankFacts:
+    """The facts, completed with those stored under the key."""
     if not isinstance(value, Mapping):
         return facts
     exit_ = _exit(value.get("exit"))
@@ -182,7 +182,7 @@ def _exit(value: Any) -> ExitFacts | None:
 
 
 def _ranks(value: Any) -> frozenset[int] | None:
-    """Ranks; None where they were not told, or are none."""
+    """A set of ranks; None if absent or malformed."""
     known = isinstance(value, list) and all(type(r) is int and 0 <= r <= MAX_RANK for r in value)
     return frozenset(value) if known else None
 

@@ -1,12 +1,12 @@
-"""Recorders that hang on hooks: fields of the same names with other meanings.
+"""Recorders built on hooks, which use the same field names with other meanings.
 
-torchcomms' recorder has one counter for all communicators of the process, begins at 0 and counts
-sends and receives with it; it notes that an operation is over by retiring it, with a duration, and
-mostly leaves its state as it was. torch's own hook for backends without a recorder counts in
-``pg_status`` what it calls ``op_id``; for backends that do not report when an operation is over
-(UCC, MPI, plugins) it retires each when it is issued. That hook is what records NCCL from torch
-2.15 on, where the backend calls itself ``nccl2``; what is sent and received in a batch it takes for
-finished at once. Sources: torchcomms' ``hooks/fr``, ``c10d/hooks/FlightRecorderHook``.
+torchcomms' recorder has one counter for all communicators of the process, starts at 0 and also
+counts sends and receives. It marks an operation as over by retiring it with a duration, and mostly
+leaves its state unchanged. torch's own hook for backends without a recorder stores ``op_id``
+numbers in ``pg_status``. For backends that do not report completion (UCC, MPI, plugins), it retires
+each operation when it is issued. From torch 2.15 on, this hook also records NCCL, where the backend
+calls itself ``nccl2``; it considers sends and receives in a batch completed at once. Sources:
+torchcomms' ``hooks/fr``, ``c10d/hooks/FlightRecorderHook``.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from hangscope.trace.flight_recorder.coverage import SMALLEST_BUFFER
 from hangscope.trace.model import NONE, Flag, Records, State, flagged
 
 _NATIVE = frozenset({"nccl", "gloo", "xccl", "hccl", "mccl", "cncl", "bccl", "rccl"})
-"""Backends that record themselves: what they retire has ended, well or not."""
+"""Backends with their own recorder: what they retire has ended, successfully or not."""
 
 _AT_ONCE_NS = 50_000
-"""No send or receive is issued, carried out and found to be over within this time."""
+"""No send or receive is issued, carried out and found complete within this time."""
 
 Bools = npt.NDArray[np.bool_]
 
 
-def settle_retired(records: Records, entries: Entries, backends: set[str]) -> bool:
-    """Read what retiring means where the state stays behind it.
+def interpret_retired(records: Records, entries: Entries, backends: set[str]) -> bool:
+    """Interpret retired entries whose state is not completed.
 
-    Entries that have a duration are over. Where none is over and all are retired, one after the
-    other, retiring tells nothing: whether they are over is unknown.
+    Entries with a duration are over. If none is over and all are retired, without a gap, retirement
+    says nothing, and whether they are over is unknown.
 
     Returns
     -------
     bool
-        Whether the recorder retires what it issues.
+        Whether the recorder retires operations when they are issued.
     """
     retired = flagged(records["flags"], Flag.RETIRED)
     retired &= records["state"] < State.COMPLETED
@@ -62,12 +62,12 @@ def settle_retired(records: Records, entries: Entries, backends: set[str]) -> bo
     return True
 
 
-def hide_ends_of_batches(records: Records, backends: set[str]) -> None:
-    """Take back the ends of sends and receives that were noted when they were issued.
+def discard_batched_completions(records: Records, backends: set[str]) -> None:
+    """Discard completions of sends and receives that were recorded at issue.
 
-    What stands in a batch is carried out when the batch ends; until then the hook finds a Work that
-    stands for nothing and calls it completed. Where most pairs of a group ended at once, the others
-    were only noted a little later. What lies before a collective that has ended is over anyhow.
+    Operations of a batch run when the batch ends; until then the hook sees a placeholder Work and
+    calls it completed. If most sends and receives of a group completed at once, the others were
+    merely noticed a little later. Whatever precedes a completed collective is over in any case.
     """
     ended = flagged(records["flags"], Flag.P2P)
     ended &= (records["state"] == State.COMPLETED) & (records["created_ns"] > 0)
@@ -87,8 +87,8 @@ def hide_ends_of_batches(records: Records, backends: set[str]) -> None:
         records["flags"][unseen] &= ~np.uint16(Flag.RETIRED)
 
 
-def counted_ids(enqueued: int, own: Records) -> bool:
-    """Whether a group's counter in ``pg_status`` counts ``op_id``, not sequence numbers."""
+def counts_op_ids(enqueued: int, own: Records) -> bool:
+    """Whether a group's counter in ``pg_status`` counts ``op_id`` instead of sequence numbers."""
     if not len(own) or enqueued < 0:
         return False
     last = own[-1]
@@ -96,7 +96,7 @@ def counted_ids(enqueued: int, own: Records) -> bool:
     return int(last["op_id"]) == enqueued and enqueued not in numbers
 
 
-def number_of_id(op_id: int, own: Records) -> int:
-    """The sequence number of the collective with an ``op_id``; -1 where there is none."""
+def seq_of_op_id(op_id: int, own: Records) -> int:
+    """The sequence number of the collective with an ``op_id``; -1 if there is none."""
     found = np.flatnonzero((own["op_id"] == op_id) & ~flagged(own["flags"], Flag.P2P))
     return int(own["collective_seq"][found[-1]]) if len(found) and op_id >= 0 else NONE

@@ -1,8 +1,8 @@
-"""Values that repeat in the entries of a dump, each looked at once.
+"""Interns values that repeat in the entries of a dump, so that each is processed once.
 
-A training loop repeats its groups, shapes and call sites in order. So the value behind a value is
-as a rule the one that followed it last time: one comparison. Everything takes whatever a hand-made
-dump may hold and costs time linear in the file's size.
+A training loop repeats its groups, shapes and call sites in order, so the successor of a value is
+usually the same as last time, and one comparison suffices. All functions accept anything that a
+hand-made dump may contain, and take time linear in the file's size.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Key = bytes | tuple[int, ...]
 Value = TypeVar("Value")
 
 
-def follow(
+def index_repeating(
     values: Iterable[Value], index: Callable[[Value], int], plain: Mapping[int, Value]
 ) -> npt.NDArray[np.int32]:
     """One index per value.
@@ -31,11 +31,11 @@ def follow(
     Parameters
     ----------
     values:
-        What is looked at, in order.
+        The values, in order.
     index:
-        The index of any value, the dear way.
+        The index of any value, computed the expensive way.
     plain:
-        Per index a value with which comparing is cheap, whatever the other side holds.
+        For each index, a value that is cheap to compare with, whatever it is compared to.
     """
     follower: dict[int, int] = {}
     previous = -1
@@ -49,11 +49,11 @@ def follow(
     return np.fromiter(found, np.int32, len(found))
 
 
-class Rows:
-    """Calls ``make`` with each distinct row and its key, once, and remembers the index it returns.
+class RowInterner:
+    """Calls ``make`` once for each distinct row and its key, and remembers the returned index.
 
-    The bytes that `marshal` makes of the raw fields are the key: one fast call, no hashing of what
-    a file holds, and shared objects are written once, so that nesting cannot blow up.
+    The key is the `marshal` encoding of the raw fields: one fast call that does not hash untrusted
+    values and writes shared objects only once, so that nesting cannot blow up.
     """
 
     def __init__(self, make: Callable[[Row, Key], int]) -> None:
@@ -63,13 +63,13 @@ class Rows:
 
     def column(self, rows: Sequence[Row]) -> npt.NDArray[np.int32]:
         """One index per row; ``make`` is called in the order of first use."""
-        return follow(rows, self._index, self._plain)
+        return index_repeating(rows, self._index, self._plain)
 
     def _index(self, row: Row) -> int:
         key: Key
         try:
             key = marshal.dumps(row)
-        except ValueError:  # nested beyond measure, or values that only a dialect can hold
+        except ValueError:  # nested too deeply, or of a type that marshal does not support
             key = tuple(map(id, row))
         known = self._known.get(key)
         if known is None:
@@ -80,7 +80,7 @@ class Rows:
 
 
 def _is_plain(value: Any) -> bool:
-    """A name, sizes or dtypes as torch writes them: nothing deeper than lists of lists."""
+    """Whether this is a name, sizes or dtypes as torch writes them: at most lists of lists."""
     if type(value) in _SCALARS:
         return True
     if type(value) not in (list, tuple) or len(value) > MAX_TENSORS:

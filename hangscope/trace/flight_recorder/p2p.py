@@ -11,8 +11,8 @@ from hangscope.trace.flight_recorder.groups import GroupTable
 from hangscope.trace.flight_recorder.signatures import Signatures
 from hangscope.trace.model import NONE, Flag, Records, State, flagged
 
-_BATCHES_SEEN = 3
-"""Lone halves, each with its successor left out, that are more than chance."""
+_ENOUGH_BATCHES = 3
+"""This many single operations with their successors missing are not a coincidence."""
 
 
 def mark_batches(
@@ -20,9 +20,9 @@ def mark_batches(
 ) -> None:
     """Flag batches and their members.
 
-    Members are the operations of one group that share a counter with each other or with the
-    batch's own row behind them. A batch made only of point-to-point operations counts as one.
-    ``numbered``: whether the record ids are the recorder's.
+    Members are operations of one group that share a counter with each other or with the batch's own
+    row after them. A batch of only sends and receives counts as point-to-point. ``numbered``: the
+    record ids are the recorder's own.
     """
     flags[batch] |= np.uint16(Flag.COALESCED_BATCH)
     order = np.lexsort((np.arange(len(records)), records["group"]))
@@ -32,8 +32,8 @@ def mark_batches(
         same_group = group[1:] == group[:-1]
         seq = np.where(p, pair, coll)
         twins = ~b[1:] & ~b[:-1] & (p[1:] == p[:-1]) & (seq[1:] == seq[:-1])
-        twins &= p[1:] | (coll[1:] > 0)  # collectives without a number share none
-        # A row of the batch carries the same counters as its last member.
+        twins &= p[1:] | (coll[1:] > 0)  # collectives without a number are not members
+        # The batch's own row has the same counters as its last member.
         ends = b[1:] & ~b[:-1] & (coll[1:] == coll[:-1]) & (~p[:-1] | (pair[1:] == pair[:-1]))
         known = coll[1:] != NONE
         joined = same_group & known & (twins | ends)
@@ -45,35 +45,35 @@ def mark_batches(
         pairs_only = np.zeros(len(order), bool)
         pairs_only[1:] = same_group & ends & p[:-1]
         p2p[order[pairs_only]] = True
-        # The oldest record of a ring that wrapped may be a batch whose members are gone.
+        # The oldest record of a wrapped buffer may be a batch whose members are gone.
         p2p[0] |= batch[0] and bool((pairs_only & (group == records["group"][0])).any())
     flags[p2p] |= np.uint16(Flag.P2P)
-    flags[_ended_alone(records, flags, numbered)] |= np.uint16(Flag.COALESCED_MEMBER)
+    flags[_single_member_batches(records, flags, numbered)] |= np.uint16(Flag.COALESCED_MEMBER)
 
 
 def outermost_batches(records: Records, named: Any, ends: Any) -> Any:
-    """Of rows ``named`` as batches those that no other batch contains.
+    """Those of the rows ``named`` as batches that are not inside another batch.
 
-    ``allreduce_coalesced`` inside ``_coalescing_manager`` is one of its operations: the row of the
-    manager's own batch (one of ``ends``) follows, with the same counters.
+    ``allreduce_coalesced`` inside ``_coalescing_manager`` is a member: the manager's own batch row
+    (one of ``ends``) follows it with the same counters.
     """
     inner = named & ~ends
     if not inner.any() or not ends.any():
         return named
-    outer = set(zip(*_place(records, ends), strict=True))
-    inside = [place in outer for place in zip(*_place(records, inner), strict=True)]
+    outer = set(zip(*_batch_keys(records, ends), strict=True))
+    inside = [place in outer for place in zip(*_batch_keys(records, inner), strict=True)]
     found = named.copy()
     found[np.flatnonzero(inner)[np.array(inside, bool)]] = False
     return found
 
 
-def _ended_alone(records: Records, flags: Any, numbered: bool) -> Any:
-    """Rows of batches of one operation whose own row is left out, as finished ones are.
+def _single_member_batches(records: Records, flags: Any, numbered: bool) -> Any:
+    """Members of one-operation batches whose own row is missing, as finished rows are.
 
-    Where only unfinished entries are listed, a batch's members stay for ever (nobody notes their
-    end) and its own row, which took the next record id, goes. Operations that were not batched are
-    told apart by what they show otherwise: finished ones are missing between them, or the next
-    record follows at once. Without ids, batches of the group that are told in full show it.
+    If only unfinished entries are listed, a batch's members stay forever (their completion is never
+    recorded), while its own row, which had the next record id, disappears. Operations outside a
+    batch look different: finished ones are missing between them, or the next record follows without
+    a gap. Without ids, complete batches in the same group are the evidence.
     """
     nothing = np.zeros(0, np.int64)
     if len(records) < 2 or (not numbered and (records["state"] == State.COMPLETED).any()):
@@ -92,31 +92,31 @@ def _ended_alone(records: Records, flags: Any, numbered: bool) -> Any:
         numbers = np.unique(records["p2p_seq"][here & half])
         unbroken = int(numbers[-1] - numbers[0]) + 1 == len(numbers)
         told = bool((here & (member | (batch & half))).any())
-        batches = told or (numbered and len(lone) >= _BATCHES_SEEN)
-        lone = lone[lone < len(records) - 1]  # nothing behind the last record tells of its end
+        batches = told or (numbered and len(lone) >= _ENOUGH_BATCHES)
+        lone = lone[lone < len(records) - 1]  # no record follows the last one to show a gap
         if unbroken and batches and gap[lone].all():
             found.append(lone)
     return np.concatenate(found)
 
 
-def ended_early(records: Records) -> Any:
-    """Rows of operations in batches that claim to be over while the batch itself is not.
+def completed_before_batch(records: Records) -> Any:
+    """Rows of operations that claim to be complete while the batch they are in is not.
 
-    NCCL launches a batch when its last operation has been added. The event that torch notes behind
-    an operation inside it (``_coalescing_manager`` over collectives) lies before that launch and
-    tells nothing; the batch's own row, which follows, tells.
+    NCCL launches a batch once its last operation has been added. The event that torch records after
+    an operation inside it (``_coalescing_manager`` around collectives) precedes that launch and
+    proves nothing; only the batch's own row, which follows, counts.
     """
     batch = flagged(records["flags"], Flag.COALESCED_BATCH)
     over = records["state"] == State.COMPLETED
-    waiting = set(zip(*_place(records, batch & ~over), strict=True))
+    waiting = set(zip(*_batch_keys(records, batch & ~over), strict=True))
     if not waiting:
         return np.zeros(0, np.int64)
-    inside = [place in waiting for place in zip(*_place(records, over), strict=True)]
+    inside = [place in waiting for place in zip(*_batch_keys(records, over), strict=True)]
     return np.flatnonzero(over)[np.array(inside, bool)]
 
 
-def _place(records: Records, rows: Any) -> tuple[list[int], list[int], list[int]]:
-    """Group and numbers, which a batch shares with what is inside it."""
+def _batch_keys(records: Records, rows: Any) -> tuple[list[int], list[int], list[int]]:
+    """Group and sequence numbers, which a batch shares with its members."""
     return (
         records["group"][rows].tolist(),
         records["collective_seq"][rows].tolist(),
@@ -125,7 +125,7 @@ def _place(records: Records, rows: Any) -> tuple[list[int], list[int], list[int]
 
 
 def set_peers(records: Records, signatures: Signatures, table: GroupTable, rank: int) -> None:
-    """Global ranks of the other side, where the group's members are known."""
+    """Fill in the peers' global ranks where the group's members are known."""
     parsed = [operations.parse(s.raw) for s in signatures.table]
     pairs = np.array([operations.is_p2p(p.op) and p.src + p.dst > -2 for p in parsed], bool)
     rows = np.flatnonzero(pairs[records["signature"]])
@@ -144,10 +144,10 @@ def set_peers(records: Records, signatures: Signatures, table: GroupTable, rank:
 def global_peer(
     name: operations.OperationName, ranks: tuple[int, ...], rank: int, default_group: bool
 ) -> int:
-    """The global rank of the other side of a pair; -1 for any source or unknown members.
+    """The global rank of a send's or receive's peer; -1 for any source or unknown members.
 
-    Recorders write group ranks; some collectors write global ones, which shows where the rank's own
-    number is no possible place in the group.
+    Recorders write group ranks. Some collectors write global ranks, which is recognisable if the
+    rank's own number is not a valid place in the group.
     """
     own, other = (name.src, name.dst) if name.op == "send" else (name.dst, name.src)
     if other < 0:

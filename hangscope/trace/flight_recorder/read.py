@@ -1,9 +1,9 @@
-"""PyTorch Flight Recorder dumps, pickled or JSON, of every version and dialect, as fragments.
+"""Reads PyTorch Flight Recorder dumps, pickled or JSON, of every version and dialect.
 
 Versions: none (a bare list of entries, torch 2.2), 1.x and 2.0 to 2.11; see docs/recorder.md for
 what each torch writes, and the module's tests for one of each. Other collectors write the same
-tables with their own spellings: lists for tuples, strings for numbers, no frames, unfinished
-entries only, several ranks in one file.
+tables in their own way: lists for tuples, strings for numbers, no frames, unfinished entries only,
+several ranks in one file.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ import numpy as np
 from hangscope.trace import clean, operations
 from hangscope.trace.files.sniff import Unreadable
 from hangscope.trace.flight_recorder import hangscope_extension
-from hangscope.trace.flight_recorder.aborted_operations import let_go, take_back
+from hangscope.trace.flight_recorder.aborted_operations import ended_by_abort, mark_unfinished
 from hangscope.trace.flight_recorder.columns import OP_FIELDS, SEQ_FIELDS, Entries, pick
 from hangscope.trace.flight_recorder.counters import (
-    finished_halves,
-    of_all_groups,
+    apply_counters,
+    completed_p2p_rows,
+    counts_all_groups,
     read_status,
-    settle_by_counters,
 )
 from hangscope.trace.flight_recorder.coverage import lists_active_only, oldest_record
-from hangscope.trace.flight_recorder.entry_groups import made_again
+from hangscope.trace.flight_recorder.entry_groups import recreated_groups_note
 from hangscope.trace.flight_recorder.entry_records import ID_FIELDS, Tables, read_records
 from hangscope.trace.flight_recorder.groups import GroupTable, has_rank, read_config
-from hangscope.trace.flight_recorder.hook_recorders import hide_ends_of_batches, settle_retired
-from hangscope.trace.flight_recorder.p2p import ended_early
+from hangscope.trace.flight_recorder.hook_recorders import (
+    discard_batched_completions,
+    interpret_retired,
+)
+from hangscope.trace.flight_recorder.p2p import completed_before_batch
 from hangscope.trace.flight_recorder.signatures import Signatures
 from hangscope.trace.flight_recorder.wrappers import find_dumps, names_of, parts_of
 from hangscope.trace.model import (
@@ -46,33 +49,34 @@ from hangscope.trace.model import (
 )
 
 MAX_ENTRIES = 5_000_000
-_CUT = "it ends in the middle (truncated): its counters are used, its entries are not"
+_TRUNCATED = "it ends in the middle (truncated): its counters are used, its entries are not"
 _OTHER_CLOCK_NS = 120 * 10**9
-"""What clocks of two hosts may differ by in a job that runs."""
+"""How far the clocks of two hosts may differ in a running job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a document comes from: shown path, format, rank by file name, time of the file, and
-    whether that ends in the middle."""
+    """Where a document comes from: printable path, format, rank by file name, modification time,
+    and whether the file is truncated.
+    """
 
     path: str
     format: str
     rank: int | None = None
     written_ns: int = 0
-    cut: bool = False
+    truncated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class _Dump:
-    """A dump as it was written, and those of its entries that are records."""
+    """A dump as it was written, and its usable entries."""
 
     document: Mapping[str, Any]
     entries: Entries
     skipped: int
-    """Entries that are none."""
+    """How many entries are malformed."""
     unusable: str
-    """What keeps the entries from being compared; empty where nothing does."""
+    """Why the entries cannot be compared; empty if they can."""
 
     @property
     def config(self) -> Any:
@@ -86,19 +90,19 @@ class _Dump:
 
 
 def read_document(document: Any, origin: Origin) -> list[Fragment]:
-    """Fragments of one loaded dump; several where a collector put several ranks into one file.
+    """Fragments of one loaded document; several if a collector put several ranks into one file.
 
     Raises
     ------
     Unreadable
-        Where the document is no Flight Recorder dump; the text says what it is instead.
+        If the document is not a Flight Recorder dump; the text says what it is instead.
     """
     parts = find_dumps(document, origin.rank)
     return [_read_dump(dump, rank, origin) for rank, dump in parts]
 
 
 def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
-    """The dump of one rank; ``named`` is the number that its key or its file's name gives."""
+    """The dump of one rank; ``named`` is the number in its key or file name."""
     dump = _usable(raw)
     rank = _rank_of(dump, named)
     own = dump.document.get(hangscope_extension.KEY)
@@ -109,30 +113,30 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
     if native_gloo:
         _settle_gloo(records)
     backends = {s.backend for s in tables.signatures.table}
-    at_issue = settle_retired(records, dump.entries, backends)
+    at_issue = interpret_retired(records, dump.entries, backends)
     flags = hangscope_extension.flags_of(own, len(records))
     if flags is not None:
         records["flags"] = flags
-    status = dump.status if agree and not of_all_groups(dump.status, records) else {}
+    status = dump.status if agree and not counts_all_groups(dump.status, records) else {}
     members = read_status(status, tables.groups, records, rank, native_gloo)
     if at_issue:
-        members["completed"] = NONE  # what nobody reports is not counted either
+        members["completed"] = NONE  # completions that nobody reports are not counted, either
     if foreign := own is None and not native_gloo:
-        take_back(records, members, ended_early(records))
-    observed_ns = _observed(dump.document, records, origin.written_ns)
-    aborted = let_go(records, observed_ns) if foreign else np.zeros(0, np.int64)
+        mark_unfinished(records, members, completed_before_batch(records))
+    observed_ns = _observed_ns(dump.document, records, origin.written_ns)
+    aborted = ended_by_abort(records, observed_ns) if foreign else np.zeros(0, np.int64)
     if len(aborted):
-        take_back(records, members, aborted)
+        mark_unfinished(records, members, aborted)
     facts = _facts(dump, rank, records, members, native_gloo=native_gloo, observed_ns=observed_ns)
-    if origin.cut:
-        # The file's date may be that of the copy, and nothing else tells when it was written.
+    if origin.truncated:
+        # The file's date may be the copy's, and nothing else shows when it was written.
         facts = replace(facts, only_active=True, newest_lost=True, observed_ns=0)
-    # An export's flags say what its first reader had settled, and what it had to leave open.
+    # An export's flags already include what its first reader inferred or left open.
     if not native_gloo and not len(aborted) and flags is None:
-        records["state"][finished_halves(status, tables.groups, records)] = State.COMPLETED
-        settle_by_counters(records, members)
+        records["state"][completed_p2p_rows(status, tables.groups, records)] = State.COMPLETED
+        apply_counters(records, members)
     if foreign:
-        hide_ends_of_batches(records, backends)
+        discard_batched_completions(records, backends)
     return Fragment(
         source=Source(
             path=origin.path,
@@ -142,7 +146,7 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
             records=len(records),
             dropped=dump.skipped,
         ),
-        facts=hangscope_extension.from_plain(own, facts),
+        facts=hangscope_extension.decode_into(own, facts),
         records=records,
         members=members,
         groups=tuple(tables.groups.groups),
@@ -152,18 +156,18 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
         timeout_s=hangscope_extension.timeout_s_of(own),
         warnings=(
             *_warnings(dump, rank, tables.groups, len(aborted)),
-            *([_CUT] if origin.cut else []),
+            *([_TRUNCATED] if origin.truncated else []),
         ),
     )
 
 
 def _usable(raw: Any) -> _Dump:
-    """The dump with those of its entries that can be read.
+    """The dump with its readable entries.
 
     Raises
     ------
     Unreadable
-        Where nothing of it can be compared with other dumps.
+        If nothing in it can be compared with other dumps.
     """
     document, entries = parts_of(raw)
     if isinstance(entries, Mapping):  # keyed by record id
@@ -183,16 +187,16 @@ def _usable(raw: Any) -> _Dump:
 
 
 def _rank_of(dump: _Dump, named: int | None) -> int:
-    """Whose dump it is.
+    """The rank of the dump.
 
     Raises
     ------
     Unreadable
-        Where neither a name nor an entry tells.
+        If neither a name nor an entry states it.
     """
-    if named is not None and named <= MAX_RANK and _possible(named, dump.config):
+    if named is not None and named <= MAX_RANK and _may_be_rank(named, dump.config):
         return named
-    # A number in the name that is no rank: a date, a process id, a local rank.
+    # The number in the name is not the rank: it may be a date, a pid or a local rank.
     rank = _rank_from_pairs(dump.entries, dump.config)
     if rank is None:
         raise Unreadable("cannot tell whose dump it is; put the rank at the end of its name")
@@ -229,8 +233,8 @@ def _facts(
 
 
 def _warnings(dump: _Dump, rank: int, table: GroupTable, aborted: int) -> Iterator[str]:
-    """What a reader should know; ``aborted`` operations were taken back."""
-    if note := made_again(table):
+    """Notes for the user; ``aborted`` is the number of operations marked as unfinished."""
+    if note := recreated_groups_note(table):
         yield note
     if dump.unusable:
         yield dump.unusable
@@ -245,7 +249,7 @@ def _warnings(dump: _Dump, rank: int, table: GroupTable, aborted: int) -> Iterat
 
 
 def _unusable(entries: Entries) -> str:
-    """What keeps a dialect's entries from being compared; empty where nothing does."""
+    """Why a dialect's entries cannot be compared; empty if they can."""
     if not entries or pick(entries, *SEQ_FIELDS):
         return ""
     what = "neither operation nor sequence number" if not pick(entries, *OP_FIELDS) else ""
@@ -260,11 +264,11 @@ def _optional_int(value: Any) -> int | None:
     return None if number == NONE else number
 
 
-def _possible(rank: int, config: Any) -> bool:
-    """Whether the number can be a rank beside what the default group lists.
+def _may_be_rank(rank: int, config: Any) -> bool:
+    """Whether the number can be a rank, given the default group's members.
 
-    Fault-tolerant jobs count the default group's ranks anew in each replica, so a rank outside the
-    list is possible, a number a hundred times its length is not.
+    Fault-tolerant jobs number the default group's ranks separately in each replica. A rank outside
+    the list is therefore possible, but a number a hundred times its length is not.
     """
     for group in read_config(config, NONE).groups:
         if group.desc == "default_pg" and group.ranks and not has_rank(group.ranks, rank):
@@ -273,7 +277,7 @@ def _possible(rank: int, config: Any) -> bool:
 
 
 def _rank_from_pairs(entries: Entries, config: Any) -> int | None:
-    """The rank, where a point-to-point entry tells its place in a group whose members are known."""
+    """The rank, if a send or receive states its place in a group with known members."""
     table = read_config(config, NONE)
     members = {g.name: g.ranks for g in table.groups if g.ranks}
     for entry in entries[:20000]:
@@ -290,7 +294,7 @@ def _rank_from_pairs(entries: Entries, config: Any) -> int | None:
 
 
 def _is_native_gloo(signatures: Signatures, dump: _Dump) -> bool:
-    """Native Gloo never moves an entry beyond ``scheduled``; other writers name the states."""
+    """Whether native Gloo wrote it, which never moves an entry beyond ``scheduled``."""
     if not dump.entries or any(s.backend != "gloo" for s in signatures.table):
         return False
     if isinstance(dump.config, Mapping) and any(clean.as_name(key) for key in dump.config):
@@ -300,14 +304,14 @@ def _is_native_gloo(signatures: Signatures, dump: _Dump) -> bool:
 
 
 def _settle_gloo(records: Records) -> None:
-    """Read what Gloo does say: a retired entry has finished; the rest cannot be seen."""
+    """Apply what Gloo does report: a retired entry has finished; the others are unobserved."""
     retired = flagged(records["flags"], Flag.RETIRED)
     records["state"][retired] = State.COMPLETED
     records["flags"][~retired] |= np.uint16(Flag.UNOBSERVED)
 
 
-def _observed(document: Mapping[str, Any], records: Records, written_ns: int) -> int:
-    """When it was written, as the dump itself or else its file tells."""
+def _observed_ns(document: Mapping[str, Any], records: Records, written_ns: int) -> int:
+    """When the dump was written, according to itself or else to its file."""
     for key in ("dump_time_ns", "timestamp_ns", "time_ns"):
         stamp = clean.as_int(document.get(key), 0, low=0)
         if stamp:
@@ -317,5 +321,5 @@ def _observed(document: Mapping[str, Any], records: Records, written_ns: int) ->
         if last and -_OTHER_CLOCK_NS <= written_ns - last < 0:
             return last + 1  # the host's clock is ahead of the file server's
         if last and not (0 <= written_ns - last <= 30 * 86400 * 10**9):
-            return last  # the file was copied later, or on a machine with another clock
+            return last  # the file was copied later, or on a host with a different clock
     return written_ns

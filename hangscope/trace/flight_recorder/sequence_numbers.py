@@ -1,9 +1,9 @@
-"""What the sequence numbers of a dump count.
+"""Normalises the sequence numbers of a dump.
 
-A backend's own recorder numbers a group's collectives from 1, and its sends and receives apart from
-them. Other recorders count everything that the process issues, from 0 (torchcomms), write 0 into
-every entry (torch's CUPTI monitor), or begin each group at 0. Afterwards all are numbered from 1; a
-number of 0 stands for none and aligns with nothing.
+A backend's own recorder numbers a group's collectives from 1, separately from its sends and
+receives. Other recorders count everything that the process issues, from 0 (torchcomms), write 0
+into every entry (torch's CUPTI monitor), or start each group at 0. Afterwards all are numbered from
+1; 0 stands for an unknown number, which aligns with nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hangscope.trace.model import Records
 Bools = npt.NDArray[np.bool_]
 
 
-def settle_numbers(
+def normalize_numbers(
     records: Records, pairs: Bools, batches: Bools, *, numbered: bool, counted: bool
 ) -> bool:
     """Number each group's collectives from 1, whatever the recorder counted; in place.
@@ -26,7 +26,7 @@ def settle_numbers(
     records:
         One rank's records in order of issue.
     pairs, batches:
-        Per record: one half of a pair; what closes a batch.
+        For each record, whether it is a send or receive, and whether it closes a batch.
     numbered:
         The entries have ids.
     counted:
@@ -35,24 +35,24 @@ def settle_numbers(
     Returns
     -------
     bool
-        Whether the dump's counters of groups, if there are any, count the same as its entries now.
+        Whether the dump's group counters, if any, now count the same as its entries.
     """
-    if one_for_all(records, numbered=numbered, counted=counted) or (
-        numbered and numbers_unset(records)
+    if are_process_wide(records, numbered=numbered, counted=counted) or (
+        numbered and are_unset(records)
     ):
         number_groups(records, pairs | batches)
         return True
-    if not from_zero(records, pairs, batches):
+    if not start_at_zero(records, pairs, batches):
         return True
     records["collective_seq"][~pairs] += 1
     return False
 
 
-def from_zero(records: Records, pairs: Bools, batches: Bools) -> bool:
-    """Whether the collectives of each group are numbered from 0 on.
+def start_at_zero(records: Records, pairs: Bools, batches: Bools) -> bool:
+    """Whether the collectives of each group are numbered from 0.
 
-    It shows in a group whose first collective has number 0 and the second 1. No recorder of a
-    backend gives a collective that number, but some of them what stands in a batch.
+    The sign is a group whose first collective has number 0 and whose second has 1. No backend's
+    recorder gives number 0 to a collective, but some give it to members of a batch.
     """
     own, groups = records["collective_seq"][~pairs], records["group"][~pairs]
     batched = np.unique(records["group"][batches])
@@ -63,13 +63,13 @@ def from_zero(records: Records, pairs: Bools, batches: Bools) -> bool:
     return False
 
 
-def one_for_all(records: Records, *, numbered: bool, counted: bool) -> bool:
-    """Whether ``collective_seq`` counts everything that the process issued, in whatever group.
+def are_process_wide(records: Records, *, numbered: bool, counted: bool) -> bool:
+    """Whether ``collective_seq`` counts everything that the process issued, in any group.
 
-    Then it is the record's id, up to what a reset of the recorder has set back. A counter of one
-    group starts at 1, so that of two groups at least one stays behind the ids. Of a single group
-    it shows where the first record is there, or where the dump has counters for no group
-    (``counted``), as a backend's own recorder has for each that it has recorded.
+    Then it equals the record's id, apart from a constant if the recorder was reset. Per-group
+    counters start at 1, so with two groups at least one is behind the ids. With a single group, the
+    sign is that the first record is present, or that the dump has no group counters (``counted``),
+    which a backend's own recorder would have.
     """
     if not numbered or not len(records) or (records["p2p_seq"] > 0).any():
         return False
@@ -82,17 +82,17 @@ def one_for_all(records: Records, *, numbered: bool, counted: bool) -> bool:
     return (bool(several) and len(records) > 2) or (not counted and ahead[0] > 1)
 
 
-def numbers_unset(records: Records) -> bool:
-    """Whether the recorder has a field for sequence numbers and wrote 0 into every one."""
+def are_unset(records: Records) -> bool:
+    """Whether the recorder has a field for sequence numbers but wrote 0 into all of them."""
     numbered = (records["collective_seq"] != 0) | (records["p2p_seq"] != 0)
     return len(records) > 0 and not numbered.any()
 
 
 def number_groups(records: Records, pairs: Bools) -> None:
-    """Give each group counters of its own, one for collectives and one for ``pairs``.
+    """Give each group separate counters for collectives and for ``pairs``.
 
-    Where the beginning is lost the numbers of collectives cannot be had: they become 0, which
-    aligns with nothing.
+    If the start is lost, the numbers of collectives are unknown and become 0, which aligns with
+    nothing.
     """
     whole = int(records["record_id"][0]) == 0 and int(records["collective_seq"][0]) == 0
     whole &= bool((np.diff(records["record_id"]) == 1).all())

@@ -1,4 +1,4 @@
-"""Signatures of a Flight Recorder dump, each kept once."""
+"""Interns the signatures of a Flight Recorder dump."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from hangscope.trace.flight_recorder.columns import (
     rows_of,
     sizes,
 )
-from hangscope.trace.flight_recorder.intern import Key, Row, Rows
+from hangscope.trace.flight_recorder.intern import Key, Row, RowInterner
 from hangscope.trace.model import Signature
 
 Sizes = tuple[tuple[int, ...], ...]
 Dtypes = tuple[str, ...]
 _MADE_BEFORE: dict[Key, Signature] = {}
-"""The ranks of a job have the same signatures, and a process reads the dumps of many ranks."""
+"""Shared by all dumps that this process reads: the ranks of a job have the same signatures."""
 _NO_TENSOR = "UNKNOWN_SCALAR"
 """The dtype of an undefined tensor, which stands for an empty list."""
 _MAX_MADE, _MAX_KEY_BYTES = 4096, 4096
 
 
 class Signatures:
-    """Interns the signatures of one dump; ``coalesced`` terminators carry no sizes."""
+    """The distinct signatures of one dump; ``coalesced`` terminators carry no sizes."""
 
     def __init__(self) -> None:
         self.table: list[Signature] = []
@@ -50,13 +50,13 @@ class Signatures:
         ]
         while fields[-1] is None and len(fields) > 2:
             fields.pop()
-        return Rows(self._make).column(rows_of(entries, fields))
+        return RowInterner(self._make).column(rows_of(entries, fields))
 
     def _make(self, row: Row, key: Key) -> int:
         signature = _MADE_BEFORE.get(key)
         if signature is None:
             signature = _signature(*row)
-            # A key of identities means nothing to the next dump.
+            # A key made of object ids is not valid for the next dump.
             if type(key) is bytes and len(key) <= _MAX_KEY_BYTES:
                 if len(_MADE_BEFORE) >= _MAX_MADE:
                     _MADE_BEFORE.clear()
@@ -98,7 +98,7 @@ def _signature(
 
 
 def _given(shapes: Sizes | None, types: Dtypes | None) -> tuple[Sizes | None, Dtypes | None]:
-    """Sizes and dtypes of those tensors that there are: who is not the root gives none."""
+    """Sizes and dtypes of the tensors that exist; non-root ranks may pass none."""
     if not shapes or not types or _NO_TENSOR not in types or len(shapes) != len(types):
         return shapes, types
     there = [i for i, dtype in enumerate(types) if dtype != _NO_TENSOR]

@@ -1,4 +1,4 @@
-"""Stacks of a Flight Recorder dump, each kept once."""
+"""Interns the stacks of a Flight Recorder dump."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from hangscope.trace import clean
 from hangscope.trace.flight_recorder.columns import Entries, pick, values_of
-from hangscope.trace.flight_recorder.intern import follow
+from hangscope.trace.flight_recorder.intern import index_repeating
 from hangscope.trace.model import Frame, Stack
 
 MAX_FRAMES = 256
@@ -21,18 +21,18 @@ _PROBE = 64
 _FLAT = frozenset({str, int})
 
 Fields = tuple[tuple[Any, ...], ...]
-"""Name, file and line of each frame of a stack, as they were read."""
+"""Name, file and line of each frame of a stack, as read."""
 _MADE_BEFORE: dict[tuple[str, str, int], Frame] = {}
 _STACKS_BEFORE: dict[Fields, Stack] = {}
-"""The ranks of a job run the same code, and a process reads the dumps of many ranks."""
+"""Shared by all dumps that this process reads: the ranks of a job run the same code."""
 _MAX_MADE, _MAX_STACKS, _MAX_CHARACTERS = 32_768, 4_096, 600
 
 
 class Stacks:
-    """Interns the stacks of one dump; `table` holds each stack once, innermost frame first.
+    """The distinct stacks of one dump; `table` holds each once, innermost frame first.
 
-    Frames are looked up by identity where the pickle shares objects (one frame is one object,
-    however often it is mentioned), by value otherwise.
+    Frames are looked up by identity if the pickle shares objects (one frame is one object, however
+    often it is used), else by value.
     """
 
     def __init__(self) -> None:
@@ -41,31 +41,31 @@ class Stacks:
         self._by_fields: dict[tuple[Any, ...], int] = {}
         self._by_stack: dict[Stack, int] = {}
         self._plain: dict[int, list[Any]] = {}
-        """Per stack a list as it was read, if it holds nothing but flat dictionaries."""
+        """For each stack, a list as it was read, if it contains nothing but flat dictionaries."""
         self._long: dict[int, int] = {}
         self._seen = 0
         self._misses = 0
 
     def column(self, entries: Entries) -> npt.NDArray[np.int32]:
-        """Index into `table` per entry; -1 where an entry has no frames."""
+        """Index into `table` per entry; -1 if an entry has no frames."""
         name = pick(entries, "frames", "stack", "stack_trace", "traceback")
         if name is None:
             return np.full(len(entries), -1, np.int32)
-        return follow(values_of(entries, name), self.index, self._plain)
+        return index_repeating(values_of(entries, name), self.index, self._plain)
 
     def index(self, frames: Any) -> int:
-        """Index of one entry's frames."""
+        """The index of one entry's frames."""
         if not frames or type(frames) not in (list, tuple):
             return self._from_text(frames) if isinstance(frames, str) and frames else -1
         if len(frames) > MAX_FRAMES:
-            # Identities stay valid: the whole dump is alive while its columns are made.
+            # Object ids stay valid: the whole dump is kept while its columns are built.
             known = self._long.get(id(frames))
             if known is None:
                 known = self._long[id(frames)] = self._intern(frames[:MAX_FRAMES])
             return known
         self._seen += 1
         if self._misses * 2 > self._seen and self._seen > _PROBE:
-            return self._by_value(frames)  # frames are not shared in this dump
+            return self._by_value(frames)  # this dump does not share frame objects
         key = tuple(map(id, frames))
         known = self._by_frames.get(key)
         if known is None:
@@ -80,23 +80,23 @@ class Stacks:
         except (KeyError, TypeError, IndexError):
             return self._intern(frames)
         if known is None:
-            known = self._by_fields[key] = self._again(key, frames)
+            known = self._by_fields[key] = self._intern_shared(key, frames)
         return known
 
-    def _again(self, key: Fields, frames: Sequence[Any]) -> int:
-        """`_intern` for frames whose fields may be those of a stack of another rank's dump."""
+    def _intern_shared(self, key: Fields, frames: Sequence[Any]) -> int:
+        """Like `_intern`, for frames that may equal a stack in another rank's dump."""
         stack = _STACKS_BEFORE.get(key)
         if stack is None:
             index = self._intern(frames)
             stack = self.table[index]
-            if stack == key:  # nothing in it had to be mended
+            if stack == key:  # no field had to be corrected
                 if len(_STACKS_BEFORE) >= _MAX_STACKS:
                     _STACKS_BEFORE.clear()
                 _STACKS_BEFORE[key] = stack
             return index
         index = self._add(stack)
         if type(frames) is list and {3}.issuperset(map(len, frames)):
-            self._plain.setdefault(index, frames)  # name, file and line, and nothing else
+            self._plain.setdefault(index, frames)  # frames have only name, file and line
         return index
 
     def _intern(self, frames: Sequence[Any]) -> int:

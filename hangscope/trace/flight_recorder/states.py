@@ -1,4 +1,4 @@
-"""How far each entry of a dump got, from the words of any recorder or collector."""
+"""Determines how far each entry got, from the vocabulary of any recorder or collector."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def state_columns(
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_] | None]:
     """`hangscope.trace.model.State` per entry, from names in any case or numbers.
 
-    And which entries do not tell, in any known word, whether they have finished; None for no entry.
+    Also returns which entries do not say in any known word whether they have finished; None if all
+    do.
     """
     name = pick(entries, *_STATE_FIELDS)
     if name is None:

@@ -1,5 +1,4 @@
-"""Finding the dumps in a document: collectors wrap them, rename their fields and put several ranks
-into one file.
+"""Finds the dumps in a document: collectors wrap them, rename fields and combine several ranks.
 
 Nothing here trusts a shape: the search is bounded in depth and in steps.
 """
@@ -32,20 +31,20 @@ _RANK_LABEL = re.compile(r"(?:.*[_\-. /])?(?:global)?(?:rank|worker)?[_\-. ]?(\d
 
 
 def find_dumps(document: Any, rank: int | None) -> list[tuple[int | None, Any]]:
-    """(rank, dump) for every dump in a document; ``rank`` is what the file's name says.
+    """(rank, dump) for every dump in a document; ``rank`` is the rank in the file's name.
 
     Raises
     ------
     Unreadable
-        Where there is none; the text says what the document is instead.
+        If there is none; the text says what the document is instead.
     """
     if looks_like_entry(document) and not is_dump(document):
-        document = [document]  # one entry a line, of a single line
+        document = [document]  # a file with one entry per line, and only one line
     steps = [MAX_STEPS]
     dumps = _search(document, rank, 0, steps)
     found = [part for own, dump in dumps for part in _by_rank(own, dump)]
-    if len(found) > 1:  # the file's name cannot mean them all
-        found = [(own if own != rank else _stated(dump), dump) for own, dump in found]
+    if len(found) > 1:  # the file's name cannot apply to all of them
+        found = [(own if own != rank else _stated_rank(dump), dump) for own, dump in found]
     if not found:
         raise Unreadable(_what_else(document))
     return found
@@ -60,10 +59,10 @@ def _search(
     if isinstance(node, str):
         node = _embedded(node)
     if is_dump(node):
-        stated = _stated(node)
+        stated = _stated_rank(node)
         yield (rank if stated is None else stated), node
     elif isinstance(node, Mapping):
-        stated = _stated(node)
+        stated = _stated_rank(node)
         rank = rank if stated is None else stated
         for key, value in node.items():
             if isinstance(value, (Mapping, list)) or _may_be_json(value):
@@ -77,22 +76,22 @@ def _search(
 
 
 def _by_rank(rank: int | None, dump: Any) -> Iterator[tuple[int | None, Any]]:
-    """A dump taken apart where its entries say of which rank they are, and are of several.
+    """Split a dump whose entries state their rank, if they are of several ranks.
 
-    Where all of them name one rank, it counts if nothing else tells whose dump it is.
+    If all of them state the same rank, it is used if nothing else gives one.
     """
     document, entries = parts_of(dump)
-    if not isinstance(entries, list) or not entries or _stated(entries[0]) is None:
+    if not isinstance(entries, list) or not entries or _stated_rank(entries[0]) is None:
         yield rank, dump
         return
     parts: dict[int | None, list[Any]] = {}
     for entry in entries:
-        parts.setdefault(_stated(entry), []).append(entry)
+        parts.setdefault(_stated_rank(entry), []).append(entry)
     parts.pop(None, None)
     if len(parts) == 1:
         yield (next(iter(parts)) if rank is None else rank), dump
         return
-    # Counters are those of one rank, nobody knows whose.
+    # The counters belong to one of the ranks, but to which is unknown.
     shared = {key: value for key, value in document.items() if key != "pg_status"}
     for own, part in parts.items():
         yield own, {**shared, "rank": own, "entries": part}
@@ -103,7 +102,7 @@ def _may_be_json(value: Any) -> bool:
 
 
 def _embedded(text: str) -> Any:
-    """A document that a collector carried as text."""
+    """A document that a collector stored as text."""
     try:
         return orjson.loads(text.encode("utf-8", "replace"))
     except orjson.JSONDecodeError:
@@ -118,14 +117,14 @@ def is_dump(document: Any) -> bool:
         plain = snake_keys(document)
         if any(key in plain for key in _MARKS) or _entries_key(plain) is not None:
             return True
-        # A collector's dump of a rank that has nothing unfinished: groups, and an empty list.
+        # A collector's dump of a rank with nothing unfinished: groups, and an empty list.
         listed = any(isinstance(plain.get(k), list) and not plain[k] for k in _ENTRIES)
         return listed and any(isinstance(plain.get(k), (Mapping, list)) for k in _CONFIG[:3])
     return isinstance(document, list) and bool(document) and looks_like_entry(document[0])
 
 
 def looks_like_entry(value: Any) -> bool:
-    """Whether something has an operation and a sequence number, under whatever names."""
+    """Whether this has an operation and a sequence number, under any known names."""
     if not isinstance(value, Mapping):
         return False
     plain = snake_keys(value)
@@ -133,7 +132,7 @@ def looks_like_entry(value: Any) -> bool:
 
 
 def parts_of(dump: Any) -> tuple[Mapping[str, Any], Any]:
-    """One dump as (its fields under the Flight Recorder's names, its raw entries)."""
+    """A dump as (its fields under the Flight Recorder's names, its raw entries)."""
     if not isinstance(dump, Mapping):
         return {}, dump
     document = dict(snake_keys(dump))
@@ -158,7 +157,7 @@ def _entries_key(document: Mapping[Any, Any]) -> str | None:
     return None
 
 
-def _stated(document: Any) -> int | None:
+def _stated_rank(document: Any) -> int | None:
     """The rank that a document itself states."""
     if isinstance(document, Mapping):
         plain = snake_keys(document)

@@ -61,7 +61,7 @@ def read_job_log(
             meaning = evidence.instead
             stream.seek(0)
             evidence = gather(read_lines(stream), year, meaning)
-        evidence.cut |= bool(getattr(stream, "is_cut", False))
+        evidence.cut |= bool(getattr(stream, "is_truncated", False))
     evidence.processes.machines |= machines
     for seen in evidence.stacks:
         seen.at_ns = seen.at_ns or _written_ns(file)

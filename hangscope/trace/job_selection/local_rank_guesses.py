@@ -16,8 +16,8 @@ from pathlib import Path
 
 from hangscope.trace import formats, signals
 from hangscope.trace.files.file_names import (
-    is_of_a_node,
     local_rank_of_log,
+    names_a_node,
     without_dates,
 )
 from hangscope.trace.model import NONE, Claim, ClaimDetails, ExitFacts, Fragment, RankFacts
@@ -45,7 +45,7 @@ def retract_wrong_guesses(
         if len(guess.records) or not _is_guess(guess):
             continue
         path = guess.source.path
-        named = path in shared or is_of_a_node(Path(path))
+        named = path in shared or names_a_node(Path(path))
         if not named and path not in launchers:
             continue  # logs of single processes of this node cannot contradict the guess
         ends = launchers.get(path, set())

@@ -1,1 +1,1 @@
-"""Which files there are, and each of them read whatever it is."""
+"""Finds the files to read, and reads each of them, whatever its kind."""

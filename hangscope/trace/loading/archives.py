@@ -1,7 +1,7 @@
-"""Archives of what a job left: their members are unpacked into a folder that is soon gone.
+"""Unpacks archives of a job's files into a temporary folder.
 
-Only what HangScope reads is written there. Names in an archive are anybody's: they lead nowhere
-outside of that folder, and what grows beyond all measure is refused.
+Only files that HangScope reads are unpacked. Names in an archive are untrusted: they cannot lead
+outside the folder, and an archive that inflates beyond reason is refused.
 """
 
 from __future__ import annotations
@@ -17,53 +17,55 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple, cast
 
 from hangscope.trace.files import file_names, sniff
-from hangscope.trace.files.compression import AsFarAsWhole, packing_of, unpacked
-from hangscope.trace.loading.search import is_left_out
+from hangscope.trace.files.compression import TolerantReader, compression_of, open_decompressed
+from hangscope.trace.loading.search import is_skipped_path
 from hangscope.trace.model import Unread
 
 MAX_BYTES = 8 << 30
-"""Of all members together."""
+"""Limit for all members together."""
 _MOST_MEMBERS = 100_000
 _MOST_TOLD = 20
-"""Members that are nothing HangScope reads; a whole job's directory has checkpoints as well."""
+"""How many unusable members are reported; a job's directory also contains checkpoints."""
 _BLOCK = 1 << 20
 _LATEST_S = 2.0**32
-"""No file was written after that (the year 2106); file systems hold no date much later."""
+"""Latest accepted date (the year 2106); file systems support no date much later."""
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError)
 
 
 class Member(NamedTuple):
-    """One file of an archive, unpacked."""
+    """One unpacked file of an archive."""
 
     path: str
     shown: str
-    """Its name as reports print it, with that of the archive in front."""
+    """Its name for reports, prefixed by the archive's."""
 
 
-def members(path: str, kind: sniff.Kind, folder: str, unread: list[Unread]) -> Iterator[Member]:
-    """The files in an archive that HangScope may read, each unpacked into ``folder``.
+def extract_members(
+    path: str, kind: sniff.Kind, folder: str, unread: list[Unread]
+) -> Iterator[Member]:
+    """Unpack each file that HangScope may be able to read into ``folder``.
 
     Parameters
     ----------
     path:
         The archive.
     kind:
-        What it is.
+        Its kind.
     folder:
-        An empty one.
+        An empty folder.
     unread:
-        What cannot be used comes in here.
+        Receives what cannot be used.
     """
-    shown, left, unknown = file_names.shown(path), MAX_BYTES, 0
+    shown, left, unknown = file_names.printable_path(path), MAX_BYTES, 0
     try:
-        for number, (name, stamp, opened) in enumerate(_opened(path, kind)):
+        for number, (name, stamp, opened) in enumerate(_entries(path, kind)):
             if number >= _MOST_MEMBERS:
                 unread.append(Unread(shown, f"holds more than {_MOST_MEMBERS:,} files"))
                 return
-            parts = _safe(name)
-            if not parts or is_left_out(parts):
+            parts = _safe_parts(name)
+            if not parts or is_skipped_path(parts):
                 continue
-            of_member = f"{shown}/{file_names.shown('/'.join(parts))}"
+            of_member = f"{shown}/{file_names.printable_path('/'.join(parts))}"
             target = Path(folder, *parts)
             try:
                 size = _extract(opened, target, left)
@@ -87,39 +89,43 @@ def members(path: str, kind: sniff.Kind, folder: str, unread: list[Unread]) -> I
 
 
 def _extract(opened: Opener, target: Path, most: int) -> int:
-    """Write a member to ``target``. Returns how many bytes it has, or more than ``most``.
+    """Write a member to ``target``. Returns its size in bytes, or a number above ``most``.
 
     Raises
     ------
     _Unusable
-        Where it is nothing that HangScope reads, or cannot be unpacked.
+        If HangScope does not read it, or it cannot be unpacked.
     """
     try:
         with opened() as stream:
             head = stream.read(sniff.HEAD)
-            found = None if packing_of(head) else sniff.sniff(head)
+            found = None if compression_of(head) else sniff.sniff(head)
             if found is not None and found.name in (*sniff.ARCHIVES, sniff.UNKNOWN):
                 raise _Unusable(found.why or "an archive inside of another; unpack it first")
-            return _written(stream, head, target, most)
-    except RuntimeError:  # zipfile says so of an encrypted member
+            return _copy(stream, head, target, most)
+    except RuntimeError:  # raised by zipfile for an encrypted member
         raise _Unusable("encrypted; unpack it first") from None
-    except OSError as error:  # names that clash with others, or are too long; a full disk
+    except OSError as error:  # a name that clashes or is too long, a full disk
         raise _Unusable(f"cannot be unpacked ({error.strerror or error})") from None
 
 
 class _Unusable(Exception):  # noqa: N818
-    """A member of an archive that is left out; the text says why."""
+    """A member that is skipped; the text says why."""
 
 
-def _opened(path: str, kind: sniff.Kind) -> Iterator[tuple[str, float, Opener]]:
-    """Name, date and a way to open each regular file of an archive, in their order."""
+def _entries(path: str, kind: sniff.Kind) -> Iterator[tuple[str, float, Opener]]:
+    """Name, date and opener of each regular file in an archive, in order."""
     if kind.name == sniff.ZIP:
         with zipfile.ZipFile(path) as archive:
             for info in archive.infolist():
                 if not info.is_dir():
-                    yield info.filename, _dated(info), Opener(archive, info)
+                    yield info.filename, _timestamp(info), Opener(archive, info)
         return
-    inner = cast("BinaryIO", AsFarAsWhole(unpacked(path, kind.packing))) if kind.packing else None
+    inner = (
+        cast("BinaryIO", TolerantReader(open_decompressed(path, kind.compression)))
+        if kind.compression
+        else None
+    )
     with tarfile.open(path if inner is None else None, "r|", inner) as tape:
         for entry in tape:
             if entry.isreg():
@@ -143,22 +149,22 @@ class Opener(NamedTuple):
             yield found
 
 
-def _dated(info: zipfile.ZipInfo) -> float:
-    """When a member was written, in seconds since the epoch; 0 where it says no possible date."""
+def _timestamp(info: zipfile.ZipInfo) -> float:
+    """The date of a member in seconds since the epoch; 0 if it is invalid."""
     try:
         return datetime(*info.date_time, tzinfo=timezone.utc).timestamp()
     except ValueError:
         return 0.0
 
 
-def _safe(name: str) -> tuple[str, ...]:
-    """The parts of a member's name without those that lead elsewhere; none if nothing is left."""
+def _safe_parts(name: str) -> tuple[str, ...]:
+    """The parts of a member's name except those that lead elsewhere; may be empty."""
     parts = PurePosixPath(name.replace("\\", "/").replace("\0", "")).parts
     return tuple(part for part in parts if part not in ("/", "..", ".") and ":" not in part[:2])
 
 
-def _written(stream: BinaryIO, head: bytes, target: Path, most: int) -> int:
-    """Write a member to a file. Returns how many bytes it has, or more than ``most``."""
+def _copy(stream: BinaryIO, head: bytes, target: Path, most: int) -> int:
+    """Write a member to a file. Returns its size in bytes, or a number above ``most``."""
     target.parent.mkdir(parents=True, exist_ok=True)
     total = len(head)
     with open(target, "wb") as out:

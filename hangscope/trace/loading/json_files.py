@@ -1,4 +1,4 @@
-"""JSON files: one dump, several, one a line, or a log that a collector exported as objects."""
+"""Reads JSON files: one dump, several, one per line, or an exported log."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from hangscope.trace.external_reports.py_spy import as_text, is_spy_dump
 from hangscope.trace.external_reports.ras import is_ras, read_ras
 from hangscope.trace.files.log_exports import log_records, log_text
 from hangscope.trace.files.sniff import Unreadable
-from hangscope.trace.files.truncated_dumps import head_of_json, without_entries
+from hangscope.trace.files.truncated_dumps import json_before_entries, without_entries
 from hangscope.trace.flight_recorder.read import Origin, read_document
 from hangscope.trace.model import Fragment
 
 MAX_BYTES = 2 << 30
 MAX_LITERAL = 64 << 20
-"""Python's own parser needs many times the text's size."""
+"""Python's own parser needs many times the size of the text."""
 
 
 def read_json(data: bytes, origin: Origin, file: Path | None = None) -> list[Fragment]:
-    """Fragments of a JSON document, or of a file with one document a line.
+    """Fragments of a JSON document, or of a file with one document per line.
 
     Raises
     ------
     Unreadable
-        Where it is no JSON, or JSON of another kind; the text says which.
+        If it is not JSON, or JSON of another kind; the text says which.
     """
     if len(data) > MAX_BYTES:
         raise Unreadable("a JSON file larger than any dump")
@@ -38,10 +38,10 @@ def read_json(data: bytes, origin: Origin, file: Path | None = None) -> list[Fra
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        document = _literal(data) if data.lstrip()[:2] != b'{"' else None
-        document = _lines(data) if document is None else document
-        if document is None and (head := _head(data)) is not None:
-            return read_document(head, replace(origin, cut=True))
+        document = _python_literal(data) if data.lstrip()[:2] != b'{"' else None
+        document = _json_lines(data) if document is None else document
+        if document is None and (head := _without_entries(data)) is not None:
+            return read_document(head, replace(origin, truncated=True))
         if document is None:
             raise Unreadable(f"damaged or truncated JSON ({error.msg})") from None
     records = log_records(document)
@@ -66,17 +66,17 @@ def _read_text(text: str, origin: Origin, file: Path | None) -> list[Fragment]:
     return read_job_log(io.BytesIO(data), path=origin.path, file=file)
 
 
-def _head(data: bytes) -> dict[str, Any] | None:
-    """What stands before the entries of a dump that ends in the middle; None where it is none."""
-    head = head_of_json(data)
+def _without_entries(data: bytes) -> dict[str, Any] | None:
+    """What precedes the entries of a truncated dump; None if it is not one."""
+    head = json_before_entries(data)
     try:
         return without_entries(orjson.loads(head)) if head is not None else None
     except orjson.JSONDecodeError:
         return None
 
 
-def _literal(data: bytes) -> Any:
-    """A dump as Python prints it (``print(pickle.load(file))``); None for anything else."""
+def _python_literal(data: bytes) -> Any:
+    """A dump printed by Python (``print(pickle.load(file))``); None for anything else."""
     if len(data) > MAX_LITERAL:
         return None
     try:
@@ -85,8 +85,8 @@ def _literal(data: bytes) -> Any:
         return None
 
 
-def _lines(data: bytes) -> list[Any] | None:
-    """One document per line; None where most lines are none."""
+def _json_lines(data: bytes) -> list[Any] | None:
+    """One document per line; None if most lines are not JSON."""
     found, bad = [], 0
     for line in data.split(b"\n"):
         if not line.strip():
@@ -103,5 +103,5 @@ def _lines(data: bytes) -> list[Any] | None:
 def _texts(records: list[Any]) -> Iterator[str]:
     for record in records:
         text = log_text(record)
-        if text is not None:  # the reader of logs takes several lines of one record apart
+        if text is not None:  # the log reader splits records of several lines
             yield text if "\n" not in text else orjson.dumps({"log": text}).decode()

@@ -1,4 +1,4 @@
-"""One file in, fragments or one warning line out. Never raises for what a file holds."""
+"""Reads one file into fragments or one warning. Never raises because of a file's content."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 from hangscope.trace import clean, formats
 from hangscope.trace.files import file_names, sniff
-from hangscope.trace.files.truncated_dumps import head_of_pickle, without_entries
-from hangscope.trace.files.unpickle import CutPickle, load_checked, load_plain
+from hangscope.trace.files.truncated_dumps import pickle_before_entries, without_entries
+from hangscope.trace.files.unpickle import TruncatedPickle, load_checked, load_plain
 from hangscope.trace.flight_recorder.read import Origin, read_document
 from hangscope.trace.loading.json_files import read_json
 from hangscope.trace.model import Fragment, Unread
@@ -22,7 +22,7 @@ from hangscope.trace.rings.read import read_ring
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One file to read; ``shown`` is its name as reports print it."""
+    """One file to read; ``shown`` is its name in reports."""
 
     path: str
     shown: str
@@ -30,14 +30,14 @@ class Task:
     size: int = 0
     written_ns: int = 0
     explicit: bool = False
-    """Named by the user, not found in a directory."""
+    """Named by the user rather than found in a directory."""
     standard: bool = False
     """Standard input."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What one file gave."""
+    """What reading one file produced."""
 
     fragments: tuple[Fragment, ...] = ()
     unread: tuple[Unread, ...] = ()
@@ -46,11 +46,11 @@ class Loaded:
 def read_task(task: Task, *, isolated: bool = False, rings: RingBatch | None = None) -> Loaded:
     """Read one file, whatever its kind.
 
-    ``isolated``: this process has limits of its own, so a pickle need not be looked through first.
-    ``rings``: what a ring shares with others of its job.
+    ``isolated``: this process has resource limits, so pickles need not be scanned first. ``rings``:
+    what rings of one job share.
     """
     collecting = gc.isenabled()
-    gc.disable()  # hundreds of thousands of small objects, and no garbage among them
+    gc.disable()  # hundreds of thousands of small objects, none of them garbage
     try:
         fragments = _read(task, isolated, rings)
     except RecursionError:
@@ -85,25 +85,25 @@ def _read(task: Task, isolated: bool, rings: RingBatch | None) -> list[Fragment]
     if kind == formats.LOG:
         return _read_log(task)
     origin = Origin(task.shown, kind, file_names.rank_of_dump(Path(task.path)), task.written_ns)
-    data = sniff.read_all(task.path, task.kind.packing)
+    data = sniff.read_all(task.path, task.kind.compression)
     if kind == formats.PICKLE:
         return _read_pickle(data, origin, load_checked if isolated else load_plain)
     return read_json(data, origin, Path(task.path))
 
 
 def _read_pickle(data: bytes, origin: Origin, load: Callable[[bytes], Any]) -> list[Fragment]:
-    """The dump, or of one that ends in the middle what stands before its entries."""
+    """Read a dump; of a truncated one, what precedes its entries."""
     try:
         document = load(data)
-    except CutPickle as cut:
-        head = head_of_pickle(data)
+    except TruncatedPickle as cut:
+        head = pickle_before_entries(data)
         try:
             rest = without_entries(load(head)) if head is not None else None
         except ValueError:
             raise cut from None
         if rest is None:
             raise
-        return read_document(rest, replace(origin, cut=True))
+        return read_document(rest, replace(origin, truncated=True))
     return read_document(document, origin)
 
 
@@ -112,5 +112,5 @@ def _read_log(task: Task) -> list[Fragment]:
 
     if task.standard:
         return read_job_log(sys.stdin.buffer, path=task.shown)
-    with sniff.open_stream(task.path, task.kind.packing) as stream:
+    with sniff.open_stream(task.path, task.kind.compression) as stream:
         return read_job_log(stream, path=task.shown, file=Path(task.path))

@@ -1,8 +1,8 @@
-"""Many large files, read by processes of their own: faster, and no file can hurt the reader.
+"""Reads many or large files in worker processes: faster, and no file can harm the main process.
 
-A worker loads one file at a time, keeps only its columns and sends those. It has a limit on memory,
-and on time from outside, so that a hostile file costs one warning line. Workers are forked where
-that is safe (one thread only), else started afresh.
+A worker loads one file at a time, keeps only its columns and sends those. Its memory is limited by
+itself and its time by the parent, so a hostile file costs no more than a warning. Workers are
+forked where that is safe (a single thread), else started as new interpreters.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ MAX_WORKERS = 16
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _MEMORY_FLOOR = 2 << 30
 _MEMORY_PER_BYTE = 40
-"""A pickle's values take ten to fifteen times its bytes."""
+"""A pickle's values take ten to fifteen times its size."""
 SECONDS_FLOOR = 20.0
 _SECONDS_PER_MB = 2.0
-_STARVED = 5
-"""So many times its seconds may pass for a worker while other processes have the processors."""
-_LOOKS_UP_S = 0.5
-"""How often it is said that files are still being read."""
+_STARVATION_FACTOR = 5
+"""Wall time may exceed the time limit by this factor while other processes use the CPUs."""
+_PROGRESS_INTERVAL_S = 0.5
+"""How often progress is reported while no result arrives."""
 
 
 @dataclass(slots=True)
@@ -46,18 +46,18 @@ class _Worker:
     process: subprocess.Popen[bytes] | None = None
     task: Task | None = None
     began: float = 0.0
-    """When it was given its task, and when it is to be looked at, by the monotonic clock."""
+    """When its task was assigned, and when to check on it, by the monotonic clock."""
     deadline: float = 0.0
     used_s: float = 0.0
-    """Processor time it had used before."""
+    """CPU time it had used by then."""
     shared: Receiver = field(default_factory=Receiver)
 
 
 def cores() -> int:
-    """Cores this process may use."""
+    """The number of CPUs this process may use."""
     try:
         return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on every system
+    except AttributeError:  # not available on every system
         return os.cpu_count() or 1
 
 
@@ -67,9 +67,9 @@ def read_in_workers(
     *,
     waiting: Callable[[], None] = lambda: None,
 ) -> Iterator[Loaded]:
-    """Read files in parallel; results come as they are ready, one per task.
+    """Read files in parallel; yields one result per task, as they become ready.
 
-    ``waiting`` is called every now and then as long as nothing comes.
+    ``waiting`` is called periodically while no result arrives.
     """
     count = max(1, min(workers or cores(), MAX_WORKERS, len(tasks)))
     queue = deque(sorted(tasks, key=lambda t: -t.size))
@@ -79,12 +79,12 @@ def read_in_workers(
         for _ in range(count):
             try:
                 pool.append(_start(limit, pool))
-            except OSError:  # no process to be had: read here, looking through pickles first
+            except OSError:  # no process can be started: read here, scanning pickles first
                 if not pool:
                     yield from map(read_task, tasks)
                     return
                 break
-            _give(pool[-1], queue)
+            _assign(pool[-1], queue)
         while any(w.task is not None for w in pool):
             arrived = list(_collect(pool, queue, limit))
             yield from arrived
@@ -95,12 +95,12 @@ def read_in_workers(
             _stop(worker)
 
 
-def _give(worker: _Worker, queue: deque[Task]) -> None:
+def _assign(worker: _Worker, queue: deque[Task]) -> None:
     worker.task = queue.popleft() if queue else None
     if worker.task is not None:
         worker.began = time.monotonic()
         worker.deadline = worker.began + _seconds_for(worker.task)
-        worker.used_s = _processor_s(worker.pid)
+        worker.used_s = _cpu_s(worker.pid)
         worker.connection.send_bytes(pickle.dumps(worker.task))
 
 
@@ -109,29 +109,29 @@ def _seconds_for(task: Task) -> float:
 
 
 def _is_too_slow(worker: _Worker, task: Task) -> bool:
-    """Whether a file takes too long to read; if not, the worker's deadline is a later one.
+    """Whether a file takes too long to read; if not, extends the worker's deadline.
 
-    What counts is processor time: on a busy machine little of a second is the worker's.
+    CPU time counts: on a busy machine, a worker gets only a fraction of each second.
     """
     now, seconds = time.monotonic(), _seconds_for(task)
-    left_s = seconds - (_processor_s(worker.pid) - worker.used_s)
-    if now - worker.began >= seconds * _STARVED or left_s < seconds / 10:
+    left_s = seconds - (_cpu_s(worker.pid) - worker.used_s)
+    if now - worker.began >= seconds * _STARVATION_FACTOR or left_s < seconds / 10:
         return True
     worker.deadline = now + left_s
     return False
 
 
-def _processor_s(pid: int) -> float:
-    """Processor time of a process, in seconds; zero where no one tells."""
+def _cpu_s(pid: int) -> float:
+    """CPU time of a process in seconds; zero if unavailable."""
     fields = process_identity.stat_fields(pid)
     return 0.0 if fields is None else (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
 def _collect(pool: list[_Worker], queue: deque[Task], limit: int) -> Iterator[Loaded]:
-    """Whatever has arrived; replaces workers that died or took too long."""
+    """Yield results that have arrived; replace workers that died or took too long."""
     busy = [w for w in pool if w.task is not None]
     patience = max(min(w.deadline for w in busy) - time.monotonic(), 0.0)
-    patience = min(patience, _LOOKS_UP_S)
+    patience = min(patience, _PROGRESS_INTERVAL_S)
     ready = wait([w.output for w in busy], patience)
     for worker in busy:
         task = worker.task
@@ -143,8 +143,8 @@ def _collect(pool: list[_Worker], queue: deque[Task], limit: int) -> Iterator[Lo
             except (EOFError, OSError):
                 problem = "needs more memory than there is; its reader was killed"
             else:
-                _give(worker, queue)  # at once: it reads on while its answer is unpacked here
-                # The worker's own answer: what it read has been through the safe unpickler.
+                _assign(worker, queue)  # first, so that it reads on while we unpack its answer
+                # Safe to unpickle: the worker built this answer itself.
                 packed, unread = pickle.loads(answer)
                 yield Loaded(worker.shared.unpack(packed), unread)
                 continue
@@ -154,7 +154,7 @@ def _collect(pool: list[_Worker], queue: deque[Task], limit: int) -> Iterator[Lo
             _stop(worker)
             others = [w for w in pool if w is not worker]
             pool[pool.index(worker)] = fresh = _start(limit, others)
-            _give(fresh, queue)
+            _assign(fresh, queue)
             yield Loaded(unread=(Unread(task.shown, problem),))
 
 
@@ -165,7 +165,7 @@ def _start(limit: int, others: Sequence[_Worker]) -> _Worker:
 
 
 def _fork(limit: int, others: Sequence[_Worker]) -> _Worker:
-    """Cheap: everything is imported already. Only safe while no other thread holds a lock."""
+    """Cheap, as everything is already imported. Only safe while no other thread holds a lock."""
     from_parent, to_child = os.pipe()
     from_child, to_parent = os.pipe()
     pid = os.fork()
@@ -174,7 +174,7 @@ def _fork(limit: int, others: Sequence[_Worker]) -> _Worker:
         try:
             os.close(to_child)
             os.close(from_child)
-            for other in others:  # else they would not see the parent go
+            for other in others:  # else they would not notice when the parent goes away
                 other.connection.close()
                 other.output.close()
             serve(
@@ -183,7 +183,7 @@ def _fork(limit: int, others: Sequence[_Worker]) -> _Worker:
                 limit,
             )
             status = 0
-        except BaseException:  # whatever happens, a forked child must not return to the caller
+        except BaseException:  # a forked child must never return to the caller
             pass
         os._exit(status)
     os.close(from_parent)
@@ -224,15 +224,15 @@ os._exit(0)
 def serve(
     tasks: Connection[object, object], answers: Connection[object, object], limit: int
 ) -> None:
-    """A worker's life: read a task's file, send what it gave, until the parent hangs up."""
+    """Run a worker: read each task's file and send the result, until the parent hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    with open(os.devnull, "w") as nowhere:  # where C code complains of what a damaged file wants
+    with open(os.devnull, "w") as nowhere:  # C libraries print errors about damaged files
         os.dup2(nowhere.fileno(), 2)
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
         with open("/proc/self/statm") as file:
-            limit += int(file.read().split()[0]) * resource.getpagesize()  # what is mapped already
+            limit += int(file.read().split()[0]) * resource.getpagesize()  # already mapped
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         if hard == resource.RLIM_INFINITY or limit < hard:
             resource.setrlimit(resource.RLIMIT_AS, (limit, hard))

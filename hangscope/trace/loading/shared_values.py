@@ -1,8 +1,8 @@
-"""What the ranks of a job share is sent between processes once.
+"""Sends values that many ranks share between processes only once.
 
-Every rank of a large job lists all ranks, and all run the same program: ten thousand dumps hold
-ten thousand equal lists of ten thousand numbers, and the same call stacks and signatures, which
-would outweigh everything else that a worker has to tell.
+Every rank of a large job lists all ranks, and all run the same program. Ten thousand dumps hold ten
+thousand equal lists of ten thousand numbers, and the same call stacks and signatures, which would
+outweigh everything else that a worker sends.
 """
 
 from __future__ import annotations
@@ -15,35 +15,35 @@ from hangscope.trace.interning import LONG, InternTable
 from hangscope.trace.model import Fragment
 
 _MOST_ITEMS = 1 << 22
-"""Bound on what a sender keeps: members of lists, frames of stacks, one for a signature."""
+"""Limit on what a sender keeps: members of lists, frames of stacks, one per signature."""
 
 
 class Parcel(NamedTuple):
-    """A fragment without what is sent as numbers."""
+    """A fragment without the values that are sent as numbers."""
 
     fragment: Fragment
     rank_lists: list[tuple[int, int]]
-    """(place of a group in the fragment, number of its list)"""
+    """(index of a group in the fragment, number of its list)"""
     signatures: list[int]
     stacks: list[int]
 
 
 class Packed(NamedTuple):
-    """Some fragments, and the values among theirs that were not sent before."""
+    """Fragments, and those of their values that were not sent before."""
 
     parcels: tuple[Parcel, ...]
     fresh: list[Any]
 
 
 class Sender:
-    """The end of a connection that turns shared values into numbers."""
+    """Replaces shared values by numbers."""
 
     def __init__(self) -> None:
         self._sent: InternTable[Any] = InternTable()
         self._items = 0
 
     def pack(self, fragments: Sequence[Fragment]) -> Packed:
-        """What `Receiver.unpack` makes the same fragments of."""
+        """Pack fragments for `Receiver.unpack`."""
         first = len(self._sent.values)
         parcels = tuple(map(self._parcel, fragments))
         return Packed(parcels, self._sent.values[first:])
@@ -67,14 +67,14 @@ class Sender:
         return Parcel(rest, rank_lists, signatures, stacks)
 
     def _numbers(self, values: Sequence[Any]) -> list[int]:
-        """One number per value; empty where they are to stay as they are."""
+        """One number per value; empty if they are sent as they are."""
         if not isinstance(values, tuple):
             return []
         numbers = [number for value in values if (number := self._number(value)) is not None]
         return numbers if len(numbers) == len(values) else []
 
     def _number(self, value: Any) -> int | None:
-        """The number of a value; None for a new one where the bound is reached."""
+        """The number of a value; None for a new value once the limit is reached."""
         number = self._sent.find(value)
         if number is None:
             self._items += len(value) if isinstance(value, tuple) else 1
@@ -83,7 +83,7 @@ class Sender:
 
 
 class Receiver:
-    """The other end."""
+    """Restores shared values from their numbers."""
 
     def __init__(self) -> None:
         self._values: list[Any] = []

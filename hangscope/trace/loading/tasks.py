@@ -1,4 +1,4 @@
-"""The files that are to be read, below the paths that were given and inside of archives."""
+"""Lists the files to read, below the given paths and inside archives."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from pathlib import Path
 from hangscope.trace import formats
 from hangscope.trace.files import file_names, sniff
 from hangscope.trace.loading.one_file import Task
-from hangscope.trace.loading.search import Strangers, files_below, reason
+from hangscope.trace.loading.search import UnrelatedFiles, files_below, os_error_text
 from hangscope.trace.model import Unread
 
 
-class HopelessSearch(Exception):  # noqa: N818
-    """A directory holds so many other files that it can be no run's; the text says what to give."""
+class NotARun(Exception):  # noqa: N818
+    """A directory holds so many other files that it cannot be a run; the text says what to give."""
 
 
 def tasks_of(paths: Sequence[str | Path], unread: list[Unread], folders: ExitStack) -> list[Task]:
-    """One task for each file that is to be read.
+    """One task for each file to read.
 
     Parameters
     ----------
     paths:
         Files, directories and archives; ``"-"`` is standard input.
     unread:
-        What cannot be used comes in here.
+        Receives what cannot be used.
     folders:
-        Keeps the folders that archives are unpacked into, until it is closed.
+        Keeps the folders of unpacked archives until it is closed.
 
     Raises
     ------
-    HopelessSearch
-        Where a directory is no run's.
+    NotARun
+        If a directory is not a run's.
     """
     tasks: list[Task] = []
     seen: set[tuple[int, int]] = set()
@@ -43,24 +43,24 @@ def tasks_of(paths: Sequence[str | Path], unread: list[Unread], folders: ExitSta
         if str(path) == "-":
             tasks.append(Task("-", "standard input", sniff.Kind(formats.LOG), standard=True))
             continue
-        strangers = Strangers(str(path))
+        strangers = UnrelatedFiles(str(path))
         for file, explicit in files_below(str(Path(path)), unread):
             task = _task(file, explicit, seen, unread)
             if task is not None and task.kind.name in sniff.ARCHIVES:
-                tasks.extend(_of_archive(task, unread, folders))
+                tasks.extend(_archive_tasks(task, unread, folders))
             elif task is not None:
                 tasks.append(task)
             if strangers.is_hopeless(task):
-                raise HopelessSearch(strangers.advice(tasks))
+                raise NotARun(strangers.advice(tasks))
     return tasks
 
 
-def _of_archive(archive: Task, unread: list[Unread], folders: ExitStack) -> Iterator[Task]:
-    """What an archive holds, as if it had been unpacked by hand."""
-    from hangscope.trace.loading.archives import members
+def _archive_tasks(archive: Task, unread: list[Unread], folders: ExitStack) -> Iterator[Task]:
+    """The files of an archive, as if it had been unpacked by hand."""
+    from hangscope.trace.loading.archives import extract_members
 
     folder = folders.enter_context(tempfile.TemporaryDirectory(prefix="hangscope-"))
-    for member in members(archive.path, archive.kind, folder, unread):
+    for member in extract_members(archive.path, archive.kind, folder, unread):
         task = _task(member.path, False, set(), unread, shown=member.shown)
         if task is not None:
             yield task
@@ -73,7 +73,7 @@ def _task(
     unread: list[Unread],
     shown: str = "",
 ) -> Task | None:
-    shown = shown or file_names.shown(path)
+    shown = shown or file_names.printable_path(path)
     try:
         info = os.stat(path)
         if not stat.S_ISREG(info.st_mode):
@@ -86,14 +86,14 @@ def _task(
         seen.add((info.st_dev, info.st_ino))
         kind = sniff.sniff_file(path)
     except OSError as error:
-        unread.append(Unread(shown, reason(error)))
+        unread.append(Unread(shown, os_error_text(error)))
         return None
     if kind.name == sniff.EMPTY and not explicit and path.endswith((".log", ".out", ".err")):
         return None
-    if kind.name in sniff.ARCHIVES and not explicit:  # of checkpoints and data sets, as a rule
+    if kind.name in sniff.ARCHIVES and not explicit:  # usually checkpoints or data sets
         what = f"a {kind.name} archive; name it on the command line, or unpack it first"
         unread.append(Unread(shown, what))
-        seen.discard((info.st_dev, info.st_ino))  # it may be named as well
+        seen.discard((info.st_dev, info.st_ino))  # the user may also name it explicitly
         return None
     if kind.name in (sniff.EMPTY, sniff.UNKNOWN):
         unread.append(Unread(shown, kind.why))
