@@ -1,1 +1,1 @@
-"""From the graph to the ranks at fault."""
+"""From the wait-for graph to the ranks at fault."""

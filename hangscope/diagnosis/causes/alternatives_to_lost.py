@@ -1,6 +1,6 @@
-"""Ranks on record that explain the waiting as well as a lost rank does, or better (rule 8).
+"""Recorded ranks that explain the waiting as well as a lost rank does, or better (rule 8).
 
-Each of these functions looks at one kind of suspicion and gives None where nobody is under it.
+Each function checks one kind of suspicion and returns None if no rank is under it.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ _MOST_COMPARED = 64
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Ranks of which nothing is left, and the places at which others wait for them."""
+    """Ranks that left nothing, and the places where others wait for them."""
 
     ranks: tuple[int, ...]
     places: tuple[int, ...]
     began_ns: int
-    """When anybody began to wait for them; 0 where that is not known."""
+    """When the first rank began to wait for them; 0 if unknown."""
 
 
 def _instead(lost: Lost, verdict: Verdict, suspects: tuple[int, ...]) -> Cause | None:
-    """The suspects alone, if they are no more than the lost: those are victims then."""
+    """Accuse the suspects alone if they are no more than the lost ranks, which are victims then."""
     if not 0 < len(suspects) <= len(lost.ranks):
         return None
     victims = frozenset(lost.ranks)
@@ -47,15 +47,15 @@ def _instead(lost: Lost, verdict: Verdict, suspects: tuple[int, ...]) -> Cause |
 
 
 def _either(lost: Lost, verdict: Verdict, suspects: set[int], words: Words) -> Cause:
-    """Suspects and lost ranks: nothing decides between them."""
+    """Accuse suspects and lost ranks: nothing decides between them."""
     both = tuple(sorted({*suspects, *lost.ranks}))
     return Cause(verdict, both, lost.places, Confidence.AMBIGUOUS, lost.began_ns, words=words)
 
 
 def idle_beside(context: Context, lost: Lost) -> Cause | None:
-    """Ranks in a group with a lost one that wait for nobody although the job stands still.
+    """Ranks sharing a group with a lost one that wait for nobody although the job stands still.
 
-    Were the lost rank the cause, they would be waiting for it.
+    If the lost rank were the cause, they would be waiting for it.
     """
     idle = sorted(
         r
@@ -69,8 +69,8 @@ def idle_beside(context: Context, lost: Lost) -> Cause | None:
 
 
 def left_beside(context: Context, lost: Lost) -> Cause | None:
-    """Ranks that ended well after they had done less in a group with a lost one than their
-    counterparts in its siblings did."""
+    """Ranks that ended cleanly after doing less in a group with a lost rank than their counterparts
+    in its siblings did."""
     gone = set(lost.ranks)
     shared = [i for i, g in enumerate(context.trace.groups) if not gone.isdisjoint(g.ranks)]
     left = sorted(
@@ -82,9 +82,9 @@ def left_beside(context: Context, lost: Lost) -> Cause | None:
 
 
 def standing_elsewhere(context: Context, lost: Lost) -> Cause | None:
-    """Ranks in a group with a lost one that stood in their own code for as long as others waited.
+    """Ranks sharing a group with a lost one that were in their own code while others waited.
 
-    A victim of the lost rank would wait as well, and its own dump shows that it does not.
+    A victim of the lost rank would wait as well, and their dumps show that they do not.
     """
     standing = [r for r in sorted(_neighbours(context, lost)) if _stood(context, r, lost.began_ns)]
     if not 0 < len(standing) <= len(lost.ranks):
@@ -100,7 +100,8 @@ def standing_elsewhere(context: Context, lost: Lost) -> Cause | None:
 
 
 def _stood(context: Context, rank: int, began_ns: int) -> bool:
-    """Whether the rank stood in its own code from when others began to wait, for the timeout."""
+    """Whether the rank was in its own code since before the others' wait, for at least the
+    timeout."""
     process, row = context.processes[rank], context.last_row(rank)
     if context.waits.places_of.get(rank) or process.end not in (End.TORN_DOWN, End.UNKNOWN):
         return False
@@ -114,7 +115,7 @@ def _stood(context: Context, rank: int, began_ns: int) -> bool:
 
 
 def another_partner(context: Context, lost: Lost) -> Cause | None:
-    """Ranks whose line names a lost one as its partner and had always named one other rank."""
+    """Ranks whose line names a lost rank as its peer but had always named one other rank before."""
     strange = [h for h in _halves_for(context, lost) if left_partner(context, h) != NONE]
     suspects = {half.rank for half in strange}
     if not 0 < len(suspects) <= len(lost.ranks):
@@ -131,7 +132,7 @@ def another_partner(context: Context, lost: Lost) -> Cause | None:
 
 
 def another_size(context: Context, lost: Lost) -> Cause | None:
-    """Ranks that exchange another size with a lost one than ever before."""
+    """Ranks that exchange a different size with a lost rank than ever before."""
     unusual = [h for h in _halves_for(context, lost) if left_size(context, h) is not None]
     suspects = {half.rank for half in unusual}
     if not 0 < len(suspects) <= len(lost.ranks):
@@ -157,14 +158,14 @@ def _verb(half: Half) -> str:
 
 
 def left_their_pattern(context: Context, lost: Lost) -> Cause | None:
-    """The one rank that waits for a lost one where its siblings did something else."""
+    """The one rank that waits for a lost rank where its siblings did something else."""
     limit_ns = int(context.trace.timeout_s * SECOND_NS)
     latest_ns = lost.began_ns + limit_ns if lost.began_ns else 1 << 62
     odd = left_pattern(context, set(lost.ranks), latest_ns)
     if len(odd) != 1:
         return None
     (left,) = odd
-    either = left.aspect == "numel"  # sizes may differ from replica to replica
+    either = left.aspect == "numel"  # sizes may differ between replicas
     return Cause(
         verdict_of(left.aspect),
         tuple(sorted([left.rank, *lost.ranks])) if either else (left.rank,),
@@ -192,9 +193,9 @@ def _words_of_left(context: Context, left: Left, lost: Lost) -> Words:
 
 
 def another_way(context: Context, lost: Lost) -> Cause | None:
-    """The one rank that came by another way than ever before to where it waits for a lost one.
+    """The one rank that reached its wait for a lost rank in a different way than ever before.
 
-    Who left its way holds others up by itself, and so does a rank that is gone.
+    A rank that deviated holds others up by itself, but so does the lost one.
     """
     rank = _astray(context, lost) if len(lost.ranks) == 1 else None
     if rank is None:
@@ -213,7 +214,8 @@ def another_way(context: Context, lost: Lost) -> Cause | None:
 
 
 def another_order(context: Context, lost: Lost) -> Cause | None:
-    """The one rank that came to two collectives in another order than all others on record."""
+    """The one rank that reached two collectives in a different order than all other recorded
+    ranks."""
     waiting = sorted(context.waits.reachers(lost.ranks, lost.places) & context.bounds.keys())
     if len(waiting) > _MOST_COMPARED or len(lost.ranks) > 1:
         return None
@@ -233,11 +235,11 @@ def another_order(context: Context, lost: Lost) -> Cause | None:
 
 
 def _astray(context: Context, lost: Lost) -> int | None:
-    """The only one of those who wait, in the end, for a lost rank that came to where it waits by
-    another way than ever before, where somebody else came as always.
+    """The only rank whose wait leads to a lost one and that reached it in a different way than ever
+    before, while at least one other rank arrived as usual.
 
-    Where all came there as always, it may have left the way since it was together with the lost
-    rank, or have left out what ends a step with it.
+    If all arrived as usual, look for a rank that deviated since it was last in step with the lost
+    one, or that left out the collective that ends a step with it.
     """
     gone = list(lost.ranks)
     waiting = sorted(context.waits.reachers(gone, lost.places) & context.bounds.keys())
@@ -260,16 +262,16 @@ def _astray(context: Context, lost: Lost) -> int | None:
 
 
 def _neighbours(context: Context, lost: Lost) -> set[int]:
-    """Ranks that left a record and share a group with a lost one."""
+    """Ranks with records that share a group with a lost one."""
     gone = set(lost.ranks)
     beside = {r for g in context.trace.groups if gone & set(g.ranks) for r in g.ranks}
     return beside & recorded_ranks(context.trace)
 
 
 def _lags(context: Context, rank: int) -> bool:
-    """Whether the rank is less far in one of its groups than others are in groups of that kind.
+    """Whether the rank is behind others in one of its groups or in a group of that kind.
 
-    One that is as far as anybody has no part of its own left to do.
+    A rank that is as far as any other owes nothing.
     """
     front, groups = context.front, context.trace.groups
     for pair in context.pairs_of_rank.get(rank, ()):

@@ -1,4 +1,4 @@
-"""The case against ranks that are waited for, with all that speaks for them."""
+"""The case against ranks that others wait for, with everything in their favour."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace.model import NONE, State
 
 _MOST_UNKNOWN = 2
-"""Ranks of which nothing is on record that are still accused though fewer wait for them."""
+"""Ranks without records are accused even if fewer ranks wait for them, up to this number."""
 WHO_SETS_THE_KEY = "who is to set the key that is waited for in the store"
 
 
 def case_against(
     context: Context, verdict: Verdict, ranks: tuple[int, ...], places: tuple[int, ...]
 ) -> Cause:
-    """What follows from others waiting for these ranks at these places.
+    """The cause that follows from others waiting for these ranks at these places.
 
-    The verdict is what each of the ranks would get by itself; the cause may come to another, and
+    ``verdict`` is what each of the ranks would get on its own; the cause may get another one and
     may accuse nobody.
     """
     cause = Cause(verdict, ranks, places, began_ns=began(context, places))
@@ -48,10 +48,10 @@ def case_against(
 
 
 def gave_up(context: Context, rank: int) -> bool:
-    """Whether a rank ended because others did not come.
+    """Whether a rank ended because others did not arrive.
 
-    Where it ended without a word and had finished the last that it issued, its stack is only that
-    of its newest call.
+    If it ended without a message and had finished its last operation, its stack is merely that of
+    its newest call.
     """
     process = context.processes[rank]
     _, high = context.bounds.get(rank, (0, 0))
@@ -63,7 +63,7 @@ def gave_up(context: Context, rank: int) -> bool:
 
 
 def keys_waited_for(context: Context, ranks: list[int]) -> list[str]:
-    """What some of these ranks wait for in the store, in words."""
+    """The store keys that some of these ranks wait for, in words."""
     said = []
     for rank in ranks[:4]:
         if given_up := key_given_up(context.processes.get(rank)):
@@ -76,7 +76,7 @@ def keys_waited_for(context: Context, ranks: list[int]) -> list[str]:
 
 
 def _doubt_who_sets_the_key(context: Context, cause: Cause, here: list[Place]) -> Cause:
-    """Somebody else may have forgotten to set a key, one of those who wait for it perhaps."""
+    """Another rank may have forgotten to set the key, perhaps one of those that wait for it."""
     ranks = cause.culprits
     if all(place.phase.startswith(PREFIX) for place in here):
         sure = _one_or_several(ranks)
@@ -91,7 +91,7 @@ def _doubt_who_sets_the_key(context: Context, cause: Cause, here: list[Place]) -
 
 
 def _against_crashed(context: Context, cause: Cause, here: list[Place]) -> Cause:
-    """The case against ranks that crashed: they may have failed of others, or with others."""
+    """The case against ranks that crashed: others may have caused their failure, or share it."""
     ranks = cause.culprits
     processes = [context.processes[rank] for rank in ranks]
     if all(is_unseen(context.trace.ranks[rank]) for rank in ranks):
@@ -128,14 +128,14 @@ def _against_crashed(context: Context, cause: Cause, here: list[Place]) -> Cause
 
 
 def _acquitted(cause: Cause, unknown: str) -> Cause:
-    """The accused are victims of something that is not known; how sure that is stays as it was."""
+    """The accused are victims of something unknown; the confidence stays as it is."""
     victims = frozenset(cause.culprits)
     nobody = replace(cause, verdict=Verdict.INCONCLUSIVE, culprits=(), victims=victims)
     return nobody.with_unknown(unknown)
 
 
 def _could_not_connect(context: Context, cause: Cause, here: list[Place]) -> Cause:
-    """Who cannot reach the others while they get to know each other does not tell who is wrong."""
+    """A failed connection during rendezvous does not show which side is wrong."""
     ranks = cause.culprits
     words = Words(
         f"{rank_s(ranks).capitalize()} could not connect to the other ranks in {here[0].phase}: "
@@ -151,10 +151,11 @@ def _could_not_connect(context: Context, cause: Cause, here: list[Place]) -> Cau
 
 
 def _exchanging_alone_with(context: Context, ranks: tuple[int, ...], here: list[Place]) -> set[int]:
-    """Who waits for ranks that aborted unrecorded in a collective of two: either may be wrong.
+    """Ranks that wait for ranks which aborted unrecorded in a collective of two: either may be
+    wrong.
 
-    So may the one rank that sent them something else than ever before. Of more members those that
-    agree with each other are right.
+    The same goes for the only rank that sent them something it never sent before. In a larger
+    group, members that agree with each other are right.
     """
     aborted = all(context.processes[rank].aborted for rank in ranks)
     if not aborted or not context.unrecorded.issuperset(ranks):
@@ -173,14 +174,14 @@ def _doubt_receives_from_any_source(cause: Cause, here: list[Place]) -> Cause:
 
 
 def _only_aborted(context: Context, ranks: tuple[int, ...]) -> bool:
-    """Whether nothing is known of these ends but that the processes aborted themselves."""
+    """Whether nothing is known about these ends except that the processes aborted themselves."""
     processes = [context.processes[rank] for rank in ranks]
     own = own_errors(context.trace.claims)
     return all(h.secondary and h.aborted for h in processes) and not own.keys() & {*ranks}
 
 
 def _against_who_is_alone(context: Context, cause: Cause) -> Cause:
-    """Who waits alone for ranks that agree with each other may be the one that is wrong."""
+    """A rank that waits alone for ranks which agree with each other may itself be wrong."""
     ranks, places, verdict = cause.culprits, cause.places, cause.verdict
     waits = context.waits.places
     odd: tuple[int, ...] = ()
@@ -209,5 +210,5 @@ def _against_who_is_alone(context: Context, cause: Cause) -> Cause:
 
 
 def _one_or_several(ranks: tuple[int, ...]) -> Confidence:
-    """How sure it is that these are to blame where nothing is known but that one of them is."""
+    """The confidence that these are to blame if all that is known is that one of them is."""
     return Confidence.LIKELY if len(ranks) == 1 else Confidence.AMBIGUOUS

@@ -1,4 +1,4 @@
-"""Who does something may come yet: slow and stuck look alike on a running job for a while."""
+"""Ranks that are doing something may yet arrive: for a while, slow and stuck look alike."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OF_THE_ABSENT = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED)
 
 
 def doubt_at_work(context: Context, causes: list[Cause]) -> list[Cause]:
-    """Doubt that those are stuck whom the others wait for while they are seen to go on."""
+    """Doubt that ranks are stuck that others wait for while they are seen to make progress."""
     if not context.trace.live:
         return causes
     return [_doubt_at_work(context, cause) for cause in causes]
@@ -32,12 +32,12 @@ def _doubt_at_work(context: Context, cause: Cause) -> Cause:
 
 
 def _goes_on(context: Context, rank: int) -> bool:
-    """Whether a process was seen to run, and not only to ask again and again for what it awaits."""
+    """Whether the process was seen to run, not just to poll for what it waits for."""
     process, facts = context.processes.get(rank), context.trace.ranks.get(rank)
     if process is None or facts is None or process.end is not End.ALIVE:
         return False
     if process.wait is not None and process.wait.kind == RUNNABLE:
-        return True  # whenever it gets a processor
+        return True  # it runs whenever it gets a CPU
     if process.cannot_run:
         return False
     if process.state == "busy":

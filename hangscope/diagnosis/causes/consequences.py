@@ -1,4 +1,4 @@
-"""Which causes are consequences of others, and which of the rest came first."""
+"""Drops causes that are consequences of others, and puts the first of the rest first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hangscope.diagnosis.processes.process_state import End, is_unseen
 from hangscope.trace.model import Flag
 
 _UNSEEN_NS = 2 * SECOND_NS
-"""How long after its last sign of life a rank may have lived on whose end nobody saw."""
+"""How long an unobserved end may have come after the rank's last sign of life."""
 _OF_WAITING = frozenset(
     {
         Verdict.MISSING_RANK,
@@ -22,13 +22,13 @@ _OF_WAITING = frozenset(
         Verdict.INCONCLUSIVE,
     }
 )
-"""What the failure of a rank that others wait for may look like."""
+"""Verdicts that the failure of an awaited rank may look like."""
 
 
 def without_consequences(context: Context, causes: list[Cause]) -> list[Cause]:
-    """The causes that are no consequences of others, the first one first.
+    """The causes that are not consequences of others, the first one first.
 
-    The victims of what is dropped become victims of what it follows from.
+    Victims of a dropped cause become victims of the cause it follows from.
     """
     kept = _without_waits_for_the_dead(context, causes)
     kept = _excuse_lost(context, kept)
@@ -47,9 +47,9 @@ def without_consequences(context: Context, causes: list[Cause]) -> list[Cause]:
 
 
 def _without_waits_for_the_dead(context: Context, causes: list[Cause]) -> list[Cause]:
-    """The causes without the waiting that began when a rank had failed, and without echoes of that.
+    """Drop waits that began after a rank had failed, and echoes of that failure.
 
-    What had lasted for a timeout before the failure is a cause of its own.
+    A wait that had lasted for a timeout before the failure is a cause of its own.
     """
     died_ns = {
         r: h.end_ns
@@ -78,14 +78,16 @@ def _without_waits_for_the_dead(context: Context, causes: list[Cause]) -> list[C
 
 
 def _is_of_waiting(cause: Cause) -> bool:
-    """Whether it says no more than who waits where: who waits alone may only have come first."""
+    """Whether it merely says who waits where: a rank that waits alone may just have arrived
+    first."""
     return cause.odd_one or cause.verdict in _OF_WAITING
 
 
 def _without_what_mismatches_explain(context: Context, causes: list[Cause]) -> list[Cause]:
-    """The causes without those that share ranks with a mismatch, and follow from it."""
+    """Drop causes that share ranks with a mismatch and follow from it."""
     concerning: dict[int, set[int]] = defaultdict(set)  # rank -> mismatches, by index
-    held_up: dict[int, set[int]] = defaultdict(set)  # what follows from a mismatch concerns whom
+    # Ranks affected by what follows from a mismatch.
+    held_up: dict[int, set[int]] = defaultdict(set)
     for index, cause in enumerate(causes):
         for rank in cause.involved if _is_mismatch(cause) else ():
             concerning[rank].add(index)
@@ -106,14 +108,14 @@ def _without_what_mismatches_explain(context: Context, causes: list[Cause]) -> l
 
 
 def _may_follow(context: Context, cause: Cause, mismatch: Cause) -> bool:
-    """Whether a cause that concerns ranks of a mismatch may be a consequence of it."""
+    """Whether a cause that involves ranks of a mismatch may be its consequence."""
     if _is_over(mismatch) and not _hangs_behind(context, cause, mismatch):
         return False
     return not _own_crash_before(context, cause, mismatch)
 
 
 def _is_mismatch(cause: Cause) -> bool:
-    """Whether it says that what ranks issued cannot go together."""
+    """Whether it says that issued operations are incompatible."""
     return cause.mismatch is not None or bool(cause.conflict)
 
 
@@ -123,10 +125,10 @@ def _is_over(cause: Cause) -> bool:
 
 
 def _hangs_behind(context: Context, cause: Cause, parted: Cause) -> bool:
-    """Whether nobody finishes what comes right behind batches that differ.
+    """Whether nobody finishes the operation right after batches that differ.
 
-    Whose batch holds less meets the others' rest with its next operation, and torch may note the
-    end of a batch before NCCL has launched it.
+    The rank with fewer operations in its batch meets the others' remaining ones with its next
+    operation, and torch may note the end of a batch before NCCL has launched it.
     """
     found = parted.mismatch
     if found is None or found.inside < 0 or cause.culprits:
@@ -138,10 +140,10 @@ def _hangs_behind(context: Context, cause: Cause, parted: Cause) -> bool:
 
 
 def _excuse_lost(context: Context, causes: list[Cause]) -> list[Cause]:
-    """The causes without ranks of which nothing is left, where something on record is wrong.
+    """Drop accusations of lost ranks if the records show another fault.
 
-    What is on record is enough to hang a job, and a lost rank that shares a group with those whom
-    it holds up may be one of them; not where it had been waited for long before that began.
+    What is recorded suffices to hang the job, and a lost rank that shares a group with its victims
+    may be one of them, unless others had waited for it long before that.
     """
     limit_ns = int(context.trace.timeout_s * SECOND_NS)
     kept = dict(enumerate(causes))
@@ -167,16 +169,16 @@ def _excuse_lost(context: Context, causes: list[Cause]) -> list[Cause]:
 
 
 def _unrecorded(context: Context, cause: Cause) -> bool:
-    """Whether a cause names nobody but ranks that are seen to live and left no record."""
+    """Whether a cause names only ranks that are alive and left no record."""
     names = cause.verdict in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED) and cause.culprits
     return bool(names) and context.unrecorded.issuperset(cause.culprits)
 
 
 def _only_logged(context: Context, cause: Cause) -> bool:
-    """Whether a log alone says that everybody is in and nobody out.
+    """Whether only a log says that all members have arrived and none leaves.
 
-    A log tells one overdue operation per rank and not what it is queued behind: whoever is named
-    by anything else comes first.
+    A log gives one overdue operation per rank but not what it is queued behind: any other
+    accusation comes first.
     """
     if cause.verdict is not Verdict.STUCK_COLLECTIVE or cause.culprits:
         return False
@@ -192,7 +194,7 @@ def _own_crash_before(context: Context, cause: Cause, mismatch: Cause) -> bool:
     for rank in cause.culprits:
         process = context.processes.get(rank)
         if process is not None:
-            # Of an end that nobody saw only the last sign of life before it is known.
+            # For an unobserved end, only the last sign of life before it is known.
             unseen = is_unseen(context.trace.ranks[rank])
             ends.append(process.end_ns + (_UNSEEN_NS if unseen and process.end_ns else 0))
     return bool(ends) and all(e and mismatch.began_ns and e < mismatch.began_ns for e in ends)

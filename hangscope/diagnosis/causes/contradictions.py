@@ -1,4 +1,4 @@
-"""Evidence that speaks against an answer lowers its confidence, wherever it came from."""
+"""Evidence against an answer lowers its confidence, wherever it came from."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hangscope.trace.signals import SIGABRT, SIGKILL
 
 
 def doubt_ends(context: Context, causes: list[Cause]) -> list[Cause]:
-    """Ends that may be the answer to another one.
+    """Doubt ends that may be reactions to another end.
 
-    A watchdog aborts its process as well: an abort without a word is no certain crash. Of several
-    that were stopped at one moment the launcher may have stopped all but the first. And who alone
-    ended when it was told to stop may have been told with all others, if these were only killed or
-    may have a handler, or before all others, by somebody who is slow.
+    A watchdog aborts its process too, so an abort without a message is not certainly a crash. If
+    several ranks were stopped at one moment, the launcher may have stopped all but the first. A
+    rank that ended alone when told to stop may have been told together with all others (if these
+    were only killed, or may have a handler), or before all others by someone working rank by rank.
     """
     not_killed = _not_killed(context)
     alone = told_alone(context.processes, context.trace)
@@ -40,7 +40,7 @@ def doubt_ends(context: Context, causes: list[Cause]) -> list[Cause]:
 def _why_an_answer(
     context: Context, cause: Cause, not_killed: set[int], alone: int | None, lost: bool
 ) -> Iterator[str]:
-    """Why the ends of the accused may be answers to other ends."""
+    """Why the ends of the accused may be reactions to other ends."""
     facts = [context.trace.ranks[r] for r in cause.culprits if r in context.trace.ranks]
     if any(map(_aborted_silently, facts)):
         yield "nothing says why it aborted: a watchdog that gives up aborts, too"
@@ -56,7 +56,7 @@ def _why_an_answer(
 
 
 def _not_killed(context: Context) -> set[int]:
-    """Ranks that SIGKILL did not end, or not before a failure of their own."""
+    """Ranks that SIGKILL did not end, or only after a failure of their own."""
     return {
         rank
         for rank, facts in context.trace.ranks.items()
@@ -70,9 +70,9 @@ def _aborted_silently(facts: RankFacts) -> bool:
 
 
 def doubt_contradicted(context: Context, causes: list[Cause]) -> list[Cause]:
-    """A log says of a rank that no answer names that it failed of its own, and not when.
+    """Doubt answers if a log says that another rank failed on its own but not when.
 
-    It may have come before all that is on record, or be of another run of the job.
+    That failure may precede everything recorded, or belong to another run of the job.
     """
     named = {r for cause in causes for r in cause.culprits}
     failed = [
@@ -91,7 +91,8 @@ def doubt_contradicted(context: Context, causes: list[Cause]) -> list[Cause]:
 
 
 def doubt_own_report(context: Context, causes: list[Cause]) -> list[Cause]:
-    """Of a log alone: HangScope's own reports in it, which rest on more, are about other ranks."""
+    """For a log alone: doubt answers if HangScope's own reports in it, which rest on more, name
+    other ranks."""
     said = [c.text for c in context.trace.claims if c.kind == OWN_REPORT]
     if not said or not context.trace.only_logs:
         return causes
@@ -105,6 +106,6 @@ def doubt_own_report(context: Context, causes: list[Cause]) -> list[Cause]:
 
 
 def _undated(facts: RankFacts) -> bool:
-    """Whether an exception is told, and no source says when it was raised."""
+    """Whether an exception was reported without the time at which it was raised."""
     dated = facts.exit is not None and facts.exit.at_ns
     return facts.exception is not None and not facts.exception.at_ns and not dated

@@ -1,4 +1,4 @@
-"""Failures that no place of the wait-for graph tells of, as causes."""
+"""Turns failures that the wait-for graph does not show into causes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hangscope.diagnosis.processes.process_state import End, ProcessState, is_un
 
 
 def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
-    """Failures of a rank's own that no graph cause speaks of: everyone else was torn down."""
+    """Primary failures not covered by a graph cause: all other ranks were torn down."""
     waits = context.waits
     crashed = [r for r, h in context.processes.items() if h.end is End.CRASHED]
     waits_on = {
@@ -36,10 +36,10 @@ def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
     accused = {h.rank for h in rest}
     shared = {r for c in context.trace.claims if c.kind == "shared_device" for r in c.accused}
     ambiguous = not shared.isdisjoint(accused)
-    if ambiguous:  # either rank's choice of its device is the wrong one
+    if ambiguous:  # the device chosen by either rank is the wrong one
         accused |= shared & context.processes.keys()
     bare = len(rest) > 1 and all(h.end_text.startswith("exit status") for h in rest)
-    ambiguous |= bare or not alike(rest)  # nothing tells a first failure from its echo
+    ambiguous |= bare or not alike(rest)  # nothing distinguishes the first failure from its echo
     cause = Cause(
         Verdict.RANK_CRASHED,
         tuple(sorted(accused)),
@@ -56,7 +56,7 @@ def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
 
 
 def _doubts(context: Context, rest: list[ProcessState]) -> Iterator[str]:
-    """What is not known of how these ended."""
+    """What is unknown about how these ended."""
     if all(is_unseen(context.trace.ranks[h.rank]) for h in rest):
         yield "nobody saw how the accused ended"
     alone = aborted_alone(context.trace) if context.trace.only_logs else None
@@ -67,20 +67,20 @@ def _doubts(context: Context, rest: list[ProcessState]) -> Iterator[str]:
 
 
 def _left_its_groups(context: Context, cause: Cause) -> bool:
-    """Whether the accused had destroyed their groups: that breaks the connections of all others."""
+    """Whether the accused had destroyed their groups, which breaks everybody's connections."""
     ranks = context.trace.ranks
     left = all(r in ranks and ranks[r].finalized for r in cause.culprits)
     return bool(cause.culprits) and cause.verdict is Verdict.MISSING_RANK and left
 
 
 def _ended_without_a_word(context: Context, rank: int) -> bool:
-    """Whether a log tells a rank's status only, and that others had waited until a timeout."""
+    """Whether a log gives only the rank's status while others had waited until a timeout."""
     trace = context.trace
     waited = any(c.kind == "timeout" and c.reporter not in (None, rank) for c in trace.claims)
     return waited and told_by_status(trace, rank)
 
 
 def _only_a_status(context: Context, rank: int) -> bool:
-    """Whether nothing tells of what a rank failed."""
+    """Whether nothing shows why a rank failed."""
     exit_ = context.trace.ranks[rank].exit
     return rank in context.unrecorded and exit_ is not None and exit_.kind == "code"

@@ -1,4 +1,4 @@
-"""Who has to be taken out of a circle of waiting for it to fall apart."""
+"""Which ranks break a cycle of waiting when they are removed from it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 
 _Edges = Mapping[int, list[int]]
-"""Per node those to which an edge leads."""
+"""Per node the nodes its edges lead to."""
 
 
 def places_at(context: Context, indexes: Iterable[int]) -> list[Place]:
-    """The places of these indexes, in their order."""
+    """The places at these indices, in order."""
     return [context.waits.places[i] for i in sorted(indexes)]
 
 
 def few_together(places: list[Place], ranks: set[int]) -> tuple[int, ...]:
-    """The fewest who wait at one place and without whom, taken together, the circle falls apart.
+    """The smallest set of ranks at one place whose removal breaks the cycle.
 
-    They have all done the same that nobody else did. Nobody, where two places are equally few.
+    They have all done the same, which nobody else did. Empty if two places are equally small.
     """
     circle = _Circle(places, ranks)
     waiting = {tuple(r for r in p.waiters if r in ranks) for p in places}
@@ -32,15 +32,15 @@ def few_together(places: list[Place], ranks: set[int]) -> tuple[int, ...]:
 
 
 def breakers_of(places: list[Place], ranks: set[int]) -> list[int]:
-    """The ranks without any one of whom the circle falls apart."""
+    """The ranks each of which breaks the cycle when removed."""
     return sorted(_Circle(places, ranks).breakers)
 
 
 class _Circle:
-    """Ranks and the places at which they wait for each other, as one graph.
+    """Ranks and the places where they wait for each other, as one graph.
 
-    Its nodes are ranks and, as ``-1 - index``, places: a rank leads to the places at which it
-    waits, and those to the ranks that they wait for.
+    Its nodes are ranks and, as ``-1 - index``, places: a rank leads to the places where it waits,
+    and a place to the ranks it waits for.
     """
 
     def __init__(self, places: list[Place], ranks: set[int]) -> None:
@@ -57,17 +57,18 @@ class _Circle:
         self._one = self._cycle(())
 
     def breaks(self, without: Collection[int]) -> bool:
-        """Whether it falls apart once these are taken out."""
+        """Whether removing these breaks the cycle."""
         if len(without) == 1:
             return not self.breakers.isdisjoint(without)
         return not self._one or not (self._one.isdisjoint(without) or self._cycle(without))
 
     @cached_property
     def breakers(self) -> set[int]:
-        """Who is on every cycle.
+        """Ranks on every cycle.
 
-        Whoever is not on some cycle is none. Once one is known, all cycles go from it to itself,
-        and without it there are none: the others are those whom no such way can pass by.
+        A rank that is missing from one cycle is none. Once one such rank is found, all cycles lead
+        from it back to itself and none remain without it; the others are the nodes that no such
+        path can bypass.
         """
         if not self._one:
             return set(self._ranks)
@@ -81,9 +82,9 @@ class _Circle:
         return set()
 
     def _cycle(self, without: Collection[int]) -> set[int]:
-        """The nodes of one cycle that goes through none of these; empty where there is none."""
+        """The nodes of one cycle that avoids all of these; empty if there is none."""
         left = self._after.keys() - set(without)
-        # Without all that waits for nobody; what is left goes in circles.
+        # Drop nodes that wait for nothing; only cycles remain.
         left.difference_update(_in_order(left, self._before, self._after))
         if not left:
             return set()
@@ -94,11 +95,12 @@ class _Circle:
         return {other for other, step in steps.items() if step >= steps[node]}
 
     def _on_every_way_around(self, rank: int) -> list[int]:
-        """The ranks that every way from a rank back to itself goes through; it is on all cycles."""
+        """The ranks on every path from a rank, which is on all cycles, back to itself."""
         way = _reached(rank, self._after) & _reached(rank, self._before)
         order = _in_order(way - {rank}, self._after, self._before)
         position = {node: number for number, node in enumerate(order)}
-        passed_by = [0] * (len(order) + 2)  # how many edges begin, less how many end, before each
+        # Edges that begin, minus edges that end, before each node.
+        passed_by = [0] * (len(order) + 2)
         for node in way:
             for other in way.intersection(self._after[node]):
                 passed_by[position.get(node, -1) + 1] += 1
@@ -108,7 +110,7 @@ class _Circle:
 
 
 def _in_order(nodes: set[int], following: _Edges, leading: _Edges) -> list[int]:
-    """These nodes, each behind all that lead to it; without those behind a circle."""
+    """Topological order of these nodes; leaves out nodes behind a cycle."""
     missing = {n: sum(m in nodes for m in leading[n]) for n in nodes}
     queue = [node for node, count in missing.items() if not count]
     order = []
@@ -124,7 +126,7 @@ def _in_order(nodes: set[int], following: _Edges, leading: _Edges) -> list[int]:
 
 
 def _reached(root: int, following: _Edges) -> set[int]:
-    """All nodes to which a way leads from one, and that one."""
+    """All nodes reachable from a node, including itself."""
     reached, queue = {root}, [root]
     while queue:
         new = [node for node in following[queue.pop()] if node not in reached]

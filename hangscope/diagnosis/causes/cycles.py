@@ -1,4 +1,4 @@
-"""Circles of waiting: who has to be taken out to break them?"""
+"""Cycles of waiting: whose removal would break them?"""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from hangscope.trace.model import NONE
 
 
 def only_sent(context: Context, ranks: set[int]) -> list[int]:
-    """Ranks of a circle that have nothing unfinished but sends, where others really wait.
+    """Ranks of a cycle with nothing unfinished but sends, while others really wait.
 
-    A send is fired and forgotten as a rule: such a rank need not be waiting at all.
+    Sends are usually fire-and-forget: such a rank need not be waiting at all.
     """
     waits = context.waits
     weak = [r for r in ranks if all(waits.places[i].weak for i in waits.out(r))]
@@ -39,9 +39,9 @@ def only_sent(context: Context, ranks: set[int]) -> list[int]:
 def circle(
     context: Context, ranks: set[int], places: set[int], mates: frozenset[int] = frozenset()
 ) -> Cause:
-    """A circle of waiting: who has to be taken out to break it?
+    """The cause of a cycle of waiting: whose removal would break it?
 
-    ``mates``: the ranks of circles of the same shape that stand beside it in sibling groups.
+    ``mates``: the ranks of equally shaped cycles beside it in sibling groups.
     """
     here = places_at(context, places)
     cause = Cause(
@@ -72,7 +72,7 @@ def circle(
 
 
 def _sides(context: Context, ranks: set[int], places: set[int]) -> tuple[tuple[int, ...], ...]:
-    """The ranks of a circle by the places that they wait at, the most first."""
+    """The ranks of a cycle by the places where they wait, largest side first."""
     waiting_at: dict[tuple[int, ...], list[int]] = defaultdict(list)
     for rank in sorted(ranks):
         waiting_at[tuple(i for i in context.waits.out(rank) if i in places)].append(rank)
@@ -80,7 +80,7 @@ def _sides(context: Context, ranks: set[int], places: set[int]) -> tuple[tuple[i
 
 
 def _through_a_key(context: Context, cause: Cause, ranks: set[int]) -> Cause:
-    """A key that nobody has set: one of the others was to, and has gone on to what comes after."""
+    """A key that nobody has set: one of the other ranks should have, and has gone on."""
     places = context.waits.places
     keys = [i for i in cause.places if places[i].phase.startswith(PREFIX)]
     # Either the key was not set before a half, or the half was left out before the key.
@@ -99,7 +99,8 @@ def _through_a_key(context: Context, cause: Cause, ranks: set[int]) -> Cause:
 def _circle_of_collectives(
     context: Context, cause: Cause, ranks: set[int], groups: set[int], mates: frozenset[int]
 ) -> Cause:
-    """Settle who of a circle without pairs is accused; until then all of them are."""
+    """Decide who is to blame for a cycle of collectives only; if undecided, all its ranks are
+    accused."""
     here = places_at(context, cause.places)
     if order_is_free(context, ranks, here):
         return cause.naming_nobody(
@@ -114,7 +115,7 @@ def _circle_of_collectives(
 def _who_broke_off(
     context: Context, cause: Cause, ranks: set[int], groups: set[int], mates: frozenset[int]
 ) -> Cause:
-    """The circle with those of its ranks as culprits that explain it; all, where nothing tells."""
+    """The cycle with the ranks that explain it as culprits; all of them if nothing decides."""
     everybody = replace(cause, culprits=tuple(sorted(ranks)), confidence=Confidence.AMBIGUOUS)
     sides, here = cause.sides, places_at(context, cause.places)
     breakers = breakers_of(here, ranks)
@@ -128,7 +129,7 @@ def _who_broke_off(
         lost = {rank for place in here for rank in place.members} - context.on_record
         even = may_be_even(len(sides[0]), len(sides[1]), len(lost))
         return everybody if even else replace(cause, culprits=sides[1])
-    # Who only waits for one of those who could break it has not left the pattern.
+    # A rank that only waits for one of the breakers has not deviated.
     odd = deviants(context, breakers or ranks, groups, mates, pairs=False)
     odd = odd if len(odd) * 2 <= len(ranks) else ()
     odd = odd or strayed(context, ranks) or out_of_step(context, breakers)
@@ -136,12 +137,12 @@ def _who_broke_off(
     odd = odd or (() if breakers else few_together(here, ranks))
     if odd:
         return replace(cause, culprits=odd, confidence=Confidence.LIKELY)
-    # Any of the breakers alone explains it all; who only waits for one of them does not.
+    # Any breaker alone explains the cycle; a rank that only waits for one of them does not.
     return replace(everybody, culprits=tuple(breakers)) if breakers else everybody
 
 
 def _doubt_the_untold(cause: Cause, here: list[Place]) -> Cause:
-    """Of some of the accused it is not on record what they issued there: one of them is enough."""
+    """Doubt culprits of which it is not recorded what they issued there: one of them is enough."""
     untold = {rank for place in here for rank in place.unknown}.intersection(cause.culprits)
     if not untold or not cause.is_certain:
         return cause
@@ -150,7 +151,7 @@ def _doubt_the_untold(cause: Cause, here: list[Place]) -> Cause:
 
 
 def _through_a_lock(context: Context, cause: Cause, ranks: set[int]) -> Cause:
-    """Who holds the lock of a file waits for ranks that cannot come before they have had it."""
+    """The holder of a file lock waits for ranks that cannot arrive before they get the lock."""
     places = places_at(context, cause.places)
     breakers = breakers_of(places, ranks)
     lock = next(p for p in places if is_lock(p))

@@ -1,4 +1,4 @@
-"""What no source states lowers the confidence of what rests on it."""
+"""Lowers the confidence of causes that rest on something no source states."""
 
 from __future__ import annotations
 
@@ -15,31 +15,30 @@ from hangscope.trace import formats
 from hangscope.trace.model import NONE, Flag
 
 _OF_THE_MOST = (Verdict.STUCK_COLLECTIVE, Verdict.DEADLOCK_CYCLE)
-"""What counts ranks: a log may hold some of them only."""
+"""Verdicts that depend on the number of ranks: a log may hold only some of them."""
 _OF_THE_ABSENT = (Verdict.MISSING_RANK, Verdict.COLLECTIVE_MISMATCH)
 _COUNTERS_LEFT = "only counters are left: the file is cut or damaged"
 _COUNTED_NS = 3 * SECOND_NS
 _UNHEARD_NS = 30 * SECOND_NS
-"""A node that stands still says so three times in this time."""
+"""The monitor of a stalled node reports three times within this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Concluded:
-    """What had to be concluded before the ranks of a trace could be compared."""
+    """What had to be inferred to make the ranks of a trace comparable."""
 
     members: frozenset[int]
-    """Groups of which no source lists all members."""
+    """Groups whose members no source lists completely."""
     numbers: frozenset[int]
-    """Groups whose sequence numbers follow from times and the order of issue."""
+    """Groups whose sequence numbers were inferred from times and the order of issue."""
     clocks: bool
-    """Hosts whose clocks disagreed were put on one clock."""
+    """Clocks that disagreed between hosts were aligned."""
     halves: frozenset[int] = frozenset()
-    """Records of sends and receives that count as unfinished, as there are more than on the other
-    side."""
+    """Rows of sends and receives that count as unfinished because the other side issued fewer."""
 
 
 def doubt_concluded(context: Context, causes: list[Cause], concluded: Concluded) -> list[Cause]:
-    """Doubt what rests on members and numbers that no source states."""
+    """Doubt causes that rest on members and numbers no source states."""
     return [_doubt_concluded(context, cause, concluded) for cause in causes]
 
 
@@ -54,7 +53,7 @@ def _doubt_concluded(context: Context, cause: Cause, concluded: Concluded) -> Ca
 
 
 def doubt_unheard(context: Context, causes: list[Cause]) -> list[Cause]:
-    """Doubt what rests on ranks whose node has fallen silent: they may have gone on since."""
+    """Doubt causes that rest on ranks whose node fell silent: they may have moved on since."""
     trace = context.trace
     if not trace.live:
         return causes
@@ -67,7 +66,7 @@ def doubt_unheard(context: Context, causes: list[Cause]) -> list[Cause]:
 
 
 def _doubt_silent(context: Context, cause: Cause, silent_ns: dict[int, int]) -> Cause:
-    """Doubt a cause that concerns ranks whose nodes have been silent for so long (ns)."""
+    """Doubt a cause about ranks whose nodes have been silent for that long (ns)."""
     concerned = _waiters(context, cause).union(cause.culprits)
     unheard = tuple(sorted(concerned.intersection(silent_ns)))
     if not unheard:
@@ -77,9 +76,9 @@ def _doubt_silent(context: Context, cause: Cause, silent_ns: dict[int, int]) -> 
 
 
 def doubt_standing(context: Context, causes: list[Cause]) -> list[Cause]:
-    """Acquit those who did not come because their own device stands, as its backend counts.
+    """Clear absent ranks whose own device is stuck according to its backend's counter.
 
-    The rings do not say for whom they wait there.
+    The rings do not show for whom they wait there.
     """
     return [_doubt_standing(context, cause) for cause in causes]
 
@@ -97,10 +96,10 @@ def _doubt_standing(context: Context, cause: Cause) -> Cause:
 
 
 def doubt_cut_off(context: Context, causes: list[Cause]) -> list[Cause]:
-    """Acquit those of whom only counters are left, unless these tell where they stand.
+    """Clear ranks of which only counters are left, unless these show where the rank is stuck.
 
-    They do of one that is stuck in what others have on record as a collective, and of one that
-    never came to it where nobody has issued sends and receives: it might wait in one.
+    They do if the rank is stuck in what others recorded as a collective, or never reached it and
+    nobody uses sends and receives, in which it might wait instead.
     """
     cut = cut_off(context.trace)
     pairs = bool((context.trace.records["flags"] & int(Flag.P2P)).any()) or _lists_in_part(context)
@@ -108,7 +107,8 @@ def doubt_cut_off(context: Context, causes: list[Cause]) -> list[Cause]:
 
 
 def _doubt_cut_off(context: Context, cause: Cause, cut: frozenset[int], *, pairs: bool) -> Cause:
-    """``cut``: of whom only counters are left; ``pairs``: sends and receives may be lacking."""
+    """``cut``: ranks of which only counters are left; ``pairs``: sends and receives may be
+    missing."""
     named = cut.intersection(cause.culprits)
     circle = cause.verdict is Verdict.DEADLOCK_CYCLE
     if not named:
@@ -127,12 +127,12 @@ def _doubt_cut_off(context: Context, cause: Cause, cut: frozenset[int], *, pairs
 
 
 def _waiters(context: Context, cause: Cause) -> set[int]:
-    """Who waits at the places of a cause."""
+    """Ranks that wait at the places of a cause."""
     return {r for i in cause.places for r in context.waits.places[i].waiters}
 
 
 def _absent(context: Context, cause: Cause) -> set[int]:
-    """Who has not come to the places of a cause."""
+    """Ranks that have not reached the places of a cause."""
     return {r for i in cause.places for r in context.waits.places[i].absent}
 
 
@@ -142,9 +142,9 @@ def _lists_in_part(context: Context) -> bool:
 
 
 def _stands_on_device(context: Context, rank: int) -> bool:
-    """Whether a backend counts a rank's newest collective as unfinished, and had the time to.
+    """Whether a backend counts a rank's newest collective as unfinished and had time to update.
 
-    Its count is copied while the recorder of the rank runs, a second late at most.
+    Its counter is copied while the rank's recorder runs, at most a second late.
     """
     trace, process, row = context.trace, context.processes.get(rank), context.last_row(rank)
     facts = trace.ranks.get(rank)
@@ -162,7 +162,7 @@ def _stands_on_device(context: Context, rank: int) -> bool:
 
 
 def _doubt_members(context: Context, cause: Cause, groups: frozenset[int]) -> Cause:
-    """Who belongs to a group decides who is missing from it."""
+    """The members of a group decide who is missing from it."""
     here = [context.waits.places[i] for i in cause.places]
     if any(place.group in groups for place in here):
         cause = cause.doubted("the group's members are inferred: no source lists them")
@@ -176,9 +176,9 @@ def _doubt_members(context: Context, cause: Cause, groups: frozenset[int]) -> Ca
 
 
 def _doubt_senders(context: Context, cause: Cause) -> Cause:
-    """A circle through a receive that names no sender stands only if nobody else could send.
+    """A cycle through a receive that names no sender stands only if nobody else could send.
 
-    Recorders that leave partners out make all receives such ones.
+    Recorders that omit peers make every receive such a one.
     """
     if cause.verdict is not Verdict.DEADLOCK_CYCLE:
         return cause
@@ -196,7 +196,7 @@ def _doubt_senders(context: Context, cause: Cause) -> Cause:
 
 
 def _doubt_numbers(context: Context, cause: Cause, groups: frozenset[int]) -> Cause:
-    """Which operations are compared with each other depends on their numbers."""
+    """Sequence numbers decide which operations are compared with each other."""
     here = {context.waits.places[i].group for i in cause.places}
     if cause.mismatch is not None:
         here.add(cause.mismatch.group)
@@ -208,7 +208,7 @@ def _doubt_numbers(context: Context, cause: Cause, groups: frozenset[int]) -> Ca
 
 
 def doubt_logs(context: Context, causes: list[Cause]) -> list[Cause]:
-    """Doubt what a log says with a rank or a place that may be another's, or without its end."""
+    """Doubt what a log says with an ambiguous rank or place, or without its end."""
     claims = context.trace.claims
     local = {c.reporter for c in claims if c.details.get("by_local_rank")}
     announced = any(c.details.get("announced") for c in claims)
@@ -228,7 +228,7 @@ def doubt_logs(context: Context, causes: list[Cause]) -> list[Cause]:
             cause = cause.naming_nobody(
                 "the rank of a process that ended and is none of those that were heard of"
             )
-        if announced:  # and nobody said that he waits
+        if announced:  # and no source said that it waits
             lack = "what was issued is known from the log's announcements, and some may be missing"
             cause = cause.doubted(lack)
         found.append(cause)
@@ -236,10 +236,10 @@ def doubt_logs(context: Context, causes: list[Cause]) -> list[Cause]:
 
 
 def _may_be_more(context: Context) -> bool:
-    """Whether a log tells of a process that may be none of those that were heard of.
+    """Whether a log mentions a process that may be none of the ranks heard of.
 
-    An exception without a rank is such a sign where nothing states how many ranks there are: one
-    that a rank has caught looks no other.
+    If nothing states the number of ranks, an exception without a rank is such a sign: one that a
+    rank caught looks the same.
     """
     claims, ranks = context.trace.claims, context.trace.ranks.values()
     if any(c.details.get("unheard") for c in claims):
@@ -251,7 +251,7 @@ def _may_be_more(context: Context) -> bool:
 
 
 def doubt_clocks(causes: list[Cause], concluded: Concluded) -> list[Cause]:
-    """Where clocks had to be put right, only what needs no times is certain."""
+    """If clocks had to be aligned, only what needs no times is certain."""
     if not concluded.clocks:
         return causes
     doubt = "the clocks of the hosts disagree"
@@ -259,7 +259,7 @@ def doubt_clocks(causes: list[Cause], concluded: Concluded) -> list[Cause]:
 
 
 def doubt_gaps(context: Context, causes: list[Cause]) -> list[Cause]:
-    """Doubt what dumps, lists of members, ends or records that are not there could refute."""
+    """Doubt what missing dumps, member lists, ends or records could refute."""
     missing = {*context.trace.missing_ranks, *context.unrecorded} - context.unreadable.keys()
     blank, from_logs = _blank(context), _from_logs_alone(context)
     found = []
@@ -268,7 +268,7 @@ def doubt_gaps(context: Context, causes: list[Cause]) -> list[Cause]:
             cause = cause.doubted(*_of_missing(context, missing))
         cause = cause.doubted(*_of_unseen(context, cause, from_logs=from_logs))
         majority = cause.mismatch is not None or cause.verdict in _OF_THE_MOST
-        if majority and cause.is_certain and from_logs:  # a log may hold some of the ranks only
+        if majority and cause.is_certain and from_logs:  # a log may hold only some of the ranks
             cause = replace(cause, confidence=Confidence.LIKELY)
         cause = cause.doubted(*_of_no_dates(context, cause))
         found.append(cause.doubted(*_of_no_record(context, cause, blank)))
@@ -276,7 +276,7 @@ def doubt_gaps(context: Context, causes: list[Cause]) -> list[Cause]:
 
 
 def _of_missing(context: Context, missing: set[int]) -> Iterator[str]:
-    """What was not collected, or cannot be read, whomever the answer names."""
+    """What was not collected or cannot be read, whomever the answer names."""
     if missing:
         yield f"{rank_s(missing)} left no dump"
     if unread := context.unreadable.keys():
@@ -284,21 +284,21 @@ def _of_missing(context: Context, missing: set[int]) -> Iterator[str]:
 
 
 def _of_unseen(context: Context, cause: Cause, *, from_logs: bool) -> Iterator[str]:
-    """What the accused may do instead, and who belongs to the group that waits for them."""
+    """What the accused may be doing instead, and who belongs to the group that waits for them."""
     processes = [context.processes.get(rank) for rank in cause.culprits]
     unseen = any(process is None or process.state == "unknown" for process in processes)
     if cause.verdict is Verdict.P2P_UNMATCHED and cause.is_certain and unseen:
-        # One side has a half too many or the other one too few: dumps alone do not tell.
+        # One side has a half too many or the other one too few: dumps alone do not show which.
         yield "nothing shows what that rank does instead"
     if cause.verdict is Verdict.MISSING_RANK and from_logs and unseen:
-        # It may wait in another group, whose timeout is longer: watchdogs tell of no such wait.
+        # It may wait in another group with a longer timeout, of which its watchdog says nothing.
         yield "the log does not say what that rank does instead"
     if _unlisted(context, cause):
         yield "the group's members are not listed; the ranks with dumps stand in for them"
 
 
 def _of_no_dates(context: Context, cause: Cause) -> Iterator[str]:
-    """Where dumps do not say when anybody came, a job that moves looks as one that is stuck."""
+    """Without arrival times in the dumps, a moving job looks like a stuck one."""
     dumps = any(source.format in formats.DUMPS for source in context.trace.sources)
     nobody = cause.verdict is Verdict.STUCK_COLLECTIVE and not cause.culprits and cause.is_certain
     if dumps and nobody and not any(context.waits.places[i].began_ns for i in cause.places):
@@ -306,7 +306,7 @@ def _of_no_dates(context: Context, cause: Cause) -> Iterator[str]:
 
 
 def _of_no_record(context: Context, cause: Cause, blank: frozenset[int]) -> Iterator[str]:
-    """What the accused have left out of their records, or how they ended."""
+    """What the records of the accused leave out, or how they ended."""
     if cause.verdict is Verdict.RANK_EXITED and _status_unseen(context, cause):
         yield "nobody saw with which status the accused ended"
     if cause.verdict is Verdict.MISSING_RANK and (silent := blank.intersection(cause.culprits)):
@@ -318,23 +318,23 @@ def _of_no_record(context: Context, cause: Cause, blank: frozenset[int]) -> Iter
 
 
 def _blank(context: Context) -> frozenset[int]:
-    """Ranks whose dumps hold no entry and no counter, where dumps list only what is unfinished.
+    """Ranks whose dumps, which list only unfinished entries, have no entry and no counter.
 
     They waited for nothing when they were dumped, whenever that was.
     """
     ranks = context.trace.ranks
     if not _lists_in_part(context):
-        return frozenset()  # else they list all that a rank has ever issued
+        return frozenset()  # otherwise they list everything a rank ever issued
     told = {*context.bounds, *context.front.rank.tolist()}
     return frozenset(r for r in ranks.keys() & context.on_record if r not in told)
 
 
 def _unlisted(context: Context, cause: Cause) -> bool:
-    """Whether nobody lists the members of the group; a pair names its partner itself.
+    """Whether no source lists the members of the group; a p2p operation names its peer itself.
 
-    Those who were heard of stand for them, unless whoever waits elsewhere is not heard of: of dumps
-    that list only what is unfinished, none shows who else belongs to the group. Where nobody is
-    accused, one of whom nothing was heard may be who all wait for.
+    Ranks that were heard of stand in for them, unless ranks that wait elsewhere would not be heard
+    of: dumps that list only unfinished entries do not show who else belongs to the group. If nobody
+    is accused, a rank that was not heard of may be the one all wait for.
     """
     place = shown_place(context, cause)
     if place is None or place.p2p or place.group < 0:
@@ -345,13 +345,13 @@ def _unlisted(context: Context, cause: Cause) -> bool:
 
 
 def _from_logs_alone(context: Context) -> bool:
-    """Whether no operation was recorded: all were concluded from what somebody wrote."""
+    """Whether no operation was recorded: all were inferred from text."""
     flags, synthetic = context.trace.records["flags"], int(Flag.SYNTHETIC)
     return bool((flags[:1] & synthetic).all() and (flags & synthetic).all())
 
 
 def _status_unseen(context: Context, cause: Cause) -> bool:
-    """Whether one that left quietly may have given up: it had not said that it was done either."""
+    """Whether a rank that left quietly may have timed out: it had not said that it was done."""
     facts = [context.trace.ranks[rank] for rank in cause.culprits if rank in context.trace.ranks]
     return any(
         f.exit is not None and f.exit.kind == "clean" and f.exit.code is None and not f.finalized

@@ -1,4 +1,4 @@
-"""From the wait-for graph to causes: who or what every waiting rank ends up waiting for."""
+"""From the wait-for graph to causes: whom or what each waiting rank ultimately waits for."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SMALLER = "{} issued something smaller, which is no longer on record"
 
 
 def graph_causes(context: Context) -> list[Cause]:
-    """Every sink of the graph is a cause."""
+    """One cause for every sink of the graph."""
     waits = context.waits
     waits.cut_off(waits.device)
     on_device = set(waits.device.values())
@@ -52,7 +52,7 @@ def graph_causes(context: Context) -> list[Cause]:
     idle = {r for ranks, places in sinks if places and ranks for r in only_sent(context, ranks)}
     if idle:
         waits.cut_off(idle)
-        # Without them there may still be a circle that their sends lead into: it holds them up.
+        # Without them there may still be a cycle that their sends lead into: it holds them up.
         waits.restore([r for r in idle if _sent_into_a_circle(context, r)])
         sinks = components(waits)
     for ranks, places in sinks:
@@ -70,7 +70,7 @@ def graph_causes(context: Context) -> list[Cause]:
     if elsewhere:
         causes.append(outside(context, elsewhere))
     lost = {r for r in roots if r not in context.trace.ranks or _left_no_record(context, r)}
-    if lost:  # a circle that stands without them is no doing of theirs
+    if lost:  # a cycle that stands without them is not their doing
         causes += _circles(context, circles_without(waits, lost))
     causes = _with_suspects(context, _doubt_sends_before(context, causes))
     causes += _device(context)
@@ -79,13 +79,13 @@ def graph_causes(context: Context) -> list[Cause]:
 
 
 def _circles(context: Context, found: list[Circle]) -> list[Cause]:
-    """A cause of each circle of waiting."""
+    """One cause for each cycle of waiting."""
     rows = mates_in_rows(context, found)
     return [circle(context, *one, mates) for one, mates in zip(found, rows, strict=True)]
 
 
 def _with_what_else_is_told(context: Context, cause: Cause, idle: set[int]) -> Cause:
-    """The cause as it is once all is looked at that places do not tell, with all its victims."""
+    """The cause after checking everything that places do not show, with all its victims."""
     cause = _name_who_issued_another_number(context, cause)
     cause = accuse_who_is_stopped(context, cause)
     cause = accuse_who_was_never_seen(context, cause)
@@ -99,14 +99,14 @@ def _with_what_else_is_told(context: Context, cause: Cause, idle: set[int]) -> C
 
 
 def _left_no_record(context: Context, rank: int) -> bool:
-    """Whether only a journal speaks of the rank, and tells no more than that it lived."""
+    """Whether only a journal mentions the rank, and says no more than that it lived."""
     process = context.processes[rank]
     alive = process.end in (End.TORN_DOWN, End.UNKNOWN) and not process.cannot_run
     return alive and rank in context.unrecorded
 
 
 def _sent_into_a_circle(context: Context, rank: int) -> bool:
-    """Whether one the rank has sent to waits, in the end, for itself."""
+    """Whether a rank it sent to ultimately waits for itself."""
     waits = context.waits
     partners = {t for i in waits.places_of.get(rank, ()) for t in waits.places[i].targets}
     for partner in partners:
@@ -127,7 +127,7 @@ def _sent_into_a_circle(context: Context, rank: int) -> bool:
 
 
 def _device(context: Context) -> list[Cause]:
-    """Ranks whose oldest collective has completed elsewhere, together where they share a group."""
+    """Ranks whose oldest collective has completed elsewhere, combined if they share a group."""
     waits = context.waits
     if not waits.device:
         return []
@@ -153,10 +153,10 @@ def _device(context: Context) -> list[Cause]:
 
 
 def _without_the_most(context: Context, cause: Cause) -> Cause:
-    """Where most members cannot finish what a few have finished, it is not theirs to explain.
+    """If most members cannot finish what a few have finished, do not accuse them.
 
-    The few may have issued something smaller, which their record no longer shows, or a network
-    failed half-way through.
+    The few may have issued something smaller that their record no longer shows, or a network failed
+    halfway.
     """
     waits = context.waits
     perhaps_smaller: set[int] = set()
@@ -190,9 +190,9 @@ def _without_the_most(context: Context, cause: Cause) -> Cause:
 
 
 def _name_who_issued_another_number(context: Context, cause: Cause) -> Cause:
-    """A collective that nobody can finish is none where a member has left one out before it.
+    """A collective that nobody can finish may follow from a member leaving one out before it.
 
-    What its members issued there is no longer on record, or differs in nothing that is.
+    What members issued there is no longer recorded, or does not differ in anything recorded.
     """
     if cause.verdict is not Verdict.STUCK_COLLECTIVE or cause.culprits or not cause.places:
         return cause
@@ -214,12 +214,12 @@ def _name_who_issued_another_number(context: Context, cause: Cause) -> Cause:
 
 
 def _is_on_record(context: Context, place: Place, ranks: list[int]) -> bool:
-    """Whether it can be told what these members had issued at a place that they have finished."""
+    """Whether the records still show what these members issued at a place they have finished."""
     return place.p2p or any(context.row_of(place.group, r, place.seq) != NONE for r in ranks)
 
 
 def _stuck(context: Context, index: int) -> Cause:
-    """A place to which everybody has come, as far as is known, and that nobody leaves."""
+    """A place that everybody has reached, as far as known, and nobody leaves."""
     place = context.waits.places[index]
     cause = Cause(Verdict.STUCK_COLLECTIVE, (), (index,), began_ns=place.began_ns)
     if place.blind:
@@ -244,7 +244,7 @@ def _stuck(context: Context, index: int) -> Cause:
 
 
 def _with_who_holds_it_up(context: Context, index: int, cause: Cause) -> Cause:
-    """What is stuck at a place as the doing of those who cannot carry their part of it out."""
+    """Blame a stuck place on ranks that cannot carry out their part of it."""
     stopped = stopped_in(context, index)
     if stopped:
         return replace(cause, culprits=stopped)
@@ -255,9 +255,9 @@ def _with_who_holds_it_up(context: Context, index: int, cause: Cause) -> Cause:
 
 
 def _doubt_sends_before(context: Context, causes: list[Cause]) -> list[Cause]:
-    """What stands behind an unfinished send is stuck only if that send blocks nobody.
+    """What follows an unfinished send is stuck only if that send blocks nobody.
 
-    Where all send before they receive, and sends wait for their receivers, all wait in a circle.
+    If all ranks send before they receive and sends wait for their receivers, all wait in a cycle.
     """
     places = context.waits.places
     sends = {p.half.rank: p.row for p in reversed(places) if p.weak and p.half is not None}
@@ -281,15 +281,16 @@ def _doubt_sends_before(context: Context, causes: list[Cause]) -> list[Cause]:
 
 
 def _row_at(context: Context, place: Place, rank: int) -> int:
-    """The record with which a rank waits at a place, or -1."""
+    """The row in which a rank waits at a place, or -1."""
     return place.row if place.p2p else context.row_of(place.group, rank, place.seq)
 
 
 def _who_got_nothing(context: Context, place: Place) -> tuple[int, ...]:
-    """The few that cannot end a call in which one gives to all, or all to one, where others could.
+    """The few ranks that cannot finish a one-to-all or all-to-one operation others could finish.
 
-    One of those that could may be who gives, which needs nobody; the rest have got their part. Who
-    collects waits for those few, and only it has room for what it is to get.
+    One of those that could finish may be the root of a one-to-all, which needs nobody; the rest
+    have received their part. In an all-to-one the root waits for those few, and only the root has
+    room for all parts.
     """
     signature = context.signature(place.row)
     if signature is None or place.absent or place.unknown:
@@ -305,7 +306,7 @@ def _who_got_nothing(context: Context, place: Place) -> tuple[int, ...]:
 
 
 def _collecting(context: Context, place: Place) -> list[int]:
-    """Those who wait here with room for everybody's part."""
+    """The waiters with room for everybody's part."""
     records = context.trace.records
     with_room = {
         int(records["rank"][row])
@@ -316,10 +317,10 @@ def _collecting(context: Context, place: Place) -> list[int]:
 
 
 def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
-    """Where nobody knows who belongs to a waiting group: whoever waits for nothing is suspect.
+    """If the members of a waiting group are unknown, suspect ranks that wait for nothing.
 
-    A rank whose watchdog had nothing overdue while all others' had, or that left nothing at all,
-    is the one they wait for; too many of those and nothing can be said.
+    The group waits for a rank whose watchdog reported nothing overdue while all others' did, or
+    that left nothing at all. If there are too many such ranks, nothing can be said.
     """
     waits, trace = context.waits, context.trace
     nameless = [
@@ -340,7 +341,7 @@ def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
             if not waits.places_of.get(r) and not _ended(h) and r not in half
         )
     )
-    # Where only unfinished entries are listed, who has none is heard of in no group.
+    # If only unfinished entries are listed, a rank without any appears in no group.
     unheard = any(r in trace.ranks and trace.ranks[r].only_active for r in idle)
     open_ended = [
         c for c in nameless if _is_open(trace.groups[waits.places[c.places[0]].group], unheard)
@@ -348,7 +349,8 @@ def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
     if not open_ended:
         return causes
     unread = context.unreadable
-    gone = tuple(r for r in context.gaps if r not in unread)  # who wrote something had lived
+    # A rank that wrote something was alive.
+    gone = tuple(r for r in context.gaps if r not in unread)
     suspects = idle or (() if cut_short(trace) else gone)
     chosen = {id(c) for c in open_ended}
     rest = [c for c in causes if id(c) not in chosen]
@@ -367,7 +369,7 @@ def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
 
 
 def _is_open(group: Group, unheard: bool) -> bool:
-    """Whether somebody may belong to the group of whom nothing says so."""
+    """Whether a rank may belong to the group without anything showing it."""
     return not group.ranks or (unheard and not group.listed)
 
 

@@ -1,8 +1,8 @@
-"""Ranks that cannot go on by themselves, and what their own waiting still explains.
+"""Ranks that cannot run, and what their own waiting still explains.
 
-Whoever is stopped, or in whose process something holds the GIL, could not write down what has ended
-since: what such a rank had begun may be over long ago. Only where its caller cannot have come back,
-for somebody never came, is it held up by that one as any other rank would be.
+A rank that is stopped, or whose GIL something holds, could not record completions since: whatever
+it had started may be over long ago. Only if its caller cannot have returned, because some rank
+never arrived, is it held up by that rank like any other.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hangscope.diagnosis.records.kinds import is_one_sided
 
 
 def without_own_waiting(context: Context) -> set[int]:
-    """Ranks that are waited for and whose own waiting explains nothing: ended, or halted."""
+    """Awaited ranks whose own waiting explains nothing: they ended, or cannot run."""
     waited_for = context.waits.waited_for()
     found, halted = set(), set()
     for rank, process in context.processes.items():
@@ -29,7 +29,7 @@ def without_own_waiting(context: Context) -> set[int]:
 
 
 def needs_a_cause(waits: Waits, place: Place) -> bool:
-    """Whether a place to which everybody has come hangs: somebody stands there who can go on."""
+    """Whether a place that everybody has reached hangs: a rank that can run is stuck there."""
     return any(rank not in waits.cut for rank in place.waiters)
 
 
@@ -38,7 +38,7 @@ def _ended_by_itself(process: ProcessState) -> bool:
 
 
 def _held_up(context: Context, ranks: set[int]) -> set[int]:
-    """Those of the ranks that would wait on if they could run: somebody never came."""
+    """Those of the ranks that would still wait if they could run: some rank never arrived."""
     waits = context.waits
     places = {i: waits.places[i] for r in ranks for i in waits.places_of.get(r, ())}
     lasting = {i for i, p in places.items() if p.absent and not p.weak}
@@ -56,7 +56,7 @@ def _held_up(context: Context, ranks: set[int]) -> set[int]:
 def _is_blocked(
     context: Context, rank: int, place: Place, blocking: np.ndarray[tuple[int], np.dtype[np.bool_]]
 ) -> bool:
-    """Whether the rank's caller cannot have come back before all have come to a place."""
+    """Whether the rank's caller cannot have returned before all have reached a place."""
     if place.phase:
         return place.phase in (INIT, NEW_GROUP)
     if place.p2p:

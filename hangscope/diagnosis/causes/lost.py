@@ -1,4 +1,4 @@
-"""Ranks of which nothing is left and for whom others wait: at fault, or victims like the rest?"""
+"""Ranks that left nothing and that others wait for: at fault, or victims like the rest?"""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def lost_ranks(
     waited_for: Mapping[int, list[int]],
     explained: set[int],
 ) -> list[Cause]:
-    """The cause, if there is one, that ranks without a dump are waited for.
+    """The cause of waits for ranks without a dump, if there is one.
 
-    ``waited_for`` lists the places that wait for a rank, ``explained`` the ranks whose waiting
-    leads to what was found already.
+    ``waited_for``: the places that wait for a rank; ``explained``: ranks whose waiting leads to a
+    cause already found.
     """
     accused = _accused(context, candidates, waited_for, explained)
     if not accused:
@@ -54,9 +54,9 @@ def _accused(
     waited_for: Mapping[int, list[int]],
     explained: set[int],
 ) -> list[int]:
-    """Those for whom somebody waits whose waiting nothing else explains."""
+    """Lost ranks with a waiter whose wait nothing else explains."""
     places = context.waits.places
-    # Who shares a group with a known cause may well be waiting for it too.
+    # A rank that shares a group with a known cause may well be waiting for it too.
     excused = {
         r
         for place in places
@@ -74,18 +74,18 @@ def _accused(
     mute = unread.keys() | could_not_be_recorded(context.trace).keys()
     all_unread = mute >= set(accused)
     if not all_unread:
-        accused = [r for r in accused if r not in mute]  # those have lived to write something
+        accused = [r for r in accused if r not in mute]  # those lived to write something
     made_up = any(not g.ranks for g in context.trace.groups)
     if made_up and explained:
-        return []  # who shares a group with the known cause is not listed
+        return []  # not listed who shares a group with the known cause
     nameless = made_up or any(s.version == "none" for s in context.trace.sources)
     return [] if nameless and all_unread else accused
 
 
 def _collection_failed(context: Context, lost: Lost) -> Cause | None:
-    """Half a world without dumps is a collection that failed, or one node's log.
+    """If half of the world left no dump, the collection failed, or it is one node's log.
 
-    Who of the missing is waited for then says nothing about what the others of them do.
+    Then a wait for one of the missing ranks says nothing about what the other missing ranks do.
     """
     beyond = _beyond(context)
     untold = {r for r in context.unrecorded if context.processes[r].end is not End.CLEAN}
@@ -97,7 +97,7 @@ def _collection_failed(context: Context, lost: Lost) -> Cause | None:
 
 
 def _could_not_record(context: Context, lost: Lost) -> Cause | None:
-    """Who has said that it lives, and that nothing will be known of it."""
+    """Ranks that reported that they live and cannot be recorded."""
     said = could_not_be_recorded(context.trace)
     if not said.keys() & set(lost.ranks):
         return None
@@ -132,10 +132,10 @@ def _heard_of(context: Context) -> int:
 
 
 def _beyond(context: Context) -> int:
-    """How many more ranks than those up to the last that was heard of there must be.
+    """How many ranks there must be beyond the last one heard of.
 
-    Hardly any job has an odd number of ranks: where only a log speaks, and states no size, the one
-    behind the last is silent as well.
+    Hardly any job has an odd number of ranks: if there is only a log and no world size, the rank
+    after the last one is silent as well.
     """
     stated = any(facts.world_size for facts in context.trace.ranks.values())
     total = _heard_of(context)
@@ -143,7 +143,7 @@ def _beyond(context: Context) -> int:
 
 
 def _one_rank_s_log(context: Context) -> bool:
-    """Whether all that was given is what one rank printed: it says nothing of the others."""
+    """Whether all input is one rank's output, which says nothing about the others."""
     return len(context.trace.ranks) < 2 and context.trace.only_logs
 
 
@@ -160,4 +160,4 @@ _BETTER_EXPLANATIONS = (
     another_order,
     another_way,
 )
-"""What is said instead of accusing a lost rank alone (rule 8); the first that applies counts."""
+"""Explanations preferred to accusing a lost rank alone (rule 8); the first that applies counts."""

@@ -1,4 +1,4 @@
-"""What cannot go together as causes: operations of a group, and the sizes and tags of exchanges."""
+"""Causes from incompatible operations of a group, and from sizes and tags of exchanges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hangscope.diagnosis.records.agreement import has_rules
 from hangscope.diagnosis.records.mismatch import Mismatch, minority
 
 _MAX_EXCHANGES = 64
-"""How many are looked at: each look reads the splits of all members."""
+"""Limit on the exchanges examined: each examination reads the splits of all members."""
 
 
 def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
@@ -38,7 +38,7 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
         if decided and _may_be_even(context, item, len(silent)):
             culprits, decided = tuple(sorted(members)), False
         raced = race_of_threads(context, item)
-        if raced:  # which of them came first on a rank is chance, and no rank's mistake
+        if raced:  # which came first on a rank is chance, and no rank's mistake
             culprits, decided = tuple(sorted(members)), False
         confidence = Confidence.CERTAIN if decided else Confidence.AMBIGUOUS
         if not decided and not raced and item.aspect != "history":
@@ -65,7 +65,7 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
 
 
 def _odd_side(context: Context, item: Mismatch) -> tuple[int, ...]:
-    """The side of a mismatch that has issued another number of operations in its group."""
+    """The side of a mismatch that has issued a different number of operations in its group."""
     ranks = {r for part in item.parts for r in part.ranks}
     odd = set(odd_totals(context, ranks, [item.group]))
     sides = [part.ranks for part in item.parts if odd.issuperset(part.ranks)]
@@ -73,9 +73,9 @@ def _odd_side(context: Context, item: Mismatch) -> tuple[int, ...]:
 
 
 def _may_be_even(context: Context, item: Mismatch, silent: int) -> bool:
-    """Whether the group has halves, but for members that left no dump: they may be of the smaller.
+    """Whether the sides are halves but for members without a dump, which may be on the smaller one.
 
-    So may those of whom that part of the record is gone (``silent``).
+    The same goes for members that lost that part of the record (``silent``).
     """
     first, second = (len(part.ranks) for part in item.parts[:2])
     lost = set(context.trace.groups[item.group].ranks) - context.on_record
@@ -83,7 +83,7 @@ def _may_be_even(context: Context, item: Mismatch, silent: int) -> bool:
 
 
 def _overwritten(context: Context, item: Mismatch) -> set[int]:
-    """Members that have issued something at that place or later, and whose record of it is gone."""
+    """Members that have issued something at that place or later but lost the record of it."""
     seen = {r for p in item.parts for r in p.ranks}
     front = context.front
     past = (front.group == item.group) & (front.enqueued >= item.seq) & (front.first > item.seq)
@@ -91,7 +91,7 @@ def _overwritten(context: Context, item: Mismatch) -> set[int]:
 
 
 def conflict_causes(context: Context) -> list[Cause]:
-    """Exchanges where everybody has come and the announced sizes contradict each other."""
+    """Exchanges that everybody has reached and whose announced sizes contradict each other."""
     found: list[Cause] = []
     looked = 0
     for place in broken_exchanges(context):
@@ -123,7 +123,7 @@ def conflict_causes(context: Context) -> list[Cause]:
 
 
 def habit_causes(context: Context) -> list[Cause]:
-    """Operations with unknown rules to which members pass what they never did before."""
+    """Operations with unknown rules to which members pass something they never passed before."""
     places = [p for p in context.waits.places if p.waiters and not p.absent and not p.p2p]
     found: list[Cause] = []
     for place in places[:_MAX_EXCHANGES]:
@@ -141,7 +141,7 @@ def habit_causes(context: Context) -> list[Cause]:
 
 
 def doubt_unknown_operations(context: Context, causes: list[Cause]) -> list[Cause]:
-    """Doubt that an operation with unknown rules is stuck by itself if members differ in it."""
+    """Doubt that an operation with unknown rules is stuck on its own if members differ in it."""
     return [_doubt_unknown_operation(context, cause) for cause in causes]
 
 
@@ -164,7 +164,7 @@ def _unknown_operation(context: Context, place: Place) -> str | None:
 
 
 def _of_tags(context: Context, cause: Cause, place: Place) -> Cause:
-    """The cause as one of two halves that miss each other, with the places of both."""
+    """The cause as two halves that miss each other, with the places of both."""
     met = (i for i, p in enumerate(context.waits.places) if _meets(place, p))
     sides = tuple((rank,) for rank in place.members)
     return replace(cause, crossed=cause.conflict, sides=sides, places=(*cause.places, *met))

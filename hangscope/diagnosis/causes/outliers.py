@@ -1,4 +1,4 @@
-"""Who issued an operation more than the others, where those did nothing wrong by not coming."""
+"""Ranks that issued one operation more than the others, which are not wrong for staying away."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hangscope.trace.model import NONE, Flag
 
 
 def both_sides(context: Context, cause: Cause, unknown: tuple[int, ...]) -> Cause:
-    """As many wait as are absent, or may: either side has issued one more, or the other one fewer.
+    """Accuse both sides: as many wait as are absent (or may be), so either could be wrong.
 
     ``unknown``: members that left nothing and may be on either side.
     """
@@ -41,12 +41,13 @@ def both_sides(context: Context, cause: Cause, unknown: tuple[int, ...]) -> Caus
 
 
 def odd_ones(context: Context, absent: tuple[int, ...], places: Sequence[int]) -> tuple[int, ...]:
-    """The ranks that wait, where no more ranks wait than are waited for and those are at one.
+    """The waiting ranks, if they are no more than the absent ones and those all do the same.
 
-    Three ranks that all finished are not wrong because a fourth issued one more collective. Where
-    as many wait, that counts only if nothing is known of what the absent do. Members that left
-    nothing may have come or not: they do not make the fewer who wait right where the absent are
-    seen to do the same. One whose ring is gone, and which a journal has seen to end well, has not.
+    Three ranks that all finished are not wrong because a fourth issued one more collective. If
+    equally many wait, that only holds if nothing is known about what the absent ranks do. Members
+    that left nothing may have arrived or not: they do not put the smaller waiting side in the right
+    if the absent ranks are seen to do the same. A member without a ring that a journal saw exit
+    cleanly has not arrived.
     """
     waits = context.waits
     if any(waits.places[i].phase for i in places):
@@ -70,14 +71,15 @@ def odd_ones(context: Context, absent: tuple[int, ...], places: Sequence[int]) -
     doing = {"finished"} if finished else set()
     doing |= {_doing(context, rank) for rank in absent}
     if tie and (doing != {""} or _is_unobserved(context, places)):
-        return ()  # what the absent do instead is known, or they may wait in what is not recorded
+        # It is known what the absent do instead, or they may wait in something unrecorded.
+        return ()
     if len(waiters) + len(unknown) >= many and not tie and doing == {""}:
-        return ()  # nothing says that the absent do the same
+        return ()  # nothing shows that the absent do the same
     return tuple(waiters) if len(doing) == 1 else ()
 
 
 def _can_go_on(context: Context, rank: int) -> bool:
-    """Whether a rank has left a record, and is neither stopped nor without the GIL."""
+    """Whether a rank left records and is neither stopped nor kept from the GIL."""
     process = context.processes.get(rank)
     if process is None or rank not in context.trace.ranks:
         return False
@@ -85,7 +87,7 @@ def _can_go_on(context: Context, rank: int) -> bool:
 
 
 def _doing(context: Context, rank: int) -> str:
-    """What a rank does instead of joining the others; empty where that is not seen."""
+    """What a rank does instead of joining the others; empty if unknown."""
     process = context.processes[rank]
     if process.end is End.CLEAN or context.trace.ranks[rank].finalized:
         return "finished"
@@ -98,9 +100,10 @@ def _doing(context: Context, rank: int) -> str:
 def _where_they_meet(
     context: Context, waiters: list[int], absent: tuple[int, ...], places: Sequence[int]
 ) -> int | None:
-    """The group in which all who wait wait for all that are absent; None where there is none.
+    """The group in which all waiting ranks wait for all absent ones, if there is one.
 
-    A device goes on issuing: who waits in a collective may wait for some of them elsewhere as well.
+    A device queue keeps accepting work: a rank that waits in a collective may also wait for some of
+    them elsewhere.
     """
     here = [context.waits.places[i] for i in places]
     if len({place.group for place in here}) == 1 and not any(place.p2p for place in here):
@@ -116,11 +119,11 @@ def _where_they_meet(
 def waiting_alone(
     context: Context, absent: tuple[int, ...], places: Sequence[int]
 ) -> tuple[int, ...]:
-    """The ranks that wait for ``absent``, where these did as much as most others.
+    """The ranks that wait for ``absent``, if those did as much as most others.
 
-    Where most ranks wait for nothing, not counting who stands behind those that wait here, and
-    sibling groups have not come to this operation either, or all of those went together to the last
-    that they finished, who waits may have issued one more.
+    The waiting ranks may have issued one operation too many if most ranks wait for nothing (not
+    counting ranks behind the waiting ones) and either sibling groups have not reached this
+    operation either, or all idle ranks finished the same last operation together.
     """
     trace, waits = context.trace, context.waits
     if context.gaps or any(waits.places[i].phase for i in places):
@@ -147,7 +150,7 @@ def waiting_alone(
 
 
 def _stand_together(context: Context, ranks: list[int]) -> bool:
-    """Whether the newest that all of these have issued is one collective of the whole job."""
+    """Whether the newest operation of all of these is one collective of the whole job."""
     rows = [context.last_row(rank) for rank in ranks]
     if min(rows, default=NONE) < 0:
         return False
@@ -159,16 +162,17 @@ def _stand_together(context: Context, ranks: list[int]) -> bool:
 
 
 def doubt_equal_sides(context: Context, causes: list[Cause]) -> list[Cause]:
-    """Of two ranks nobody can tell whether one left an operation out or the other issued one more.
+    """With two ranks, doubt whether one left an operation out or the other issued one too many.
 
-    Whose process is seen, and whoever keeps more ranks waiting than are accused, is surely absent.
+    A rank whose process was observed, or that keeps more ranks waiting than are accused, is
+    certainly absent.
     """
     few = "as few wait as are accused: they may have issued one operation too many"
     return [c.doubted(few) if _may_be_even(context, c) else c for c in causes]
 
 
 def _may_be_even(context: Context, cause: Cause) -> bool:
-    """Whether as few wait as are accused, and nothing is known of what those do."""
+    """Whether as few wait as are accused and nothing is known about what those do."""
     if cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED):
         return False
     behind = cause.victims - set(cause.culprits)
@@ -177,7 +181,7 @@ def _may_be_even(context: Context, cause: Cause) -> bool:
 
 
 def is_seen(context: Context, rank: int) -> bool:
-    """Whether anything is known of what the process does, or how it ended."""
+    """Whether anything is known about what the process does or how it ended."""
     process = context.processes.get(rank)
     return process is not None and (
         process.state != "unknown"
@@ -188,7 +192,7 @@ def is_seen(context: Context, rank: int) -> bool:
 
 
 def _is_unobserved(context: Context, places: Sequence[int]) -> bool:
-    """Whether the recorder of those who wait does not say what has finished (Gloo's own)."""
+    """Whether the waiters' recorder does not record completions (Gloo's own)."""
     rows = [context.waits.places[i].row for i in places]
     flags = context.trace.records["flags"]
     return any(row >= 0 and int(flags[row]) & int(Flag.UNOBSERVED) for row in rows)

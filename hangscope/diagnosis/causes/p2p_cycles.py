@@ -1,4 +1,4 @@
-"""Circles of waiting with sends or receives in them: did one rank leave its half out?"""
+"""Cycles of waiting that include sends or receives: did one rank leave its half out?"""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ from hangscope.diagnosis.records.coverage import recorded_ranks
 from hangscope.trace.model import NONE
 
 _COMPANY = 2
-"""So many who meet, and so many halves that nobody met, make the one who is elsewhere wrong."""
+"""At least so many ranks that met, and so many unmatched halves, put the rank elsewhere in the
+wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Circle:
-    """A circle of waiting, of which all ranks are accused so far."""
+    """A cycle of waiting; so far all its ranks are accused."""
 
     context: Context
     cause: Cause
     ranks: set[int]
     groups: set[int]
-    """Those of its places, as indexes."""
+    """Group indices of its places."""
     mates: frozenset[int]
-    """The ranks of circles of its shape that stand beside it. Where there are any, the graph tells
-    of no single rank."""
+    """Ranks of equally shaped cycles beside it. If there are any, the graph singles out no rank."""
     places: list[Place]
     lonely: list[int]
-    """Indexes of the places of halves that are due and that nobody has met."""
+    """Indices of the places of halves that are due and unmatched."""
 
     @property
     def is_blank(self) -> bool:
-        """Whether some rank's records list unfinished operations only: nothing can be compared."""
+        """Whether the dump of some rank lists only unfinished operations, so nothing can be
+        compared."""
         known = self.context.trace.ranks
         return any(r in known and known[r].only_active for r in self.ranks)
 
@@ -62,7 +63,7 @@ def circle_of_pairs(
         The ranks of circles of its shape that stand beside it.
     """
     waits = context.waits
-    # What a host has issued behind its first half is not due yet: nobody has left it out.
+    # A half issued after a host's first one is not due yet: nobody has left it out.
     first = _first_halves(context, ranks)
     halves = [i for i in cause.places if waits.places[i].p2p]
     lonely = [i for i in halves if _stands_at(context, waits.places[i], first)] or halves
@@ -76,7 +77,7 @@ def circle_of_pairs(
 
 
 def _run_ahead(circle: _Circle) -> Cause | None:
-    """The doing of the one that left a collective out, or began a round more."""
+    """Blame the rank that left a collective out, or began one round too many."""
     context, cause = circle.context, circle.cause
     ahead = _left_early(context, cause, circle.lonely)
     ahead = ahead or _a_round_more(context, circle.ranks, circle.places)
@@ -84,28 +85,28 @@ def _run_ahead(circle: _Circle) -> Cause | None:
 
 
 def _left_pattern(circle: _Circle) -> Cause | None:
-    """The doing of those who did not do as their counterparts, or as they had done before."""
+    """Blame ranks that deviated from their counterparts or from their own past."""
     context, cause, ranks = circle.context, circle.cause, circle.ranks
     stage = odd_stage(context, ranks, circle.groups)
     if stage is not None:
         return _of_halves(
             context, _accusing(cause.with_evidence(_often(stage)), (stage.rank,), alone=True)
         )
-    # What the ranks have finished has to be on record to be compared.
+    # Finished operations must be recorded to be compared.
     odd = () if circle.is_blank else deviants(context, ranks, circle.groups, circle.mates)
     closed = _among_themselves(context, set(odd)) if len(odd) > 1 else set()
     if closed:
-        # They wait for one another; who also receives there may only wait for who left the pattern.
+        # These wait for each other; another receiver there may just wait for a rank that deviated.
         return _accusing(cause, tuple(sorted(closed)), alone=len(closed) == len(odd))
     if len(odd) * 2 > len(ranks):
-        odd = ()  # where most of them left the pattern, it is the code of all
+        odd = ()  # if most deviated, it is everybody's code
     odd = odd or odd_totals(context, ranks, circle.groups, circle.mates)
-    # One that left the pattern keeps those who share a group with it from theirs.
+    # A rank that deviated keeps members of its groups from reaching theirs.
     return _of_halves(context, _accusing(cause, odd, alone=len(odd) == 1)) if odd else None
 
 
 def _another_order(circle: _Circle) -> Cause | None:
-    """The doing of the one that came to a collective and a half in another order."""
+    """Blame the rank that reached a collective and a half in a different order."""
     if circle.mates:
         return None
     astray = _against_counterparts(circle.context, circle.ranks, circle.places)
@@ -117,8 +118,8 @@ def _another_order(circle: _Circle) -> Cause | None:
 
 
 def _without_its_half(circle: _Circle) -> Cause | None:
-    """The doing of the one that went on without its half, or without whom the circle falls apart;
-    only of circles with collectives in them."""
+    """Blame the rank that went on without its half, or whose removal breaks the cycle; only for
+    cycles with collectives."""
     context, cause, ranks, lonely = circle.context, circle.cause, circle.ranks, circle.lonely
     if len(lonely) == len(cause.places) or circle.mates:
         return None
@@ -134,10 +135,10 @@ def _without_its_half(circle: _Circle) -> Cause | None:
 
 
 def _may_be_either(circle: _Circle) -> bool:
-    """Whether either of two ranks may have done more or less than the other.
+    """Whether either of two ranks may have done too much or too little.
 
-    Not one half is missing then but a whole row of them, or nothing tells what was before, and
-    nobody's halves were counted.
+    That is so if a whole row of halves is missing rather than one, or if nothing shows what came
+    before and nobody's halves were counted.
     """
     row = len({circle.context.waits.places[i].seq for i in circle.lonely}) > 1
     counted = any(p.half is not None and p.half.peer == NONE for p in circle.places)
@@ -145,7 +146,7 @@ def _may_be_either(circle: _Circle) -> bool:
 
 
 def _out_of_its_steps(circle: _Circle) -> Cause | None:
-    """The doing of those whose last step was no repetition of an earlier one."""
+    """Blame ranks whose last step did not repeat an earlier one."""
     if circle.is_blank:
         return None
     odd = strayed(circle.context, circle.ranks) or out_of_step(circle.context, circle.ranks)
@@ -155,13 +156,13 @@ def _out_of_its_steps(circle: _Circle) -> Cause | None:
 
 
 def _accusing(cause: Cause, culprits: tuple[int, ...], *, alone: bool) -> Cause:
-    """The circle with these as culprits; ``alone``: none of them may only wait for another."""
+    """The cycle with these culprits; ``alone``: none of them may just be waiting for another."""
     confidence = Confidence.LIKELY if alone else Confidence.AMBIGUOUS
     return replace(cause, culprits=culprits, confidence=confidence)
 
 
 def _gone_on_to_collectives(circle: _Circle) -> Cause | None:
-    """The doing of the one, or the few, that wait for its others in collectives."""
+    """Blame the one rank, or the few, that wait for the rest of the cycle in collectives."""
     cause, ranks, places = circle.cause, circle.ranks, circle.places
     breakers = breakers_of(places, ranks)
     one = set(breakers) if len(breakers) == 1 < len(ranks) - 1 else set()
@@ -169,7 +170,7 @@ def _gone_on_to_collectives(circle: _Circle) -> Cause | None:
         return replace(cause, culprits=tuple(one))
     few = set(few_together(places, ranks))
     if len(few) > 1 and _in_collectives(places, ranks, few):
-        # Others who have come to the same without holding anybody up may be right to be there.
+        # Other ranks that arrived there without holding anybody up may be right to be there.
         there = _who_wait_with(places, few)
         return _accusing(cause, there, alone=len(there) == len(few))
     return None
@@ -183,17 +184,17 @@ _IN_TURN: tuple[Callable[[_Circle], Cause | None], ...] = (
     _without_its_half,
     _out_of_its_steps,
 )
-"""Ways to settle a circle, those that prove most first; None where they settle nothing."""
+"""Ways to settle a cycle, strongest evidence first; each returns None if it settles nothing."""
 
 
 def _often(stage: OddStage) -> str:
-    """How often the odd rank and the others came to a line, in words."""
+    """How often the odd rank and the others reached a line, in words."""
     others = f"{rank_list(stage.others)} {stage.usual} times"
     return f"rank {stage.rank} came to {stage.line} {stage.times} times, {others} each"
 
 
 def _of_halves(context: Context, cause: Cause) -> Cause:
-    """The accused have left out halves that others wait for, on the circle or behind it."""
+    """Point out halves that the accused left out and others wait for, on the cycle or behind it."""
     accused, places = set(cause.culprits), context.waits.places
     due = [i for i, p in enumerate(places) if p.p2p and not accused.isdisjoint(p.targets)]
     return replace(cause, verdict=Verdict.P2P_UNMATCHED).with_first(due) if due else cause
@@ -202,11 +203,11 @@ def _of_halves(context: Context, cause: Cause) -> Cause:
 def _doubt_one_mistake_of_all(
     context: Context, cause: Cause, ranks: set[int], places: list[Place], lonely: list[int]
 ) -> Cause:
-    """Nobody stands out. Only where all do the same can it be one mistake in the code of all."""
-    # Where some have issued all that the others need, one mistake may be behind it all.
+    """No rank stands out. Only if all do the same can it be one mistake in everybody's code."""
+    # If some have issued everything the others need, one mistake may be behind it all.
     lacking = {r for p in places for r in p.absent}
-    # So it may where they stand at different lines, a framework's too (one of the user's may run a
-    # whole schedule of stages): then it is no loop that is wrong for all.
+    # The same goes if they wait at different lines, also of a framework (one user line may run a
+    # whole schedule of stages): then no loop is wrong for all.
     stacks = {context.stack(p.row) for p in places}
     one_kind = len(lonely) == len(cause.places) and len(stacks) == 1 and () not in stacks
     if one_kind and not ranks - lacking and not ranks & context.hidden:
@@ -216,7 +217,7 @@ def _doubt_one_mistake_of_all(
 
 
 def _first_halves(context: Context, ranks: set[int]) -> dict[int, int]:
-    """Per rank the record of the first half that it waits at."""
+    """Per rank the row of the first half it waits in."""
     found = {}
     for rank in ranks:
         places = [context.waits.places[i] for i in context.waits.out(rank)]
@@ -225,7 +226,7 @@ def _first_halves(context: Context, ranks: set[int]) -> dict[int, int]:
 
 
 def _stands_at(context: Context, place: Place, first: dict[int, int]) -> bool:
-    """Whether a rank that waits at this half waits for none of an earlier batch or call."""
+    """Whether a waiter of this half waits in no earlier batch or call."""
     batch = context.front.batch_row
     return any(
         first.get(rank, NONE) in (NONE, place.row) or NONE != batch[first[rank]] == batch[place.row]
@@ -234,9 +235,9 @@ def _stands_at(context: Context, place: Place, first: dict[int, int]) -> bool:
 
 
 def _ends_of_what_is_missing(places: list[Place], ranks: set[int]) -> tuple[int, ...]:
-    """The ranks between which something was never issued, where all else on a circle has been.
+    """The ranks between which something was never issued, if everything else on the cycle was.
 
-    The others only stand in line: they have issued what their partners have issued.
+    The others are merely queued: they have issued what their partners have issued.
     """
     missing = [p for p in places if p.absent or not p.behind]
     ends = {r for p in missing for r in (*p.waiters, *p.targets)} & ranks
@@ -245,23 +246,24 @@ def _ends_of_what_is_missing(places: list[Place], ranks: set[int]) -> tuple[int,
 
 
 def _in_collectives(places: list[Place], ranks: set[int], few: set[int]) -> bool:
-    """Whether these of a circle wait in collectives only, for all who wait for them elsewhere.
+    """Whether these ranks of a cycle wait only in collectives, for all ranks that wait for them
+    elsewhere.
 
-    They have gone on to what comes later, and nobody has followed.
+    They have gone on to later operations, and nobody has followed.
     """
     own = [p for p in places if not few.isdisjoint(p.waiters)]
     return bool(own) and all(not p.p2p and ranks.intersection(p.waiters) == few for p in own)
 
 
 def _who_wait_with(places: list[Place], few: set[int]) -> tuple[int, ...]:
-    """These and all others who have come to the same places."""
+    """These and all other ranks at the same places."""
     return tuple(sorted(few.union(*(p.waiters for p in places if not few.isdisjoint(p.waiters)))))
 
 
 def _left_early(context: Context, cause: Cause, lonely: list[int]) -> tuple[int, ...]:
-    """Ranks at a pair that no counterpart has come to, absent where most others of them wait.
+    """Ranks at a p2p number no counterpart has reached, absent where most others wait for them.
 
-    They left a collective out and went on.
+    They skipped a collective and went on.
     """
     waits = context.waits
     due = [waits.places[i] for i in cause.places if not waits.places[i].p2p]
@@ -277,8 +279,8 @@ def _left_early(context: Context, cause: Cause, lonely: list[int]) -> tuple[int,
 def _against_counterparts(
     context: Context, ranks: set[int], places: list[Place]
 ) -> tuple[int, ...]:
-    """Those who came to a collective and to a half in another order than their counterparts, where
-    the two of one group between whom this happened are on the circle."""
+    """Ranks that reached a collective and a half in a different order than their counterparts; both
+    ranks concerned must be on the cycle."""
     at = {(p.group, r): p for p in places if not p.p2p and p.group >= 0 for r in p.waiters}
     odd = set()
     for pair in (p for p in places if p.half is not None and len(p.absent) == len(p.waiters) == 1):
@@ -291,10 +293,10 @@ def _against_counterparts(
 
 
 def _a_round_more(context: Context, ranks: set[int], places: list[Place]) -> tuple[int, ...]:
-    """The one rank of which a whole row of halves was never met, while all others meet elsewhere.
+    """The only rank with a whole row of unmatched halves, while all others have met elsewhere.
 
-    They wait for it in a collective, and no counterpart in a sibling group has come to such a row
-    either. What one batch exchanges is no row: one call issues it all.
+    They wait for it in a collective, and no counterpart in a sibling group has reached such a row.
+    The exchange of one batch is not a row: one call issues all of it.
     """
     waiting = {r for p in places if p.p2p for r in p.waiters} & ranks
     met = [p for p in places if not p.p2p and not waiting.intersection(p.waiters)]
@@ -316,8 +318,8 @@ def _a_round_more(context: Context, ranks: set[int], places: list[Place]) -> tup
 
 
 def _calls(context: Context, rank: int, peer: int) -> int:
-    """How many sends and receives between two ranks one of them has issued, as far as its records
-    go back; a batch counts once."""
+    """How many recorded sends and receives between two ranks one of them has issued; a batch counts
+    once."""
     low, high = context.bounds.get(rank, (0, 0))
     part = context.trace.records[low:high]
     halves = part[context.front.p2p[low:high] & (part["peer"] == peer)]
@@ -338,7 +340,7 @@ def _who_went_on(context: Context, ranks: set[int], lonely: list[int]) -> tuple[
 
 
 def _among_themselves(context: Context, ranks: set[int]) -> set[int]:
-    """The circle of receives that ``ranks`` are part of, if each waits for one who never sent."""
+    """The cycle of receives that contains ``ranks``, if each waits for a rank that never sent."""
     waits = context.waits
     closed, queue = set(ranks), list(ranks)
     while queue:

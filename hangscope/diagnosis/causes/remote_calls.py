@@ -1,7 +1,7 @@
 """Remote calls (``torch.distributed.rpc``): who waits for an answer, and whose handler is stuck.
 
-Calls leave no record. A rank that does not come because it waits for an answer is held up by the
-rank in which a handler runs, where there is one such rank alone.
+Calls leave no record. A rank that does not arrive because it waits for an answer is held up by the
+rank running the handler, if there is exactly one such rank.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ from hangscope.trace.model import RankFacts, Stack, Trace
 _RPC = re.compile(r"[\\/]torch[\\/](?:distributed[\\/]rpc|futures)[\\/]")
 _RUNS_HANDLER = "_run_function"
 _SHUTDOWN = frozenset({"_all_gather", "_wait_all_workers", "shutdown", "_barrier"})
-"""Functions of the rpc package in which a rank that has nothing left to do waits for the others."""
+"""Functions of the rpc package in which a rank with nothing left to do waits for the others."""
 _COMPUTING = 0.8
-"""CPU seconds a second of a process that works; the agent's threads alone poll away half of one."""
+"""CPU seconds per second of a working process; polling agent threads alone use up to half of
+one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """``stack``: where the function stands that ``rank`` runs for another rank."""
+    """``stack``: where the function is that ``rank`` runs for another rank."""
 
     rank: int
     stack: Stack
 
 
 def name_handlers(context: Context, causes: list[Cause]) -> list[Cause]:
-    """Where a rank is accused that waits for an answer: accuse the one that does not give it."""
+    """If an accused rank waits for an answer, accuse the rank that does not give it."""
     asked = any(_is_of_callers(context, cause) for cause in causes)
     busy = _handlers(context) if asked else []
     if len(busy) != 1:
@@ -50,13 +51,13 @@ def name_handlers(context: Context, causes: list[Cause]) -> list[Cause]:
 
 
 def _is_of_callers(context: Context, cause: Cause) -> bool:
-    """Whether all of the accused did not come because they wait for an answer."""
+    """Whether all of the accused did not arrive because they wait for an answer."""
     named = cause.verdict is Verdict.MISSING_RANK and bool(cause.culprits)
     return named and all(_waits_for_answer(context, rank) for rank in cause.culprits)
 
 
 def _unanswered_by(context: Context, cause: Cause, handler: Handler) -> Cause:
-    """The cause with the one who does not answer as its culprit, and the callers as victims."""
+    """The cause with the rank that does not answer as culprit and the callers as victims."""
     callers, at = cause.culprits, where(innermost(handler.stack))
     waits = "waits" if len(callers) == 1 else "wait"
     words = Words(
@@ -73,11 +74,11 @@ def _unanswered_by(context: Context, cause: Cause, handler: Handler) -> Cause:
 
 
 def unanswered(context: Context) -> Finding | None:
-    """What a job waits for whose ranks sit in remote calls, and in nothing that is on record.
+    """What a job waits for whose ranks are in remote calls and in nothing that is recorded.
 
-    Calls have no number and no time on record, and a rank that makes one after the other looks the
-    same in every sample: so nobody is named but by looks that went on for as long as a collective
-    may wait, and of a job that has ended only what was seen last is told.
+    Calls have no number and no time on record, and a rank that makes one after another looks the
+    same in every sample. So a rank is only named after looks for as long as a collective may wait;
+    for an ended job, only the last sample is reported.
     """
     trace = context.trace
     if not trace.ranks or (len(trace.records) and not _is_silent(trace)):
@@ -125,14 +126,14 @@ def unanswered(context: Context) -> Finding | None:
 def _is_silent(trace: Trace) -> bool:
     """Whether a running job has issued and finished nothing for as long as a collective may wait.
 
-    What is on record of a job that has ended tells how it stood.
+    The records of an ended job show its final state anyway.
     """
     newest_ns = max(int(trace.records[time].max()) for time in ("created_ns", "completed_ns"))
     return trace.live and trace.observed_ns - newest_ns >= trace.timeout_s * 1e9
 
 
 def _not_shut_down(context: Context) -> Finding | None:
-    """Who has not come to ``rpc.shutdown``, where the others wait for all to call it."""
+    """Ranks that have not reached ``rpc.shutdown``, where the others wait for all."""
     ranks = sorted(context.trace.ranks)
     leaving = tuple(r for r in ranks if _in_shutdown(_main(context, r)))
     absent = tuple(r for r in ranks if r not in leaving)
@@ -158,7 +159,7 @@ def _not_shut_down(context: Context) -> Finding | None:
 
 
 def _stopped(context: Context, rank: int, callers: tuple[int, ...]) -> Finding:
-    """Who is stopped answers nobody."""
+    """A stopped rank answers nobody."""
     waits = f"{rank_s(callers)} {'waits' if len(callers) == 1 else 'wait'} for an answer"
     return Finding(
         Verdict.MISSING_RANK,
@@ -176,7 +177,7 @@ def _stopped(context: Context, rank: int, callers: tuple[int, ...]) -> Finding:
 
 
 def _called(handler: Handler) -> str:
-    """Where a handler stands, and which function was called from elsewhere, if that is another."""
+    """Where a handler is, and which function was called remotely, if that is a different one."""
     frame, outermost = innermost(handler.stack), handler.stack[-1]
     within = f", within {outermost.name}" if frame is not None and frame != outermost else ""
     return where(frame) + within
@@ -208,15 +209,15 @@ def _handlers(context: Context) -> list[Handler]:
 
 
 def _handler(context: Context, rank: int) -> Handler | None:
-    """The function the rank runs for another one, unless that waits for an answer itself."""
+    """The function the rank runs for another rank, unless it waits for an answer itself."""
     facts: RankFacts = context.trace.ranks[rank]
     for thread in facts.threads:
         names = [f.name if _RPC.search(f.filename) else "" for f in thread.stack]
         if thread.is_main or _RUNS_HANDLER not in names:
             continue
         inner = thread.stack[: names.index(_RUNS_HANDLER)]
-        # A method of a remote object is called by way of the package; a wait for the answer to a
-        # call of the handler's own is below its line.
+        # The package itself calls methods of remote objects; a wait for the answer to the handler's
+        # own call is below its line.
         below = itertools.takewhile(is_library, inner)
         nested = any(_RPC.search(frame.filename) for frame in below)
         if not nested and any(not is_library(frame) for frame in inner):

@@ -1,8 +1,8 @@
-"""One cause that shows in every lane: ranks side by side that did the same in sibling groups.
+"""Merges causes that show the same mistake in several sibling groups.
 
-A data-parallel replica or a pipeline stage is a row of ranks, each in a group of its own with its
-counterparts. What all of such a row left out shows once in each of these groups, at one number; no
-lane explains another one, and yet it is one mistake.
+A data-parallel replica or a pipeline stage is a row of ranks, each in its own group with its
+counterparts. What the whole row left out shows up once in each of these groups, at the same number.
+None of these causes explains another, yet it is one mistake.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Shape = tuple[object, ...]
 
 
 def in_lanes(context: Context, causes: Sequence[Cause]) -> list[list[Cause]]:
-    """The causes in their order, those of one shape that name different ranks together."""
+    """The causes in order, with equally shaped ones that name different ranks combined."""
     shapes = _Shapes(context)
     lanes: list[list[Cause]] = []
     of_shape: dict[_Shape, tuple[list[Cause], set[int]]] = {}
@@ -41,11 +41,10 @@ class _Shapes:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._places: dict[int, dict[int, int]] = {}
-        """Per group the place of each member; lists may hold thousands of ranks."""
+        """Per group the index of each member; cached because lists may hold thousands of ranks."""
 
     def of(self, cause: Cause) -> _Shape:
-        """The kind of group, the number there, who of its members is accused, and what was issued;
-        empty where that cannot be said."""
+        """Kind of group, number, accused members and operation; empty if unknown."""
         if not cause.culprits or cause.crossed or cause.conflict:
             return ()
         named = cause.verdict, cause.confidence is Confidence.AMBIGUOUS, cause.odd_one
@@ -63,7 +62,7 @@ class _Shapes:
         return (*named, shown.p2p, self._op(shown.row), *position) if position else ()
 
     def _of_circle(self, cause: Cause) -> _Shape:
-        """The places of a circle; its own alone where one of them is in no group."""
+        """The places of a cycle; unique to it if one of them has no group."""
         here = places_at(self._context, cause.places)
         if any(place.group < 0 for place in here):
             return (cause.places,)
@@ -73,14 +72,14 @@ class _Shapes:
         return (frozenset(edges),)
 
     def _op(self, row: int) -> str:
-        """The operation of a record; empty where that is not on record."""
+        """The operation of a record; empty if not recorded."""
         signature = self._context.trace.records["signature"][row] if row >= 0 else NONE
         return self._context.families[signature] if signature >= 0 else ""
 
     def _position(self, group: int, seq: int, ranks: Sequence[int]) -> _Shape:
-        """A number in a group of some kind and size, and which of the members these ranks are.
+        """A number in a group of some kind and size, and the indices of these members.
 
-        Empty where no source lists the members.
+        Empty if no source lists the members.
         """
         of_group = self._context.trace.groups[group]
         if not of_group.listed:

@@ -1,9 +1,9 @@
-"""Circles of one shape that stand side by side in sibling groups.
+"""Equally shaped cycles side by side in sibling groups.
 
-What a single rank did wrong closes one circle, and whoever else is held up waits for somebody on
-it. Where the counterparts of its ranks wait for each other as well, all of a row (the ranks of a
-tensor-parallel group, or those of a stage) did the same: what speaks against one rank alone, as
-that the others did otherwise or that the circle falls apart without it, then speaks against nobody.
+The mistake of a single rank closes one cycle, and everybody else who is held up waits for a rank on
+it. If the counterparts of its ranks form a cycle too, a whole row of ranks (a tensor-parallel group
+or a stage) did the same. Evidence against a single rank, such as that others did something
+different or that the cycle breaks without it, then no longer counts.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 
 Circle = tuple[set[int], set[int]]
-"""Its ranks, and the indexes of the places at which they wait for each other."""
+"""Its ranks, and the indices of the places where they wait for each other."""
 _Edge = tuple[object, bool, frozenset[int], frozenset[int]]
 
 
 def mates_in_rows(context: Context, circles: Sequence[Circle]) -> list[frozenset[int]]:
-    """Of each circle the ranks of all others of its shape: they are as suspect as its own."""
+    """For each cycle the ranks of all others of its shape: they are as suspect as its own."""
     rows: dict[frozenset[_Edge], set[int]] = defaultdict(set)
     shapes = [_shape(context, ranks, places) for ranks, places in circles]
     for shape, (ranks, _) in zip(shapes, circles, strict=True):
@@ -32,7 +32,8 @@ def mates_in_rows(context: Context, circles: Sequence[Circle]) -> list[frozenset
 
 
 def _shape(context: Context, ranks: set[int], places: set[int]) -> frozenset[_Edge]:
-    """Which members of groups of which kinds wait for which; numbers tell only how far they got."""
+    """Which members of which kinds of groups wait for which; sequence numbers only show
+    progress."""
     return frozenset(
         (
             context.kinds[place.group],
@@ -46,6 +47,6 @@ def _shape(context: Context, ranks: set[int], places: set[int]) -> frozenset[_Ed
 
 
 def _positions(context: Context, place: Place, ranks: set[int]) -> frozenset[int]:
-    """Where in the group these of its members stand."""
+    """Indices of these members in the group."""
     members = context.trace.groups[place.group].ranks
     return frozenset(i for i, rank in enumerate(members) if rank in ranks)

@@ -1,4 +1,4 @@
-"""Ranks that are waited for and wait for nobody."""
+"""Sinks: ranks that others wait for and that wait for nobody."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _GLOO = re.compile(r"gloo.{0,200}timed out", re.IGNORECASE | re.DOTALL)
 
 
 class Union:
-    """Which ranks belong together."""
+    """Disjoint sets of ranks."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self.parent = {r: r for r in ranks}
@@ -54,7 +54,7 @@ class Union:
 
 
 def from_roots(context: Context, roots: list[int]) -> list[Cause]:
-    """Ranks that are waited for and wait for nobody."""
+    """Causes for ranks that others wait for and that wait for nobody."""
     waits = context.waits
     waited_for = waits.waited_for()
     roots = [r for r in roots if waited_for.get(r)]
@@ -95,16 +95,16 @@ def from_roots(context: Context, roots: list[int]) -> list[Cause]:
 
 
 def _waited_itself(context: Context, rank: int) -> bool:
-    """Whether nothing is left of what a rank waited in but the words with which it gave up.
+    """Whether all that is left of a rank's wait is its timeout message.
 
-    Its record is gone, or is a device's, and it waited on the host. Such a rank explains nothing
-    where somebody else may.
+    Its record is gone, or covers only its device while it waited on the host. Such a rank explains
+    nothing if another may.
     """
     return gave_up(context, rank) and (rank not in context.bounds or _on_the_host(context, rank))
 
 
 def _on_the_host(context: Context, rank: int) -> bool:
-    """Whether a rank gave up waiting over Gloo, of which its record holds nothing."""
+    """Whether a rank timed out over Gloo, of which its record holds nothing."""
     low, high = context.bounds[rank]
     used = np.unique(context.trace.records["signature"][low:high])
     recorded = {context.trace.signatures[i].backend for i in used.tolist() if i >= 0}
@@ -112,10 +112,10 @@ def _on_the_host(context: Context, rank: int) -> bool:
 
 
 def _unknown_wait(context: Context, ranks: list[int], waited_for: dict[int, list[int]]) -> Cause:
-    """Others wait for ranks of which only a last word is left, and that waited themselves.
+    """Others wait for ranks that waited themselves and left only a final message.
 
-    Where all those words are of one line, the job stands at two places: the fewer are at the wrong
-    one.
+    If all those messages come from one line, the job waits at two places; the smaller side is at
+    the wrong one.
     """
     places = tuple(sorted({i for r in ranks for i in waited_for[r]}))
     here = [context.waits.places[i] for i in places]
@@ -153,9 +153,9 @@ def _unknown_wait(context: Context, ranks: list[int], waited_for: dict[int, list
 
 
 def _holding_up(cause: Cause, held: set[int], keys: list[str]) -> Cause:
-    """Ranks that did not come because they wait for a key are victims of those who did not either.
+    """Ranks that wait for a key are victims of other ranks that did not arrive.
 
-    Who sets a key is not recorded, so nothing of the kind is certain.
+    It is not recorded who sets a key, so nothing of this is certain.
     """
     more = replace(cause, victims=cause.victims | (held - set(cause.culprits)))
     more = more.with_evidence(*keys)
@@ -165,7 +165,7 @@ def _holding_up(cause: Cause, held: set[int], keys: list[str]) -> Cause:
 
 
 def _first_to_fail(context: Context, verdict: Verdict, ranks: list[int]) -> list[int]:
-    """Of ranks that crashed, the first of those whose failure speaks of nobody else's."""
+    """Of ranks that crashed, the first one whose failure is not about another rank's."""
     if verdict is not Verdict.RANK_CRASHED:
         return ranks
     own = [r for r in ranks if not context.processes[r].secondary] or ranks

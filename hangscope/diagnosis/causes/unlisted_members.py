@@ -1,7 +1,7 @@
-"""Waits in groups made by hand: who the other members are is not recorded.
+"""Waits in manually created groups, whose other members are not recorded.
 
-Such a group may span several jobs, as that of trainers and inference engines does, or the replicas
-of fault-tolerant training. Who has not come there is to be seen in a report of theirs.
+Such a group may span several jobs, like trainers and inference engines, or the replicas of
+fault-tolerant training. Their own reports show who has not arrived there.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from hangscope.diagnosis.wording.phrases import rank_s, title_of, wait_s
 
 
 def waits_outside(context: Context, place: Place) -> bool:
-    """Whether those who wait at a place wait for members of whom nothing is recorded."""
+    """Whether the waiters at a place wait for members of which nothing is recorded."""
     groups = context.trace.groups
     return place.blind and 0 <= place.group < len(groups) and bool(groups[place.group].outsiders)
 
 
 def outside(context: Context, indexes: list[int]) -> Cause:
-    """What is to be said of such places: all of them together are one wait for others."""
+    """The cause for such places: together they are one wait for others."""
     places = [context.waits.places[i] for i in indexes]
     waiters = frozenset(rank for place in places for rank in place.waiters)
     others = sum(context.trace.groups[place.group].outsiders for place in places)

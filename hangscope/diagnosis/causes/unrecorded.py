@@ -1,4 +1,4 @@
-"""What the records of the accused do not tell, and who is accused in their place."""
+"""What the records of the accused do not show, and who is accused instead."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TELLS = int(Flag.BLOCKING | Flag.ASYNC)
 
 
 def accuse_who_is_stopped(context: Context, cause: Cause) -> Cause:
-    """Accuse who is stopped inside the collective, not who left no record of what it issued."""
+    """Accuse ranks stopped inside the collective rather than ranks without a record."""
     if not _is_unrecorded(context, cause, Verdict.MISSING_RANK, Verdict.RANK_LOST):
         return cause
     stopped_at = ((index, stopped_in(context, index)) for index in cause.places)
@@ -34,9 +34,9 @@ def accuse_who_is_stopped(context: Context, cause: Cause) -> Cause:
 
 
 def accuse_who_was_never_seen(context: Context, cause: Cause) -> Cause:
-    """Of two that left no record, accuse the one of which there is no sign of life at all.
+    """Of two ranks without a record, accuse the one without any sign of life.
 
-    The other's process is seen to live: its record was not collected.
+    The other's process is seen to live: its record was just not collected.
     """
     trace = context.trace
     if not _is_unrecorded(context, cause, Verdict.MISSING_RANK):
@@ -44,22 +44,22 @@ def accuse_who_was_never_seen(context: Context, cause: Cause) -> Cause:
     places = [context.waits.places[i] for i in cause.places]
     never = {r for place in places for r in place.unknown if r not in trace.ranks}
     if not 0 < len(never) * 2 < len(trace.ranks) + len(never):
-        return cause  # half a world without a sign of life is a collection that failed
+        return cause  # if half the world shows no sign of life, the collection failed
     named = cause.accusing(tuple(sorted(never)), cause.confidence)
     untold = f"what {rank_s(cause.culprits)} issued is not on record"
     return replace(named, verdict=Verdict.RANK_LOST, unknowns=()).doubted(untold)
 
 
 def _is_unrecorded(context: Context, cause: Cause, *verdicts: Verdict) -> bool:
-    """Whether it has one of these verdicts on ranks of which only a journal tells."""
+    """Whether it has one of these verdicts and names only ranks known from a journal alone."""
     named = cause.verdict in verdicts and bool(cause.culprits)
     return named and context.unrecorded.issuperset(cause.culprits)
 
 
 def stopped_in(context: Context, index: int) -> tuple[int, ...]:
-    """Ranks that have begun a collective and cannot carry their part of it out.
+    """Ranks that have started a collective and cannot carry out their part of it.
 
-    ``index``: of the place. Whether such a rank has finished may be what it could not write down.
+    ``index``: of the place. Such a rank may have finished without being able to record it.
     """
     place, ranks = context.waits.places[index], context.trace.ranks
     if place.phase or place.p2p:
@@ -76,9 +76,9 @@ def stopped_in(context: Context, index: int) -> tuple[int, ...]:
 
 
 def doubt_untold_sends(context: Context, cause: Cause, idle: set[int]) -> Cause:
-    """Who has nothing unfinished but sends may wait for them, where the source does not tell.
+    """Doubt culprits with unfinished sends: they may wait for them, which the source does not show.
 
-    ``idle``: those who were taken not to wait.
+    ``idle``: ranks that were taken not to wait.
     """
     flags = context.trace.records["flags"]
 
@@ -93,10 +93,10 @@ def doubt_untold_sends(context: Context, cause: Cause, idle: set[int]) -> Cause:
 
 
 def name_who_never_received(context: Context, cause: Cause) -> Cause:
-    """Whose send one that waits for it never received, or not in time, may wait for that one.
+    """Consider that the accused waits for a rank that never received its send, or not in time.
 
-    Either it is somewhere else after it had sent, or the other left the receive out and went on.
-    Who alone left its pattern is the likelier one; what is overwritten shows no pattern.
+    Either the accused went elsewhere after sending, or the other left the receive out and went on.
+    A rank that alone deviated is the likelier one; overwritten records show no pattern.
     """
     if cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED) or cause.crossed:
         return cause
@@ -119,7 +119,7 @@ def name_who_never_received(context: Context, cause: Cause) -> Cause:
     overwritten = not context.hidden.isdisjoint(both)
     odd = () if overwritten else deviants(context, both, {place.group for place in sent})
     if not odd and all(p.half is not None and p.half.matched for p in sent):
-        return cause  # the receive was issued as well: it is what comes before that hangs
+        return cause  # the receive was issued as well, so something before it hangs
     confidence = Confidence.LIKELY if odd else Confidence.AMBIGUOUS
     found = cause.accusing(odd or both, confidence).with_victims(partners)
     if found.culprits == cause.culprits:
@@ -137,7 +137,7 @@ def name_who_never_received(context: Context, cause: Cause) -> Cause:
 
 
 def _is_left_alone(context: Context, place: Place, rank: int) -> bool:
-    """Whether it is a send of the rank that a device carries out and that has not ended."""
+    """Whether it is an unfinished send of the rank on a device."""
     half = place.half
     if half is None or half.rank != rank or not half.is_send:
         return False
@@ -146,10 +146,10 @@ def _is_left_alone(context: Context, place: Place, rank: int) -> bool:
 
 
 def doubt_unmade_groups(context: Context, cause: Cause) -> Cause:
-    """Who was due to use a group for the first time, and was not seen, may still be making it.
+    """Doubt unobserved ranks that were due to use a group for the first time: they may still be
+    creating it.
 
-    What a rank does between its collectives is told by its stack or its phase; a native dump has
-    neither.
+    A rank's stack or phase shows what it does between collectives; a native dump has neither.
     """
     trace = context.trace
     seen = any(
@@ -169,7 +169,7 @@ def doubt_unmade_groups(context: Context, cause: Cause) -> Cause:
 
 
 def doubt_polled_locks(context: Context, cause: Cause) -> Cause:
-    """Which lock somebody tries for again and again is not recorded, only which one is held."""
+    """For polled locks it is not recorded which lock is wanted, only which one is held."""
     accused = set(cause.culprits)
     for place in filter(is_lock, context.waits.places):
         polled = any(is_polled(context.processes.get(rank)) for rank in place.waiters)

@@ -1,4 +1,4 @@
-"""Hosts that vanished at one moment: what one of them had still issued makes it no victim."""
+"""Hosts that vanished at one moment: having issued more than another makes a rank no victim."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from hangscope.diagnosis.exits.vanished_hosts import UNHEARD
 from hangscope.diagnosis.model import Verdict
 
 _SAME_MOMENT_NS = 2 * 10**9
-"""Heartbeats come once a second or so."""
+"""Heartbeats come about once a second."""
 
 
 def name_all_that_vanished(context: Context, causes: list[Cause]) -> list[Cause]:
-    """Who fell silent together with an accused that did is accused as well."""
+    """Also accuse ranks that fell silent together with an accused one."""
     silent = {r: h.end_ns for r, h in context.processes.items() if h.end_text == UNHEARD}
     return [_with_all_of_its_moment(cause, silent) for cause in causes]
 
 
 def _with_all_of_its_moment(cause: Cause, silent: dict[int, int]) -> Cause:
-    """The cause with all who fell silent (when, in ns) at a moment when one of its accused did."""
+    """The cause with all ranks that fell silent (when, in ns) at the same moment as one of the
+    accused."""
     if cause.verdict is not Verdict.RANK_CRASHED or silent.keys().isdisjoint(cause.culprits):
         return cause
     moments = [silent[rank] for rank in cause.culprits if rank in silent]

@@ -1,8 +1,8 @@
 """The first collective that ranks reached from different lines although it is the same operation.
 
-Ranks that take different branches may meet in the same collective for a while and part later, where
-it shows. Where they came from then is a clue to the branch, never a verdict: programs may reach one
-collective from two places by design.
+Ranks that take different branches may meet in the same collectives for a while and only visibly
+diverge later. Their earlier call sites are a clue to the branch, never a verdict: programs may
+reach one collective from two places by design.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from hangscope.diagnosis.processes.stacks import innermost, where
 
 _PARTED = MISMATCHES | {Verdict.MISSING_RANK, Verdict.DEADLOCK_CYCLE}
 _WINDOW = 512
-"""How many of the last places of the group are compared."""
+"""How many of the group's last collectives are compared."""
 _AGREED = 4
-"""So many places must have been reached from the same lines before one that was not counts."""
+"""This many collectives must have been reached from the same lines before one that was not."""
 
 
 def with_first_parting(context: Context, cause: Cause) -> Cause:
-    """The cause with the first call sites that differ: evidence, and what the advice compares."""
+    """The cause with the first call sites that differ: evidence, and lines for the advice to
+    compare."""
     found = _first_parting(context, cause)
     if found is None:
         return cause
@@ -61,7 +62,7 @@ def _first_parting(context: Context, cause: Cause) -> Parting | None:
 
 
 def _place_of(context: Context, cause: Cause) -> tuple[int, int] | None:
-    """The group and number of the collective that a cause is about, if it is about one."""
+    """(group, number) of the collective that a cause is about, if it is about one."""
     if cause.mismatch is not None:
         return cause.mismatch.group, cause.mismatch.seq
     if not cause.places:
@@ -71,14 +72,14 @@ def _place_of(context: Context, cause: Cause) -> tuple[int, int] | None:
 
 
 def _spread(ranks: list[int]) -> list[int]:
-    """A few of many: three witnesses that agree are enough for a clue."""
+    """A few of many: three witnesses that agree suffice for a clue."""
     if len(ranks) <= 4:
         return ranks
     return [ranks[0], ranks[1], ranks[len(ranks) // 2], ranks[-1]]
 
 
 def _sites(context: Context, rank: int, group: int, before: int) -> dict[int, str]:
-    """Per sequence number below ``before`` the user's line that issued it, the newest few."""
+    """Per sequence number below ``before`` the user's line that issued it; the newest few."""
     low, high = context.bounds.get(rank, (0, 0))
     part = context.trace.records[low:high]
     rows = np.flatnonzero(

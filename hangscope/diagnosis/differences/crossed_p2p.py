@@ -1,8 +1,8 @@
-"""Two halves that miss each other: a receive from the wrong rank, a send to the wrong one.
+"""Two halves that miss each other: a receive from, or a send to, the wrong rank.
 
-Rank 1 waits for a send of rank 0, and a send of rank 2 to rank 1 lies there without a receive.
-Either rank 0 left its send out, or rank 1 asks the wrong rank: one mistake explains both halves,
-whichever it is. What passed between the three before tells them apart.
+Rank 1 waits for a send of rank 0, while a send of rank 2 to rank 1 has no receive. Either rank 0
+left its send out, or rank 1 asks the wrong rank: one mistake explains both halves. What the three
+exchanged before decides which.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _ACCUSING = (Verdict.P2P_UNMATCHED, Verdict.MISSING_RANK, Verdict.RANK_EXITED)
 
 
 def doubt_crossed_pairs(context: Context, causes: list[Cause]) -> list[Cause]:
-    """Where a rank is accused for one half that never came: was it asked for by mistake?"""
+    """If a rank is accused of one missing half, check whether that half was requested by
+    mistake."""
     strays = _strays(context)
     return [
         _of_stray(context, cause, strays)
@@ -39,7 +40,7 @@ def doubt_crossed_pairs(context: Context, causes: list[Cause]) -> list[Cause]:
 def _strays(context: Context) -> list[tuple[Half, int]]:
     """Halves whose line had always named one other rank until now, and that rank.
 
-    Where several ranks turn to somebody new it is the program that does.
+    If several ranks name someone new, the program does so by design.
     """
     found = []
     for place in context.waits.places:
@@ -53,10 +54,10 @@ def _strays(context: Context) -> list[tuple[Half, int]]:
 
 
 def _of_stray(context: Context, cause: Cause, strays: list[tuple[Half, int]]) -> Cause | None:
-    """A rank that names somebody new while the rank it always named waits for it is at fault.
+    """Blame a rank that names someone new while its usual peer waits for it.
 
-    Where a rank that left nothing is accused, or the usual partner left nothing and the new one is
-    accused, either may be. None where the cause does not speak of it.
+    If the accused rank, or the usual peer with the new one accused, left nothing, either may be at
+    fault. None if the cause is not about this.
     """
     if cause.verdict not in _OF_PAIRS or not strays:
         return None
@@ -93,7 +94,7 @@ def _of_stray(context: Context, cause: Cause, strays: list[tuple[Half, int]]) ->
 
 
 def _own_half(context: Context, cause: Cause) -> Half | None:
-    """The one half that never meets its partner in which the single accused waits itself."""
+    """The one unmatched half in which the only accused rank waits itself."""
     if cause.verdict is not Verdict.P2P_UNMATCHED or len(cause.culprits) != 1:
         return None
     (accused,) = cause.culprits
@@ -103,7 +104,7 @@ def _own_half(context: Context, cause: Cause) -> Half | None:
 
 
 def _of_wrong_partner(context: Context, cause: Cause) -> Cause | None:
-    """The accused asks somebody it never had to do with for what another offers, if it does."""
+    """The accused asks a rank it never dealt with for what another rank offers, if so."""
     half = _own_half(context, cause)
     if half is None:
         return None
@@ -115,7 +116,7 @@ def _of_wrong_partner(context: Context, cause: Cause) -> Cause | None:
 
 
 def _of_rival(context: Context, cause: Cause) -> Cause | None:
-    """Who waits for the accused asks the wrong one, if another offers what it waits for."""
+    """The waiter asks the wrong rank, if another one offers what it waits for."""
     half = _only_half(context, cause)
     if half is None:
         return None
@@ -125,7 +126,7 @@ def _of_rival(context: Context, cause: Cause) -> Cause | None:
         return None
     usual = pairs.paired_before(rival)
     if not usual and cause.verdict is not Verdict.P2P_UNMATCHED:
-        return None  # the accused is known to be elsewhere: that is why its half is missing
+        return None  # the accused is known to be elsewhere, which is why its half is missing
     named = (half.rank,) if usual else tuple(sorted({half.rank, *cause.culprits}))
     found = cause.accusing(named, Confidence.LIKELY if usual else Confidence.AMBIGUOUS)
     found = replace(found.with_victims([rival]), verdict=Verdict.P2P_UNMATCHED)
@@ -150,8 +151,7 @@ def _only_half(context: Context, cause: Cause) -> Half | None:
 
 
 def _between(context: Context, cause: Cause, half: Half, rival: int, *, usual: bool) -> Cause:
-    """The cause as one of two halves: they are its sides, and the accused where it may be wrong
-    as well."""
+    """The cause as two halves: they become its sides, and are accused where they may be wrong."""
     places = context.waits.places
     own = [i for i, p in enumerate(places) if p.half is half]
     met = [
@@ -166,7 +166,7 @@ def _between(context: Context, cause: Cause, half: Half, rival: int, *, usual: b
 
 
 class _Pairs:
-    """Sends and receives around one half that waits."""
+    """Sends and receives around one waiting half."""
 
     def __init__(self, context: Context, half: Half) -> None:
         records = context.trace.records
@@ -180,15 +180,15 @@ class _Pairs:
         self._context = context
 
     def _count(self, rank: int, peer: int, *, sends: bool) -> int:
-        """How many sends (receives) of ``rank`` name ``peer``."""
+        """How many sends (or receives) of ``rank`` name ``peer``."""
         hits = (self._rank == rank) & (self._peer == peer) & (self._is_send == sends)
         return int(np.count_nonzero(hits))
 
     def rival(self, *, overlooked: bool = False) -> int:
-        """The one rank whose half towards the waiting rank has no partner, or -1.
+        """The one rank with an unmatched half towards the waiting rank, or -1.
 
-        ``overlooked``: of several the one of whose halves the fewest were taken; the others are
-        only further on.
+        ``overlooked``: of several, the one with the fewest matched halves; the others are merely
+        further ahead.
         """
         half = self._half
         if half.rank in self._hidden or half.peer in self._hidden:
@@ -210,9 +210,9 @@ class _Pairs:
         return found[0][1] if len(found) == 1 else NONE
 
     def _left_alone(self) -> int:
-        """The rival where records begin in the middle: counts are off, what is left alone is not.
+        """The rival if records start in the middle: counts are off, but unmatched halves are not.
 
-        Only one with whom the waiting rank had to do before counts.
+        Only a rank that the waiting rank dealt with before counts.
         """
         half = self._half
         found = {
@@ -230,7 +230,7 @@ class _Pairs:
         return asked > 1 or self._count(half.peer, half.rank, sends=not half.is_send) > 0
 
     def paired_before(self, rival: int) -> bool:
-        """Whether such pairs of the waiting rank and its rival have met before."""
+        """Whether such halves of the waiting rank and its rival have matched before."""
         return self._count(self._half.rank, rival, sends=self._half.is_send) > 0
 
 

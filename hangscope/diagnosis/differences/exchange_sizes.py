@@ -1,7 +1,7 @@
-"""Exchanges whose sizes depend on each other: all-to-alls and matched pairs that cannot finish.
+"""Exchanges with interdependent sizes: all-to-alls and matched pairs that cannot finish.
 
-Sizes of an all-to-all differ legally from rank to rank, so only the whole can be checked: what is
-sent must be what is received, in total and, where split lists are on record, pair by pair.
+The sizes of an all-to-all legally differ between ranks, so only the whole can be checked:
+everything sent must be received, in total and, where split lists are recorded, pair by pair.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ from hangscope.trace.model import NONE, Flag, Signature, State, flagged
 _MAX_BROKEN = 4096
 _NOT_TOLD = -1
 _COUNTED = 3
-"""Tags with one distance from each other that make a count, and no accident."""
+"""This many tags at a constant distance are a counter rather than coincidence."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizeConflict:
-    """``ranks`` are at fault as far as that can be told (else empty); ``aspect``: numel, dtype or
-    tag."""
+    """``ranks``: those at fault, empty if unknown; ``aspect``: numel, dtype or tag."""
 
     ranks: tuple[int, ...]
     aspect: str
@@ -38,7 +37,7 @@ class SizeConflict:
 
 
 def size_conflict(context: Context, place: Place) -> SizeConflict | None:
-    """Why a place where everybody has come cannot finish, if its sizes contradict each other."""
+    """Why a place that everybody has reached cannot finish, if its sizes contradict each other."""
     if place.row == NONE:
         return None
     if place.p2p:
@@ -50,17 +49,17 @@ def size_conflict(context: Context, place: Place) -> SizeConflict | None:
 
 
 def broken_exchanges(context: Context) -> list[Place]:
-    """All-to-alls and pairs that some have not finished although others have: none waits there.
+    """All-to-alls and pairs that some ranks finished and others did not; nobody waits in them.
 
-    A peer whose sizes disagree fails in it, while those it did not disagree with go on.
+    A peer with contradicting sizes fails in it, while those it agreed with go on.
     """
     return [*_unfinished_all_to_alls(context), *_unfinished_pairs(context)]
 
 
 def _unfinished_pairs(context: Context) -> list[Place]:
-    """Halves whose partner, which asked for another size, has finished its own.
+    """Halves whose partner finished its own half of a different size.
 
-    What stands in a batch is over with the batch, whatever its own entry says.
+    A half in a batch ends with the batch, whatever its own entry says.
     """
     front, states = context.front, context.trace.records["state"]
     halves = [half for half in context.pending_halves[:_MAX_BROKEN] if half.partner_row != NONE]
@@ -127,7 +126,7 @@ def _pair(context: Context, place: Place) -> SizeConflict | None:
 
 
 def tag_conflict(context: Context, half: Half) -> SizeConflict | None:
-    """Both ranks wait for each other's half, and the halves bear different tags."""
+    """Both ranks wait for each other's half, and the halves have different tags."""
     records = context.trace.records
     mine, theirs = (int(records["root"][row]) for row in (half.row, half.partner_row))
     if mine == theirs or not tags_count(context.trace, half.row, half.partner_row):
@@ -150,7 +149,7 @@ def tag_conflict(context: Context, half: Half) -> SizeConflict | None:
 
 
 def _odd_tag(context: Context, rank: int, row: int) -> bool:
-    """Whether the tag breaks a pattern: one and the same every time, or counted up by one step."""
+    """Whether the tag breaks a pattern: always the same, or incremented by one step."""
     records = context.trace.records
     low, _ = context.bounds.get(rank, (0, 0))
     part, record = records[low:row], records[row]
@@ -179,10 +178,10 @@ def _dtype(signature: Signature) -> str | None:
 
 
 def _new_on_channel(context: Context, rank: int, row: int, aspect: str) -> bool:
-    """Whether the rank sends its partner, or receives from it, what it never has before.
+    """Whether the rank sends its peer, or receives from it, something it never did before.
 
-    That tells only where what passes between them had settled: more than half of the past without
-    anything new. Sizes that follow the data are new all the time.
+    That only counts if their exchange had settled: more than half of the past without anything new.
+    Data-dependent sizes are new all the time.
     """
     low, _ = context.bounds.get(rank, (0, 0))
     part = context.trace.records[low:row]
@@ -206,7 +205,7 @@ def _all_to_all(context: Context, place: Place) -> SizeConflict | None:
     rows = context.rows_at(place.group, place.seq)
     members = context.trace.groups[place.group].ranks
     row_of = {int(records["rank"][r]): int(r) for r in rows.tolist()}
-    # Neither the oldest dumps nor logs list members: who is missing would be missing in the total.
+    # Neither the oldest dumps nor logs list members: a missing one would be missing in the total.
     made_up = any(s.version == "none" or s.format == formats.LOG for s in context.trace.sources)
     if not members or not set(row_of) <= set(members) or made_up:
         return None
@@ -231,10 +230,10 @@ def _all_to_all(context: Context, place: Place) -> SizeConflict | None:
 
 
 def _out_of_step(context: Context, place: Place) -> tuple[int, ...]:
-    """The few ranks that send back what the operation before brought while the others do not.
+    """The few ranks that send back what the previous operation brought while the others do not.
 
-    Or do not while the others do: experts get tokens and return them, and whoever left one of the
-    two out, or repeated it, is half a step away from the rest.
+    Or that do not while the others do: experts receive tokens and return them, so a rank that left
+    one of the two out, or repeated it, is half a step off.
     """
     for number in (place.seq, place.seq + 1):
         returns = {r: _returns(context, r, place.group, number) for r in place.members}
@@ -247,9 +246,9 @@ def _out_of_step(context: Context, place: Place) -> tuple[int, ...]:
 
 
 def _returns(context: Context, rank: int, group: int, number: int) -> bool | None:
-    """Whether a rank's all-to-all sends as much as the one before brought, and the other way round.
+    """Whether a rank's all-to-all sends what the previous one brought, and vice versa.
 
-    None where one of the two is not on record, or both ways are the same.
+    None if one of the two is not recorded, or both directions are the same.
     """
     records, signatures = context.trace.records, context.trace.signatures
     low, high = context.bounds.get(rank, (0, 0))
@@ -268,7 +267,7 @@ def _returns(context: Context, rank: int, group: int, number: int) -> bool | Non
 def _parts(
     splits: tuple[int, ...] | None, sizes: tuple[tuple[int, ...], ...] | None, count: int
 ) -> tuple[int, ...] | None:
-    """How many rows go to, or come from, each of ``count`` members; without a list as many each."""
+    """How many rows go to, or come from, each of ``count`` members; equal parts without a list."""
     if splits:
         return splits if len(splits) == count else None
     if splits is None or sizes is None or len(sizes) != 1 or not sizes[0] or sizes[0][0] % count:

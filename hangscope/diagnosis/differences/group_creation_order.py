@@ -1,9 +1,10 @@
-"""Ranks that make their groups in another order than the others.
+"""Ranks that create their groups in a different order than the others.
 
-Groups are named after the number of the call, and only a group's members keep it. So each rank
-tells of some numbers which ranks they stand for. Two ranks that tell different things of one number
-contradict each other, and so does a rank that is past a number it knows nothing of although others
-say that it is a member. The fewest ranks without which nothing is contradicted are named.
+Groups are named after the number of the ``new_group`` call, and only members keep a group. So each
+rank shows for some numbers which ranks they stand for. Two ranks contradict each other if they have
+different members for one number, or if one is past a number that it has no group for although the
+other lists it as a member. The smallest set of ranks whose removal resolves all contradictions is
+named.
 """
 
 from __future__ import annotations
@@ -25,22 +26,23 @@ from hangscope.trace import formats
 from hangscope.trace.model import NONE, Trace
 
 _SHOWN = 16
-"""As many members the recorder's detail of a call shows."""
+"""The recorder's detail of a call shows this many members."""
 _MAX_EDGES = 4096
 _NUMBER = re.compile(r"[1-9]\d{0,8}")
 
 Told = dict[int, dict[int, tuple[int, ...]]]
-"""number of the call -> rank -> members that it stands for there"""
+"""number of the call -> rank -> members it stands for there"""
 Edge = tuple[int, int, int]
-"""number of a call and two ranks that contradict each other about it"""
+"""number of a call, and two ranks that contradict each other about it"""
 Calls = dict[int, Call]
-"""rank -> the call that it is in"""
+"""rank -> the call it is in"""
 
 
 def with_group_order(context: Context, causes: list[Cause]) -> list[Cause]:
-    """``causes``, with one more where ranks contradict each other about groups that hold them up.
+    """``causes``, plus one if ranks contradict each other about groups that hold them up.
 
-    What counts calls alone has said of ``new_group`` is replaced, unless it named the same ranks.
+    It replaces a cause about ``new_group`` that only counted calls, unless that named the same
+    ranks.
     """
     calls = {rank: call for rank, f in context.trace.ranks.items() if (call := call_of(f))}
     foreign = _foreign(context)
@@ -64,7 +66,7 @@ def with_group_order(context: Context, causes: list[Cause]) -> list[Cause]:
 
 
 def _numbered(trace: Trace) -> dict[int, tuple[int, tuple[int, ...]]]:
-    """Per group of the newest world its number and members."""
+    """For each group of the newest world its number and members."""
     newest = max((g.epoch for g in trace.groups), default=0)
     return {
         i: (int(g.name), g.ranks)
@@ -74,8 +76,7 @@ def _numbered(trace: Trace) -> dict[int, tuple[int, tuple[int, ...]]]:
 
 
 def _in_use(context: Context) -> Told:
-    """What the numbers stand for of those groups that ranks have used, and whose members a source
-    lists."""
+    """What the numbers of groups in use stand for, if a source lists their members."""
     groups, numbered = context.trace.groups, _numbered(context.trace)
     told: Told = defaultdict(dict)
     front = context.front
@@ -88,12 +89,12 @@ def _in_use(context: Context) -> Told:
 
 
 def _stood_in_vain(context: Context, told: Told) -> list[Edge]:
-    """(number, rank, rank) of pairs of which one is a member of the other's group of that number
-    and uses another one of its own, where one of the two groups has never carried anything out.
+    """(number, rank, rank): one is a member of the other's group with that number but uses a
+    different group of its own, and one of the two groups has never completed anything.
 
-    Groups that all members have used together were made alike, however each rank counts them.
-    Where such pairs are, so are those contradictions in which ranks stand in vain in one group
-    under different numbers.
+    Groups that all members have used together were created consistently, however each rank counts
+    them. If there are such pairs, contradictions in which ranks wait in vain in one group under
+    different numbers are included.
     """
     front, groups = context.front, context.trace.groups
     worked = {
@@ -145,12 +146,12 @@ def _told(context: Context, calls: Calls) -> Told:
 
 
 def _foreign(context: Context) -> bool:
-    """Whether not everything comes from rings: groups that were never used may be left out."""
+    """Whether not everything comes from rings: groups that were never used may then be missing."""
     return any(s.format not in (formats.RING, formats.JOURNAL) for s in context.trace.sources)
 
 
 def _past(told: Told, calls: Calls) -> dict[int, int]:
-    """Per rank the highest number that it is known to have come to."""
+    """Per rank the highest number it is known to have reached."""
     past = {rank: call.number for rank, call in calls.items()}
     for number, by_rank in told.items():
         for rank in by_rank:
@@ -161,10 +162,10 @@ def _past(told: Told, calls: Calls) -> dict[int, int]:
 def _contradictions(
     told: Told, past: dict[int, int], under_way: set[tuple[int, int]], foreign: bool
 ) -> list[Edge]:
-    """(number, rank, rank) of pairs that cannot both have made the same groups.
+    """(number, rank, rank) of pairs that cannot have created the same groups.
 
-    Who is past a number and knows nothing of it contradicts those who tell of it: all of them, or,
-    where groups made long ago may not be on record (``foreign``), those whose call is
+    A rank past a number without having its group contradicts those that list it there: all of them
+    or, if groups created long ago may be unrecorded (``foreign``), those whose call is
     ``under_way``.
     """
     edges: list[Edge] = []
@@ -174,8 +175,8 @@ def _contradictions(
         for rank, ranks in sorted(by_rank.items()):
             lists[ranks[:_SHOWN]].append(rank)
             members[ranks[:_SHOWN]].update(ranks)
-        # Where each list is what all its members say, every part of the job numbers its own; that
-        # it may do so is not sure before they have all returned from the call.
+        # If each list is confirmed by all its members, every part of the job numbers its own
+        # groups; that this is legitimate is certain only once all have returned from the call.
         apart = {
             key
             for key, by in lists.items()
@@ -194,7 +195,7 @@ def _contradictions(
 
 
 def _fewest(edges: list[Edge]) -> tuple[tuple[int, ...], bool]:
-    """The ranks without which nothing is contradicted, and whether that was decided."""
+    """The smallest set of ranks that resolves all contradictions, and whether it is unique."""
     rest = {(min(a, b), max(a, b)) for _, a, b in edges}
     chosen: list[int] = []
     while rest:
@@ -212,7 +213,7 @@ def _is_new_group(context: Context, cause: Cause) -> bool:
 
 
 def _held_up(context: Context, edges: list[Edge]) -> bool:
-    """Whether one of those who contradict each other waits for anything."""
+    """Whether one of the contradicting ranks waits for anything."""
     involved = {r for _, a, b in edges for r in (a, b)}
     return any(not involved.isdisjoint(p.waiters) for p in context.waits.places)
 
@@ -254,7 +255,7 @@ def _cause(
 
 
 def _since_ns(trace: Trace) -> int:
-    """When the first of the ranks that are in ``new_group`` has entered it."""
+    """When the first of the ranks in ``new_group`` entered it."""
     newest = [phase for facts in trace.ranks.values() for phase in facts.phases[-1:]]
     return min((p.since_ns for p in newest if p.name == NEW_GROUP and p.since_ns), default=1)
 
@@ -265,7 +266,7 @@ def _conflict(
     culprits: tuple[int, ...],
     edges: list[Edge],
 ) -> str:
-    """``for ranks 0, 1 on rank 0 and for ranks 2, 3 on ranks 1-3``: what one call makes where."""
+    """``for ranks 0, 1 on rank 0 and for ranks 2, 3 on ranks 1-3``: what one call creates where."""
     sides: dict[str, list[int]] = defaultdict(list)
     for rank, ranks in sorted(by_rank.items()):
         sides[rank_s(ranks)].append(rank)

@@ -1,7 +1,7 @@
-"""Ranks that make process groups in another number than the others.
+"""Ranks that create a different number of process groups than the others.
 
-Every rank has to make every group, members or not: groups get their names, by which members find
-each other, from the number of the call.
+Every rank has to create every group, whether it is a member or not: groups get their names, by
+which members find each other, from the number of the call.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _RANKS = re.compile(r"ranks ([\d,]+)")
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of ``new_group`` that a rank is in: its number, the members as far as they are shown,
-    and all that is told of the group."""
+    """A ``new_group`` call that a rank is in: its number, its members as far as shown, and the full
+    detail."""
 
     number: int
     members: tuple[int, ...]
@@ -33,7 +33,7 @@ class Call:
 
 
 def call_of(facts: RankFacts) -> Call | None:
-    """The call of ``new_group`` in which a rank is, where it is in one that has a number."""
+    """The numbered call of ``new_group`` that a rank is in, if any."""
     detail = detail_in(facts, NEW_GROUP)
     found = _CALL.match(detail) if detail is not None else None
     if found is None:
@@ -44,7 +44,7 @@ def call_of(facts: RankFacts) -> Call | None:
 
 
 def name_different_calls(context: Context, place: Place, cause: Cause) -> Cause:
-    """Where all ranks are in ``new_group``, and not in the same call of it, say so."""
+    """If all ranks are in ``new_group`` but in different calls of it, say so."""
     calls = {rank: call_of(context.trace.ranks[rank]) for rank in place.waiters}
     by_number: dict[int, list[int]] = defaultdict(list)
     made = set()
@@ -54,7 +54,8 @@ def name_different_calls(context: Context, place: Place, cause: Cause) -> Cause:
         by_number[call.number].append(rank)
         made.add(call.words)
     if len(by_number) < 2 or len(made) > 1:
-        return cause  # different groups may well be made at one time, each by those who wait for it
+        # Different groups may be created at one time, each by the ranks that wait for it.
+        return cause
     sides = sorted(by_number.items(), key=lambda item: (-len(item[1]), item[0]))
     decided = len(sides[0][1]) > len(sides[1][1])
     conflict = " while ".join(

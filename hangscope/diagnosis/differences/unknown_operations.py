@@ -1,7 +1,7 @@
-"""Operations whose rules nobody knows, compared by habit.
+"""Operations with unknown matching rules, compared by habit.
 
-A library's own operation, or one that a user declared with ``hangscope.record``, may let its
-members pass what they like. Where all passed the same at every earlier call, it seems to want that.
+A library's own operation, or one declared with ``hangscope.record``, may let its members pass
+anything. If all passed the same in every earlier call, it presumably requires that.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from hangscope.diagnosis.records.mismatch import Mismatch, Part
 from hangscope.trace.model import Signature
 
 _HABIT = 3
-"""So many earlier calls in which all members passed the same make a habit."""
+"""This many earlier calls in which all members passed the same make a habit."""
 
 Payload = tuple[int | None, str | None]
-"""Elements, and of what dtype."""
+"""Element count and dtype."""
 
 
 def unlike_before(context: Context, place: Place) -> Mismatch | None:
-    """The sides of a call in which members differ that passed the same in every call before."""
+    """The sides of a call whose members differ after passing the same in every call before."""
     payloads = _Payloads(context, place)
     before = [call for seq, call in payloads.calls.items() if seq < place.seq and len(call) > 1]
     here = payloads.calls.get(place.seq, {})
@@ -50,7 +50,7 @@ def differs_here(context: Context, place: Place) -> bool:
 
 
 class _Payloads:
-    """What the members passed at each call of a place's operation in its group."""
+    """What the members passed in each call of a place's operation in its group."""
 
     def __init__(self, context: Context, place: Place) -> None:
         trace, records = context.trace, context.trace.records
@@ -64,7 +64,7 @@ class _Payloads:
         self._records = records
         self._of_signature = [_payload(signature) for signature in trace.signatures]
         self.calls: dict[int, dict[int, int]] = defaultdict(dict)
-        """Per sequence number each member's record."""
+        """Per sequence number each member's row."""
         for row, seq in zip(rows.tolist(), records["collective_seq"][rows].tolist(), strict=True):
             self.calls[seq].setdefault(int(records["rank"][row]), row)
 

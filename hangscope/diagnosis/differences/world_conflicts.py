@@ -1,7 +1,7 @@
-"""Ranks whose places in the job contradict each other: they never get to know each other.
+"""Ranks with contradictory places in the job: their rendezvous can never succeed.
 
-A mistake of the launch, on record from the first moment on: it needs neither a timeout nor anybody
-who waits, and whatever the ranks fail in afterwards is its consequence.
+This is a launch mistake, on record from the first moment: it needs neither a timeout nor waiting
+ranks, and whatever the ranks fail in afterwards is its consequence.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from hangscope.trace.model import NONE, Flag, State, flagged
 
 _SHOWN_PLACES = 4
 _OWN_WORD = (formats.RING, formats.JOURNAL, *formats.DUMPS)
-"""Kinds of sources that tell what a rank was told, rather than what a reader concluded."""
+"""Kinds of sources that state what a rank was told, rather than what a reader inferred."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Contradiction:
-    """Places in the job that contradict each other, and whose are wrong."""
+    """Contradictory places in the job, and whose are wrong."""
 
     culprits: Iterable[int]
     conflict: str
@@ -39,10 +39,10 @@ class _Contradiction:
 
 
 def different_worlds(context: Context, ranks: Iterable[int], cause: Cause) -> Cause:
-    """``cause`` as one of places that contradict each other, if those of ``ranks`` do.
+    """``cause`` as one of contradictory places, if those of ``ranks`` are.
 
-    Their sizes may differ, a rank may lie outside of its own world, two processes be one rank, or
-    ranks wait for the others at different addresses.
+    World sizes may differ, a rank may be outside its own world, two processes may have the same
+    rank, or ranks may wait for the others at different addresses.
     """
     ranks = sorted(ranks)
     for contradiction in (_sizes, _outside, _twice, _apart):
@@ -84,10 +84,10 @@ def _sizes(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
 
 
 def _told(context: Context, ranks: Iterable[int]) -> dict[int, int]:
-    """How many ranks there are, as each rank was told.
+    """The world size as each rank was told.
 
-    What the job itself has said counts before what its launcher's variables were: a program may
-    change those, and one that has not come so far may yet do so.
+    What the job itself passed takes precedence over its launcher's variables: a program may change
+    those, and one that has not got that far may still do so.
     """
     known = {rank: context.trace.ranks[rank] for rank in ranks if rank in context.trace.ranks}
     told = {rank: facts for rank, facts in known.items() if facts.world_size}
@@ -132,7 +132,7 @@ def _apart(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
     where: dict[str, list[int]] = defaultdict(list)
     names: dict[str, str] = {}
     known = [context.trace.ranks[rank] for rank in ranks if rank in context.trace.ranks]
-    home = known[0].host if known else None  # the lowest rank's: there the store should be
+    home = known[0].host if known else None  # the lowest rank's, which should host the store
     on_own_host = False
     for facts in known:
         if told := facts.rendezvous:
@@ -173,9 +173,9 @@ def is_loopback(meeting: str) -> bool:
 
 
 def note_loopback(context: Context, cause: Cause) -> Cause:
-    """Say so where ranks wait at an address of their own host for a rank 0 that is not on it.
+    """Point out ranks that wait at a loopback address for a rank 0 on another host.
 
-    Rank 0 hosts the store. Which ranks a host has is told by the numbers that they have on it.
+    Rank 0 hosts the store. Which ranks are on a host is shown by their local ranks.
     """
     if all(context.waits.places[i].phase != INIT for i in cause.places) or cause.conflict:
         return cause
@@ -195,16 +195,16 @@ def note_loopback(context: Context, cause: Cause) -> Cause:
 
 
 def _meeting(told: str, rank: int) -> str:
-    """What must be the same: hosts have many names, ports have one."""
+    """The part that must be equal: hosts have many names, ports have one."""
     if address := tcp_address(told):
         return f"port {address[1]}"
     return told if "://" in told else f"{told} of rank {rank}"
 
 
 def world_causes(context: Context, causes: list[Cause]) -> list[Cause]:
-    """Places that contradict each other, where no place of the graph has shown it already.
+    """Contradictory places that no place in the graph has shown already.
 
-    Only a job in which no collective was ever finished is sure to be one that never met.
+    Only a job that never finished any collective is certain never to have met.
     """
     trace = context.trace
     if any(c.conflict for c in causes) or not trace.ranks:
