@@ -49,18 +49,18 @@ class _Circle:
 def circle_of_pairs(
     context: Context, cause: Cause, ranks: set[int], groups: set[int], mates: frozenset[int]
 ) -> Cause:
-    """Settle who of a circle is accused; until then all of them are.
+    """Decide who is to blame for a cycle with sends or receives; so far all its ranks are accused.
 
     Parameters
     ----------
     context:
-        The trace and all that was found in it.
+        The trace and what was derived from it.
     cause:
-        The circle.
+        The cycle.
     ranks, groups:
-        Who is on it, and the groups (indexes) of its places.
+        Its ranks, and the group indices of its places.
     mates:
-        The ranks of circles of its shape that stand beside it.
+        The ranks of equally shaped cycles beside it.
     """
     waits = context.waits
     # A half issued after a host's first one is not due yet: nobody has left it out.

@@ -1,1 +1,1 @@
-"""Ranks that ended: by their own doing, by others, too late, or only in a thread."""
+"""How ranks ended: by themselves, by others, too late, or only in one thread."""

@@ -1,7 +1,7 @@
-"""Ends that came after the job had stopped moving: whoever ends a job that hangs ends its ranks.
+"""Exits after the job had stopped moving: whoever ends a hung job ends its ranks.
 
-They are killed one after another, and those not reached yet fail as their connections close. None
-of these ends explains the hang that came before.
+Ranks are killed one after another, and those not yet reached fail as their connections close. None
+of these exits explains the hang that came before.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from hangscope.trace.model import Flag, RankFacts, Trace
 from hangscope.trace.signals import SIGABRT
 
 _OUTSIDE = (9, 15, 2, 1)
-"""SIGKILL, SIGTERM, SIGINT, SIGHUP: sent by somebody else."""
+"""SIGKILL, SIGTERM, SIGINT, SIGHUP: sent from outside."""
 _CLOSED = frozenset({"ConnectionResetError", "BrokenPipeError", "EOFError"})
-"""What Python raises where the other end of a pipe or socket of the host has gone."""
+"""What Python raises if the other end of a local pipe or socket is gone."""
 _SECOND_NS = 1_000_000_000
 _AT_ONE_MOMENT_NS = _SECOND_NS // 10
 
@@ -37,10 +37,10 @@ _AT_ONE_MOMENT_NS = _SECOND_NS // 10
 def not_before_last_record(
     trace: Trace, processes: dict[int, ProcessState]
 ) -> dict[int, ProcessState]:
-    """Nobody has ended before the last thing it did, however old its last heartbeat is.
+    """No rank ended before its last record, however old its last heartbeat is.
 
-    The heart of a process that cannot run does not beat: one that was stopped, or whose GIL was
-    held, may have lived as long as the last that was ended from outside.
+    A process that cannot run has no heartbeat: one that was stopped, or whose GIL was held, may
+    have lived as long as the last rank that was ended from outside.
     """
     if not any(process.gone and process.end_ns for process in processes.values()):
         return processes
@@ -61,11 +61,11 @@ def not_before_last_record(
 def without_ends_after_standstill(
     trace: Trace, front: Frontiers, processes: dict[int, ProcessState]
 ) -> dict[int, ProcessState]:
-    """The processes; who was ended from outside after the job stood still has not failed.
+    """The processes; a rank ended from outside after the job stood still has not failed.
 
-    A single rank that was ended so, and waited for nobody until then, stays a suspect: it may have
-    been killed (for memory, say) in the long computation that the others waited for. One that was
-    stopped computes nothing.
+    A single rank that was ended like this without having waited remains a suspect: it may have been
+    killed (for memory, say) in the long computation the others waited for. A stopped rank computes
+    nothing.
     """
     processes = {rank: _over_before(trace, process) for rank, process in processes.items()}
     latest = last_moved_ns(trace)
@@ -94,19 +94,19 @@ def without_ends_after_standstill(
 
 @dataclass(frozen=True)
 class _EndsOfStandstill:
-    """How ranks ended of a job that stood still."""
+    """How the ranks of a stalled job ended."""
 
     trace: Trace
     front: Frontiers
     bounds: Bounds
     processes: Mapping[int, ProcessState]
     stood_ns: int
-    """Since when the job had stood still for longer than it ever does while it moves."""
+    """Since when the job had stood still for longer than it ever pauses while moving."""
     unrecorded: frozenset[int]
 
     @cached_property
     def gave_up_ns(self) -> int:
-        """When the first rank gave up waiting; 0 for none."""
+        """When the first rank timed out; 0 if none did."""
         processes = self.processes.values()
         return min(
             (h.end_ns for h in processes if h.secondary and _in_vain(h) and h.end_ns), default=0
@@ -114,18 +114,18 @@ class _EndsOfStandstill:
 
     @cached_property
     def silent_ns(self) -> int:
-        """Who was not heard of since then was not stopped together with the last of the others."""
+        """A rank not heard of since then was not stopped together with the last of the others."""
         newest_ns = max(process.end_ns for process in self.processes.values())
         return newest_ns - int(standstill_s(self.trace) * _SECOND_NS)
 
     @cached_property
     def killed_ns(self) -> list[int]:
-        """When signals from outside ended ranks, the first of them first."""
+        """When signals from outside ended ranks, earliest first."""
         killed = (h for h in self.processes.values() if _was_killed(self.trace.ranks[h.rank]))
         return sorted(process.end_ns for process in killed)
 
     def came_with_it(self, process: ProcessState) -> bool:
-        """Whether an end came from outside, and after the job had come to stand still."""
+        """Whether an end came from outside, after the job had come to a standstill."""
         rank, facts = process.rank, self.trace.ranks[process.rank]
         unrecorded = rank in self.unrecorded
         if process.end is not End.CRASHED:
@@ -139,10 +139,10 @@ class _EndsOfStandstill:
             return True
         if not is_unseen(facts):
             return False
-        # One whose connections had broken would not have given up in vain a moment later.
+        # A rank whose connections had broken would not have timed out a moment later.
         if gave_up_ns > 0 and gave_up_ns - process.end_ns < NOTICED_LATE_NS:
             return True
-        # Beside a rank that left nothing, the end of one that waited is nobody's failure.
+        # Next to a rank that left nothing, the end of a waiting rank is nobody's failure.
         return self._waited_beside_lost(rank) and not (
             process.end_ns < self.silent_ns and _over_elsewhere(self.trace, self.front, rank)
         )
@@ -150,8 +150,8 @@ class _EndsOfStandstill:
     def _lost_a_helper_with_others(self, process: ProcessState) -> bool:
         """Whether what closed its connection (a driver, a server) was killed with other ranks.
 
-        Then it is killed itself before it has left, or no later than the others. A launcher answers
-        a failure once it has seen the process end.
+        Then the rank is killed itself before it exits, or no later than the others. A launcher
+        reacts to a failure only after it has seen the process end.
         """
         exception = self.trace.ranks[process.rank].exception
         if exception is None or exception.type_name not in _CLOSED:
@@ -162,7 +162,7 @@ class _EndsOfStandstill:
         return bisect_right(self.killed_ns, process.end_ns + _AT_ONE_MOMENT_NS) > since
 
     def may_be_why(self, first: ProcessState, late: Iterable[int]) -> bool:
-        """Whether the others may have waited for the first of those that were ended ``late``."""
+        """Whether the others may have waited for the first rank of those ended ``late``."""
         if first.rank in self.unrecorded or first.state == "stopped":
             return False
         at_once = first.end_ns + TOGETHER_NS
@@ -178,10 +178,10 @@ class _EndsOfStandstill:
         return lost and _may_have_waited(self.trace, self.front, self.bounds, rank)
 
     def _came_after_others(self, first: ProcessState) -> bool:
-        """Whether others had been ended, or had given up, before.
+        """Whether others had been ended, or had timed out, before.
 
-        Who is ended after them is ended with them, however long that takes. Who still waited in
-        vain later than the last sign of one that fell silent had outlived nobody.
+        A rank ended after them is ended with them, however long that takes. A rank that still timed
+        out after the last sign of a silent one had outlived nobody.
         """
         unseen = is_unseen(self.trace.ranks[first.rank])
         last_ns = first.end_ns + (NOTICED_LATE_NS if unseen else 0)
@@ -194,7 +194,7 @@ class _EndsOfStandstill:
 
 
 def _over_before(trace: Trace, process: ProcessState) -> ProcessState:
-    """Who is killed from outside long after its program was over is killed for being there."""
+    """A rank killed from outside long after its program ended was killed only for lingering."""
     facts = trace.ranks[process.rank]
     if (
         process.end is not End.CRASHED
@@ -215,10 +215,10 @@ def _without_who_left_as_told(
     processes: dict[int, ProcessState],
     stood_ns: int,
 ) -> dict[int, ProcessState]:
-    """Who catches Ctrl-C, or what else told the job to stop, leaves as if it were done.
+    """A rank that handles Ctrl-C, or another request to stop, exits as if it were done.
 
-    So it is where all ranks are gone within seconds, and another one that had waited leaves so as
-    well, or was ended from outside: nobody is done in the middle of a collective.
+    That is so if all ranks are gone within seconds and another waiting rank exits in the same way
+    or is ended from outside: nobody is done in the middle of a collective.
     """
     left = {r for r, h in processes.items() if h.end is End.CLEAN and h.end_ns >= stood_ns}
     if not left:
@@ -249,7 +249,8 @@ def _without_who_left_as_told(
 
 
 def _was_told(facts: RankFacts) -> bool:
-    """Whether a signal from outside, and no launcher's answer to a failure, ended a rank."""
+    """Whether a signal from outside ended a rank, rather than a launcher's reaction to a
+    failure."""
     exit_ = facts.exit
     outside = exit_ is not None and exit_.signal in _OUTSIDE and not exit_.by_launcher
     return facts.was_interrupted or (outside and facts.exception is None)
@@ -262,9 +263,9 @@ def _without_who_gave_up(
     processes: dict[int, ProcessState],
     stood_ns: int,
 ) -> dict[int, ProcessState]:
-    """Watchdogs abort ranks whose wait they have given up, and then all others that hear of it.
+    """Watchdogs abort ranks whose wait timed out, and then all others that hear of it.
 
-    One that aborts before any that waited, or alone without having waited, has failed.
+    A rank that aborts before any waiting one, or alone without having waited, has failed.
     """
     silent = {r: h for r, h in processes.items() if _gave_up(trace, h, stood_ns)}
     waited_until_ns = [  # 0: nobody knows, and then no end is known to come before it
@@ -282,15 +283,15 @@ def _without_who_gave_up(
 
 
 def _in_a_phase(facts: RankFacts) -> bool:
-    """Whether what a rank did last was to wait for others to meet, or for a key of theirs."""
+    """Whether a rank was last waiting for others in a rendezvous, or for a store key."""
     last = facts.phases[-1].name if facts.phases else ""
     return last in (INIT, NEW_GROUP) or last.startswith(PREFIX)
 
 
 def _gave_up(trace: Trace, process: ProcessState, stood_ns: int) -> bool:
-    """Whether a rank aborted itself without a word once nothing moved, or nobody knows when.
+    """Whether a rank aborted itself without a message once nothing moved, or at an unknown time.
 
-    So a watchdog ends a rank.
+    That is how a watchdog ends a rank.
     """
     facts = trace.ranks[process.rank]
     exit_, exception = facts.exit, facts.exception
@@ -302,7 +303,7 @@ def _gave_up(trace: Trace, process: ProcessState, stood_ns: int) -> bool:
 
 
 def _others_had_left(processes: dict[int, ProcessState], first: ProcessState) -> bool:
-    """Whether all others had ended well before: then nothing stood still that was swept away."""
+    """Whether all others had ended well before: then there was no standstill to clean up."""
     others = [process for process in processes.values() if process is not first]
     return bool(others) and all(
         process.end is End.CLEAN and 0 < process.end_ns <= first.end_ns for process in others
@@ -310,10 +311,10 @@ def _others_had_left(processes: dict[int, ProcessState], first: ProcessState) ->
 
 
 def _from_outside(facts: RankFacts, unrecorded: bool) -> bool:
-    """Whether nothing tells that the rank ended by itself."""
+    """Whether nothing shows that the rank ended by itself."""
     exit_, exception = facts.exit, facts.exception
     if exception is not None and exception.is_main_thread:
-        return exception.is_interrupt  # so SIGINT ends a program
+        return exception.is_interrupt  # that is how SIGINT ends a program
     if exit_ is None or exit_.kind == "unknown":
         return True
     if exit_.kind == "oom":
@@ -323,12 +324,12 @@ def _from_outside(facts: RankFacts, unrecorded: bool) -> bool:
 
 
 def _was_killed(facts: RankFacts) -> bool:
-    """Whether a signal from outside has ended it."""
+    """Whether a signal from outside ended it."""
     return facts.exit is not None and facts.exit.signal in _OUTSIDE
 
 
 def _was_ended(trace: Trace, process: ProcessState) -> bool:
-    """Whether somebody saw that a rank was ended by a signal from outside or by its watchdog."""
+    """Whether it was observed that an outside signal or its watchdog ended the rank."""
     exit_ = trace.ranks[process.rank].exit
     if exit_ is None or exit_.kind != "signal" or exit_.signal is None:
         return False
@@ -336,12 +337,12 @@ def _was_ended(trace: Trace, process: ProcessState) -> bool:
 
 
 def _in_vain(process: ProcessState) -> bool:
-    """Whether a rank gave up waiting for others that were still there."""
+    """Whether a rank timed out waiting for others that were still there."""
     return bool(WAITED_IN_VAIN.search(process.end_text))
 
 
 def _was_waiting(trace: Trace, front: Frontiers, bounds: Bounds, rank: int) -> bool:
-    """Whether a rank was in a collective, or its caller stood in a send or receive."""
+    """Whether a rank was in a collective, or its caller was in a send or receive."""
     if bool((front.pending[front.rank == rank] > 0).any()):
         return True
     if rank not in bounds:
@@ -352,7 +353,7 @@ def _was_waiting(trace: Trace, front: Frontiers, bounds: Bounds, rank: int) -> b
 
 
 def _over_elsewhere(trace: Trace, front: Frontiers, rank: int) -> bool:
-    """Whether all that a rank has unfinished is over for somebody else: it waited for nobody."""
+    """Whether everything a rank has unfinished is over elsewhere: it waited for nobody."""
     own = np.flatnonzero((front.rank == rank) & (front.pending > 0))
     rows = front.pending_row[own]
     alone = rows < 0
@@ -362,7 +363,7 @@ def _over_elsewhere(trace: Trace, front: Frontiers, rank: int) -> bool:
 
 
 def _may_have_waited(trace: Trace, front: Frontiers, bounds: Bounds, rank: int) -> bool:
-    """Whether what a rank did last is unfinished, or nobody could see whether it is."""
+    """Whether a rank's last operation is unfinished, or its completion could not be observed."""
     if _was_waiting(trace, front, bounds, rank):
         return True
     if rank not in bounds:

@@ -1,4 +1,4 @@
-"""Threads that died while their rank lives on: what they would have issued nobody issues."""
+"""Threads that died while their rank lives on: nobody issues what they would have."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _POOL = re.compile(r"[\\/]concurrent[\\/]futures[\\/]thread\.py$")
 
 
 def dead_thread(context: Context, rank: int, group: int) -> ExceptionFacts | None:
-    """What the thread ended with that issued the rank's newest operation in a group.
+    """The exception that ended the thread which issued the rank's newest operation in a group.
 
-    None where that thread lives, where nothing tells which thread it was, and where it died of
-    somebody else's failure: then it is a victim.
+    None if that thread lives or is unknown, or if it died of another rank's failure: then it is a
+    victim.
     """
     facts = context.trace.ranks.get(rank)
     exception = facts.exception if facts is not None else None
@@ -41,9 +41,10 @@ def dead_thread(context: Context, rank: int, group: int) -> ExceptionFacts | Non
 
 
 def ranks_of_dead_threads(context: Context) -> set[int]:
-    """Ranks that are waited for in a group whose thread has died there.
+    """Awaited ranks whose thread for that group has died.
 
-    Whatever their other threads wait for, this waiting does not end before that thread comes back.
+    Whatever their other threads wait for, the wait for these ranks does not end before that thread
+    returns.
     """
     return {
         rank
@@ -64,11 +65,11 @@ def died_of(exception: ExceptionFacts) -> str:
 
 
 def race_of_threads(context: Context, mismatch: Mismatch) -> bool:
-    """Whether two threads of the user's share the group: then their order is a matter of chance.
+    """Whether two user threads share the group, so that their order is a matter of chance.
 
-    One side's operation comes from the main thread, another's from one that Python code of the
-    rank's own started, on a rank whose main thread uses the group as well. Or all come from such
-    threads (a pool's, as asyncio has one), and on one rank these take turns.
+    Either one side's operation comes from the main thread and the other's from a thread started by
+    the rank's own Python code, on a rank whose main thread uses the group as well. Or all come from
+    such threads (a pool, as in asyncio) which interleave on one rank.
     """
     records = context.trace.records
     main, other, in_turns, foreign = False, False, False, False
@@ -91,12 +92,12 @@ def race_of_threads(context: Context, mismatch: Mismatch) -> bool:
 
 
 def handed_to_a_pool(stack: Stack) -> bool:
-    """Whether a pool's thread was given the collective itself: nobody's function lies between."""
+    """Whether the collective itself was submitted to a pool: no user function in between."""
     inner = list(takewhile(lambda frame: not _POOL.search(frame.filename), stack))
     return 0 < len(inner) < len(stack) and all(base(f.filename) in _C10D for f in inner)
 
 
 def _take_turns(threads: npt.NDArray[np.int64]) -> bool:
-    """Whether a thread goes on after another has come in between: they run side by side."""
+    """Whether a thread continues after another came in between: they run in parallel."""
     turns = np.count_nonzero(threads[1:] != threads[:-1]) + 1
     return len(threads) > 0 and int(turns) > len(np.unique(threads))

@@ -1,4 +1,4 @@
-"""Whether all ranks were ended from outside at once: then no end is anybody's own doing."""
+"""Whether all ranks were ended from outside at once: then no end is a rank's own doing."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from hangscope.trace.signals import FAULTS, SIGABRT, SIGTERM, codes_of, name_of
 
 UNSEEN = "a signal nobody saw"
 STATUS = "exit status "
-"""With the status: something that is no Python, and knows why, has ended every rank."""
+"""With the status: something other than Python ended every rank for reasons of its own."""
 _SECOND_NS = 1_000_000_000
 TOGETHER_NS = 5 * _SECOND_NS
 NOTICED_LATE_NS = 2 * _SECOND_NS
-"""Heartbeats come once a second or so: of an end that nobody saw no more than that is known."""
+"""Heartbeats come about once a second: an unobserved end is known no better than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class Stop:
     way: str
     """The signal's name, `UNSEEN`, or `STATUS` with the status."""
     told_ns: int = 0
-    """When several were ended at one moment, if the rest took longer: what came later counts for
-    nobody. 0 where all ended at about the same time."""
+    """When several ranks were ended at one moment, if the rest took longer: nothing after that
+    counts. 0 if all ended at about the same time."""
 
 
 def stop_of(trace: Trace, front: Frontiers, processes: Mapping[int, ProcessState]) -> Stop | None:
-    """What ended every rank from outside; None where that is not so."""
+    """What ended every rank from outside; None if nothing did."""
     way = killed_together(trace, processes) or _left_together(trace, front, processes)
     if way is not None:
         return Stop(way)
@@ -55,11 +55,11 @@ def stop_of(trace: Trace, front: Frontiers, processes: Mapping[int, ProcessState
 
 
 def killed_together(trace: Trace, processes: Mapping[int, ProcessState]) -> str | None:
-    """How, if every rank was ended from outside by one signal at about the same time.
+    """The signal by which every rank was ended from outside at about the same time, if so.
 
-    Of one rank alone only an end that nobody saw says so, and only where the others left nothing:
-    how it ended is known as little as what became of them. So does a signal where it had only come
-    to wait for those others to meet it.
+    If only one rank left anything, its unobserved end counts as well: how it ended is as unknown as
+    what became of the others. So does a signal if it was only waiting for the others in a
+    rendezvous.
     """
     alone = len(processes) < 2
     if (alone and not trace.missing_ranks) or told_alone(processes, trace) is not None:
@@ -79,7 +79,7 @@ def killed_together(trace: Trace, processes: Mapping[int, ProcessState]) -> str 
             ended_ns[rank] = process.end_ns
     ends = [trace.ranks[rank].exit for rank in processes]
     if not any(end is not None and end.by_launcher for end in ends):
-        # One that nobody saw may be the same as the others, unless those were a launcher's answer.
+        # An unobserved end may be like the others, unless those were a launcher's reaction.
         ways = [own for own in ways if own != {UNSEEN}] or ways
     common = frozenset.intersection(*ways) if ways else frozenset()
     meeting = all(_was_meeting(trace.ranks[rank]) for rank in processes)
@@ -92,15 +92,15 @@ def killed_together(trace: Trace, processes: Mapping[int, ProcessState]) -> str 
 
 
 def _came_of_the_stop(facts: RankFacts, process: ProcessState) -> bool:
-    """Whether a rank that was told to stop left in a way of its own, or raised as the others went:
-    when it ended tells nothing."""
+    """Whether a rank told to stop exited in its own way, or raised as the others went: its time of
+    end then shows nothing."""
     if process.end is not End.TORN_DOWN:
         return False
     return left_by_itself(facts) or (_raised(facts) and not facts.was_interrupted)
 
 
 def _way_of_its_own(facts: RankFacts) -> list[frozenset[str]]:
-    """By what such a rank was told to stop, where its status tells."""
+    """The possible stop signals of such a rank, if its status shows them."""
     asked = facts.exit is not None and facts.exit.code in codes_of(SIGTERM)
     return [frozenset({"SIGTERM"})] if asked and left_by_itself(facts) else []
 
@@ -108,11 +108,11 @@ def _way_of_its_own(facts: RankFacts) -> list[frozenset[str]]:
 def _left_together(
     trace: Trace, front: Frontiers, processes: Mapping[int, ProcessState]
 ) -> str | None:
-    """The status, if every rank left with it at one moment without a word, some of them from within
-    a collective.
+    """The status, if every rank exited with it at one moment without a message, some from within a
+    collective.
 
-    Python does not leave while it waits in one: something beside it has ended the process, as
-    workers of Ray end when their driver is gone.
+    Python does not exit while it waits in a collective: something else ended the process, as Ray
+    workers end when their driver is gone.
     """
     exits = [trace.ranks[rank].exit for rank in processes]
     codes = {e.code if e is not None and e.text == WITHOUT_A_WORD else None for e in exits}
@@ -125,14 +125,14 @@ def _left_together(
 
 
 def _was_meeting(facts: RankFacts) -> bool:
-    """Whether the last thing that a rank did was to wait for the others to meet it."""
+    """Whether a rank was last waiting for the others in a rendezvous."""
     return bool(facts.phases) and facts.phases[-1].name == INIT
 
 
 def _ways(facts: RankFacts) -> frozenset[str]:
-    """By what a rank may have been ended from outside; none where the end was its own.
+    """Ways in which a rank may have been ended from outside; empty if its end was its own.
 
-    Who is interrupted and does not end of that is killed a moment later.
+    A rank that survives an interrupt is killed a moment later.
     """
     exit_ = facts.exit
     if _raised(facts) and not facts.was_interrupted:
@@ -143,19 +143,19 @@ def _ways(facts: RankFacts) -> frozenset[str]:
     if exit_ is None or (exit_.kind == "unknown" and exit_.signal is None):
         return interrupted or frozenset({UNSEEN})
     if exit_.signal is None or exit_.signal == SIGABRT:
-        return interrupted  # a process aborts itself
+        return interrupted  # only the process itself aborts it
     return interrupted | {name_of(exit_.signal)}
 
 
 def _raised(facts: RankFacts) -> bool:
-    """Whether an exception ended the process; a thread's end is not the process's."""
+    """Whether an exception ended the process, not just a thread."""
     return facts.exception is not None and facts.exception.is_main_thread
 
 
 def _some_ended_first(trace: Trace, ended_ns: Mapping[int, int]) -> bool:
-    """Whether some had ended when the job broke, and all others outlived that well.
+    """Whether some ranks ended when the job broke, and all others lived on well beyond that.
 
-    A job that is killed at once moves until then, or has stood still for long before the first end.
+    A job killed all at once moves until then, or has stood still for long before the first end.
     """
     broken = _broken_ns(trace)
     if broken is None or len(ended_ns) < 2:
@@ -167,10 +167,10 @@ def _some_ended_first(trace: Trace, ended_ns: Mapping[int, int]) -> bool:
 
 
 def _broken_ns(trace: Trace) -> tuple[int, int] | None:
-    """When the job broke, and until when who lived has seen it so; None where nothing tells.
+    """When the job broke, and until when surviving ranks observed that; None if unknown.
 
-    It broke when a rank's connections were closed on some thread of another one, or else when
-    nothing moved any more.
+    It broke when connections of a rank were closed on some thread of another one, else when nothing
+    moved any more.
     """
     failures = [f.exception for f in trace.ranks.values() if f.exception is not None]
     lost = [failure.at_ns for failure in failures if failure.at_ns and lost_a_peer(failure)]

@@ -1,8 +1,8 @@
-"""A hang as it stood when the first rank gave up waiting: what came after is no part of it.
+"""Rewinds a hang to the moment the first rank timed out: what came after is not part of it.
 
-The rank that gives up lets go of its locks and connections. Others come out of what they waited
-in and issue what comes next, and at the end everybody seems to have come everywhere. So it is with
-what a rank issues on its way out, once somebody ends the job: in a signal handler, in a ``finally``
+A rank that times out releases its locks and connections. Others then return from their waits and
+issue further operations, and in the end every rank seems to have been everywhere. The same goes for
+what a rank issues on its way out once somebody ends the job: in a signal handler, in a ``finally``
 clause, at exit.
 """
 
@@ -26,10 +26,10 @@ _MS_NS = 1_000_000
 
 
 def before_the_first_gave_up(trace: Trace) -> Trace:
-    """The trace without what was issued or finished once a rank had given up on a standing job.
+    """The trace without anything issued or finished after a rank timed out in a stalled job.
 
-    Clocks of other hosts than that rank's may be wrong by `MARGIN_NS`. A job that still moved at
-    that moment is left as it is: there, what was under way says nothing.
+    Clocks of other hosts may deviate from that rank's by `MARGIN_NS`. A job that still moved at
+    that moment is left unchanged: operations in flight then prove nothing.
     """
     gave_up, left = gave_up_ns(trace) | _expired_ns(trace), _left_ns(trace)
     if not gave_up and not left:
@@ -55,10 +55,10 @@ def before_the_first_gave_up(trace: Trace) -> Trace:
 
 
 def _expired_ns(trace: Trace) -> dict[int, int]:
-    """Ranks that aborted without a word after a time limit had passed, and when it had (ns).
+    """Ranks that aborted without a message after a timeout had expired, and when it had (ns).
 
-    A watchdog lets go of all communicators before it ends the process: what waited comes back, and
-    the program goes on for a moment.
+    A watchdog releases all communicators before it ends the process: waits return, and the program
+    continues for a moment.
     """
     bounds = rank_bounds(trace)
     found: dict[int, int] = {}
@@ -79,9 +79,9 @@ def _expired_ns(trace: Trace) -> dict[int, int]:
 def _somebody_waits(
     trace: Trace, issued: npt.NDArray[np.bool_], ended: npt.NDArray[np.bool_]
 ) -> bool:
-    """Whether an operation was being waited for before those ``issued`` and ``ended`` too late.
+    """Whether a rank was waiting for an operation before those ``issued`` and ``ended`` too late.
 
-    One that failed was, if it was the last of its rank: when it failed is not on record.
+    A failed operation was waited for if it is its rank's last: when it failed is not recorded.
     """
     records = trace.records
     flags = records["flags"]
@@ -100,7 +100,7 @@ def _somebody_waits(
 
 
 def _left_ns(trace: Trace) -> dict[int, int]:
-    """Ranks that have done nothing more but leave, and the moment (ns) before they began to."""
+    """Ranks that have only been on their way out since some moment (ns)."""
     leaving = (trace.records["flags"] & int(Flag.LEAVING)) != 0
     left: dict[int, int] = {}
     for rank, (low, high) in rank_bounds(trace).items() if leaving.any() else ():
@@ -112,24 +112,24 @@ def _left_ns(trace: Trace) -> dict[int, int]:
 
 
 def _moment_ns(trace: Trace, rank: int, first: int, at_ns: int) -> int:
-    """After which what a rank did is of no account."""
+    """The moment after which what a rank did no longer counts."""
     host = trace.ranks[first].host
     near = bool(host) and rank in trace.ranks and trace.ranks[rank].host == host
     return at_ns if near else at_ns + MARGIN_NS
 
 
 def _until_ns(trace: Trace, first: int, at_ns: int) -> npt.NDArray[np.int64]:
-    """Per record the moment after which it is of no account."""
+    """Per record the moment after which it no longer counts."""
     ranks = trace.records["rank"].astype(np.int64)
     near = [rank for rank in trace.ranks if _moment_ns(trace, rank, first, at_ns) == at_ns]
     return np.where(np.isin(ranks, near), at_ns, at_ns + MARGIN_NS)
 
 
 def _facts_at(facts: RankFacts, until_ns: int, last_ns: int) -> RankFacts:
-    """What is known of a process but where its threads stood, and in what phase, afterwards.
+    """The facts about a process, without where its threads and phases were afterwards.
 
-    What a thread was called away from, once it had issued its last operation (at ``last_ns``), it
-    had been in before, also where another rank was called away first.
+    What a thread was called away from after its last operation (at ``last_ns``) is what it had been
+    in before, even if another rank was called away first.
     """
     threads = tuple(
         t
@@ -141,8 +141,8 @@ def _facts_at(facts: RankFacts, until_ns: int, last_ns: int) -> RankFacts:
 
 
 def _told_to_end(facts: RankFacts, until_ns: int) -> RankFacts:
-    """A rank that was called away to its end: what it failed in there, or that it came through
-    well, explains nothing of before."""
+    """A rank that was called away to its end: neither a failure nor a clean exit after that
+    explains anything before."""
     error, end = facts.exception, facts.exit
     if error is not None and error.at_ns > until_ns:
         error = None
@@ -160,9 +160,10 @@ def _rewound(
     ended: npt.NDArray[np.bool_],
     until_ns: Mapping[int, int],
 ) -> Trace:
-    """The trace without the records ``issued`` too late, and with those open that ``ended`` so.
+    """The trace without records ``issued`` too late, and with those that ``ended`` too late
+    reopened.
 
-    ``until_ns`` is the moment for each rank.
+    ``until_ns``: the moment for each rank.
     """
     records, members = trace.records.copy(), trace.members.copy()
     records["state"][ended] = int(State.SCHEDULED)

@@ -1,8 +1,8 @@
-"""Ranks that came to a collective only when those who had waited for them had given up.
+"""Ranks that reached a collective only after the ranks waiting for them had timed out.
 
-Where no launcher ends the job with its first failure, a rank that was busy elsewhere goes on,
-issues what the others timed out in, and fails of their being gone. All have issued it then; but
-they were never there together, and the one at fault is the one that came too late.
+If no launcher ends the job at its first failure, a rank that was busy elsewhere continues, issues
+the operation in which the others timed out, and fails because they are gone. By then all have
+issued it, but they were never there together, and the late rank is at fault.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from hangscope.diagnosis.records.coverage import rank_bounds
 from hangscope.trace.model import NONE, Flag, RankFacts, Records, State, Trace, flagged
 
 MARGIN_NS = 1_000_000_000
-"""Clocks of hosts differ by less, once they were put on one."""
+"""Aligned clocks of different hosts deviate by less."""
 
 
 def without_latecomers(trace: Trace) -> Trace:
-    """The trace without operations that were issued when all others there had given up waiting."""
+    """The trace without operations issued after all other ranks there had timed out."""
     gave_up = gave_up_ns(trace)
     if not gave_up:
         return trace
@@ -49,7 +49,7 @@ def without_latecomers(trace: Trace) -> Trace:
                 break
             rank = int(records["rank"][row])
             if rank not in by_rank:
-                break  # it was still waiting
+                break  # that one was still waiting
             until_ns = max(until_ns, by_rank[rank])
     return _without(trace, late) if late else trace
 
@@ -57,7 +57,7 @@ def without_latecomers(trace: Trace) -> Trace:
 def _rows_at(
     records: Records, places: Collection[tuple[int, int]]
 ) -> dict[tuple[int, int], npt.NDArray[np.intp]]:
-    """Rows of the collectives (group, sequence number), found in one walk over all records."""
+    """Rows of the collectives (group, sequence number), found in one pass over all records."""
     groups, numbers = np.array(sorted(places), np.int64).reshape(-1, 2).T
     found = np.flatnonzero(
         np.isin(records["group"], groups)
@@ -79,10 +79,10 @@ def _rows_at(
 def came_too_late(
     process: ProcessState, waiters: Sequence[ProcessState | None], ranks: Mapping[int, RankFacts]
 ) -> bool:
-    """Whether a rank failed of the end of all who had waited for it, and in vain.
+    """Whether a rank failed only because all ranks that had waited for it timed out and ended.
 
-    Its own end comes after theirs and explains nothing: until then it was elsewhere.
-    ``ranks``: on one host, times are exact.
+    Its own end comes after theirs and explains nothing: until then it was elsewhere. ``ranks``: on
+    one host, times are exact.
     """
     if process.end is not End.CRASHED or not process.secondary or not process.end_ns:
         return False
@@ -98,7 +98,7 @@ def came_too_late(
 
 
 def gave_up_ns(trace: Trace) -> dict[int, int]:
-    """Ranks that ended because they had waited in vain, and when (ns)."""
+    """Ranks that ended because their wait timed out, and when (ns)."""
     recorded = rank_bounds(trace)
     return {
         rank: facts.exception.at_ns
@@ -112,9 +112,9 @@ def gave_up_ns(trace: Trace) -> dict[int, int]:
 
 
 def set_back(members: Records, undone: Mapping[str, Records]) -> None:
-    """Have counters stand before the collectives that do not count, where they lie.
+    """Set counters that count discarded collectives back to the number before them, in place.
 
-    ``undone``: rows of such collectives by the counter that they are taken from.
+    ``undone``: per counter, the rows of the collectives to take out.
     """
     of = zip(members["rank"].tolist(), members["group"].tolist(), strict=True)
     place = {pair: i for i, pair in enumerate(of)}
@@ -127,7 +127,7 @@ def set_back(members: Records, undone: Mapping[str, Records]) -> None:
 
 
 def _without(trace: Trace, late: list[int]) -> Trace:
-    """The trace without some rows, and with counters that do not count what they stand for."""
+    """The trace without some rows, and with counters that do not count them."""
     members = trace.members.copy()
     set_back(members, {"enqueued": trace.records[late]})
     return replace(trace, records=np.delete(trace.records, late), members=members)

@@ -1,6 +1,6 @@
-"""Whose ends were their own doing: how the ends of all ranks look beside each other.
+"""Which ranks ended by their own doing, judged by comparing how all ranks ended.
 
-A launcher ends everybody once one has failed, and peers fail of its failure.
+A launcher ends all ranks once one has failed, and peers fail because of its failure.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _MODEL = re.compile(
 
 
 def judge(trace: Trace) -> dict[int, ProcessState]:
-    """A `Host` for every rank that any source speaks about."""
+    """The `ProcessState` of every rank that any source mentions."""
     threads = newest_threads(trace)
     of_host: dict[str | None, dict[int, int]] = defaultdict(dict)
     for rank, facts in trace.ranks.items():
@@ -56,10 +56,9 @@ def judge(trace: Trace) -> dict[int, ProcessState]:
 def _victims_of_launcher(
     processes: dict[int, ProcessState], trace: Trace
 ) -> dict[int, ProcessState]:
-    """Mark aborts that a log explains: a watchdog that gave up is a victim's end, and Gloo aborts
-    the rank that gets a message of another size than it asked for, whoever is wrong. Without a log
-    that is what an abort in an exchange may be, where a member of it left nothing.
-    """
+    """Reclassify aborts that a log explains. A watchdog abort after a timeout is a victim's end,
+    and Gloo aborts the rank that receives a message of an unexpected size, whichever side is wrong.
+    Without a log, an abort in an exchange may be of that kind if a member of it left nothing."""
     strangers = bool(trace.missing_ranks or told_of_only(trace))
     timed_out = {c.reporter for c in trace.claims if c.kind == "timeout" and c.reporter is not None}
     got_other_size = {c.reporter for c in trace.claims if c.kind == "size_mismatch"}
@@ -70,7 +69,7 @@ def _victims_of_launcher(
         if process.end is not End.CRASHED or not _aborted(exit_):
             continue
         unsaid = None in got_other_size and trace.ranks[rank].exception is None
-        # Of a log alone nobody knows why a process aborted itself: mostly its watchdog gave up.
+        # A log alone does not show why a process aborted itself: usually its watchdog timed out.
         silent = trace.only_logs and trace.ranks[rank].exception is None and rank != alone
         exchanging = (
             strangers and not trace.ranks[rank].exception and in_communication(process.stack)
@@ -81,15 +80,15 @@ def _victims_of_launcher(
 
 
 def _aborted(end: ExitFacts | None) -> bool:
-    """Whether a process aborted itself, as its signal or its status says."""
+    """Whether a process aborted itself, according to its signal or status."""
     return end is not None and (end.signal == SIGABRT or end.code in codes_of(SIGABRT))
 
 
 def aborted_alone(trace: Trace) -> int | None:
-    """The one rank that aborted itself, where all that others say is that their connections broke.
+    """The only rank that aborted itself, if all others just report broken connections.
 
-    That is so over Gloo, which has no watchdog that gives up, where nobody had waited until a
-    timeout and nobody got more than it had asked for.
+    That decides over Gloo, which has no watchdog, if nobody had waited until a timeout and nobody
+    received more than it had asked for.
     """
     aborted = [rank for rank, f in trace.ranks.items() if _aborted(f.exit)]
     said = [f.exception.message for f in trace.ranks.values() if f.exception is not None]
@@ -99,7 +98,7 @@ def aborted_alone(trace: Trace) -> int | None:
 
 
 def _told_by_all(processes: dict[int, ProcessState], trace: Trace) -> dict[int, ProcessState]:
-    """Where every rank raises because some failed, and the message names those: only they did."""
+    """If every rank raises because some failed and the message names those, only they failed."""
     result = dict(processes)
     places = own_places(trace)
     for rank, process in processes.items():
@@ -113,10 +112,10 @@ def _told_by_all(processes: dict[int, ProcessState], trace: Trace) -> dict[int, 
 def _with_another_model(
     processes: dict[int, ProcessState], trace: Trace
 ) -> dict[int, ProcessState]:
-    """Where DDP finds that models differ every rank raises: those of the usual size are right.
+    """If DDP finds differing models, every rank raises: those with the most common size are right.
 
-    The message numbers the members of DDP's group: of whom else it speaks is known only where each
-    writer's number is its rank.
+    The message numbers the members of DDP's group: whom else it names is known only if each
+    author's number is its rank.
     """
     told = {}
     for rank, process in processes.items():
@@ -127,7 +126,7 @@ def _with_another_model(
     sizes = {rank: said[2] for rank, said in told.items()}
     if all(int(said[1]) == rank for rank, said in told.items()):
         sizes = {int(said[3]): said[4] for said in told.values()} | sizes
-    if not trace.only_logs:  # there, what each says is compared word by word
+    if not trace.only_logs:  # for logs, each message is compared word by word
         processes = {
             r: replace(h, secondary=False) if r in told else h for r, h in processes.items()
         }
@@ -139,10 +138,10 @@ def _with_another_model(
 
 
 def _after_the_stop(processes: dict[int, ProcessState], trace: Trace) -> dict[int, ProcessState]:
-    """Ranks that failed when others of their host had been stopped already, and nobody before.
+    """Ranks that failed after others of their host had been stopped, with nobody failing earlier.
 
-    They were told to stop as well and have said so in their own way: a handler that saves and
-    leaves with a status, or raises. What stopped the others was no failure of theirs.
+    They were told to stop too and reacted in their own way: a handler saves and exits with a
+    status, or raises. It was not their failure that stopped the others.
     """
     stopped: dict[str, int] = {}
     for rank, process in processes.items():
@@ -165,10 +164,10 @@ def _after_the_stop(processes: dict[int, ProcessState], trace: Trace) -> dict[in
 
 
 def _answering(processes: dict[int, ProcessState], trace: Trace) -> dict[int, ProcessState]:
-    """Ranks that left no word but a status, after a signal had killed another one of their host, or
-    one on record had left without destroying its groups and a third says what that breaks.
+    """Ranks that left only an exit status after a signal had killed another rank of their host, or
+    after a rank had left without destroying its groups and a third one reports what that breaks.
 
-    What they raised is gone with their record: as likely as not that the connection was closed.
+    What they raised is lost with their record: most likely that the connection was closed.
     """
     gone: dict[str, int] = {}
     quiet = told_of_only(trace)
@@ -197,9 +196,9 @@ def left_by_itself(facts: RankFacts) -> bool:
 
 
 def had_left(facts: RankFacts) -> bool:
-    """Whether a rank that left without a word had left its groups before: its part was done.
+    """Whether a rank that left without a message had destroyed its groups: its part was done.
 
-    Whoever ends it then may give it any status: Ray's workers end with 1 when their driver is done.
+    Whoever ends it then may give it any status: Ray workers exit with 1 when their driver is done.
     """
     exit_ = facts.exit
     silent = exit_ is not None and exit_.kind == "code" and exit_.text == WITHOUT_A_WORD
@@ -209,9 +208,9 @@ def had_left(facts: RankFacts) -> bool:
 def _outlived_a_failure(
     processes: dict[int, ProcessState], trace: Trace
 ) -> dict[int, ProcessState]:
-    """Ranks whose end nobody saw, and which were alive after another one had failed.
+    """Ranks with an unobserved end that were alive after another rank had failed.
 
-    They did not break it: the launcher ended them, or its failure did. Clocks of different hosts
+    They are not the cause: the launcher ended them, or that failure did. Clocks of different hosts
     are not compared.
     """
     failed: dict[str, int] = {}
@@ -237,10 +236,10 @@ def _outlived_a_failure(
 def primary_crashes(
     processes: Mapping[int, ProcessState], waits_on: Mapping[int, set[int]]
 ) -> list[ProcessState]:
-    """Failures nobody else explains, earliest first.
+    """Failures that no other rank explains, earliest first.
 
-    ``waits_on`` says for whom each rank was waiting: a failure of one's own while waiting for a
-    rank that had ended before is that rank's doing.
+    ``waits_on``: whom each rank was waiting for. A rank's failure while it waits for a rank that
+    ended before is that rank's doing.
     """
     crashed = [h for h in processes.values() if h.end is End.CRASHED]
     own = [h for h in crashed if not h.secondary]
@@ -265,10 +264,10 @@ def primary_crashes(
 
 
 def first_to_fail(failed: Sequence[ProcessState]) -> list[ProcessState]:
-    """Of failures that nobody else explains those that came first, earliest first.
+    """Of failures that no other rank explains, the first ones, earliest first.
 
-    Later ones are as a rule consequences, except those of the same kind at the same moment; one of
-    which nobody noted the time may have been the first.
+    Later ones are usually consequences, except those of the same kind at the same moment. A failure
+    without a time may have been the first.
     """
     dated = sorted((h for h in failed if h.end_ns), key=lambda h: (h.end_ns, h.rank))
     undated = sorted((h for h in failed if not h.end_ns), key=lambda h: h.rank)
@@ -283,7 +282,7 @@ def first_to_fail(failed: Sequence[ProcessState]) -> list[ProcessState]:
 
 
 def alike(failed: Sequence[ProcessState]) -> bool:
-    """Whether all failed of the same: one fault in all of them."""
+    """Whether all failed for the same reason: one fault in all of them."""
     return len({mask_numbers(h.end_text) for h in failed}) < 2
 
 
@@ -291,7 +290,7 @@ _OWN_ERRORS = frozenset({"device_error", "oom", "nan", "ddp_unused_parameters", 
 
 
 def own_errors(claims: tuple[Claim, ...]) -> dict[int, Claim]:
-    """Per rank the first claim of an error of its own."""
+    """Per rank its first claim of an error of its own."""
     named: dict[int, Claim] = {}
     for claim in sorted(claims, key=lambda c: c.at_ns or 1 << 62):
         if claim.kind in _OWN_ERRORS:

@@ -1,7 +1,7 @@
-"""Ranks that were told to stop with others, when not all of these end, or show it, at once.
+"""Ranks that were told to stop together, although not all of them end, or show it, at once.
 
-Schedulers ask first and kill later: who has a handler saves meanwhile, who ignores the signal fails
-as it loses the others, and a thread inside of C++ does not hear Ctrl-C at all.
+Schedulers ask first and kill later. A rank with a handler saves in the meantime, one that ignores
+the signal fails when it loses the others, and a thread inside C++ does not notice Ctrl-C at all.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from hangscope.trace.model import RankFacts, Trace
 from hangscope.trace.signals import SIGHUP, SIGINT, SIGTERM
 
 ANSWERED_NS = 1_000_000_000
-"""A launcher that answers a failure stops nobody so long before the failure."""
+"""A launcher that reacts to a failure stops nobody this long before it."""
 NOTICED_NS = 100_000_000
-"""A peer's connection may break before the end that breaks it is noticed; a launcher that answers
-a failure needs longer."""
+"""A peer's connection may break this long before its end is noticed; a launcher's reaction takes
+longer."""
 AT_ONCE_NS = 100_000_000
-"""Processes that were told at one moment are gone within that; seen were up to 70 ms."""
+"""Processes told to stop at one moment are gone within this time; up to 70 ms was observed."""
 _SECOND_NS = 1_000_000_000
 _ASKING = (SIGTERM, SIGINT, SIGHUP)
 
 
 def told_together(processes: Mapping[int, ProcessState], trace: Trace) -> frozenset[int]:
-    """Ranks that a signal ended before anybody else had failed, where it was meant for all.
+    """Ranks that a signal meant for all ended before anybody else had failed.
 
-    Several of one host at one moment are; and one that was interrupted is, where no other could
-    have shown that it was. A launcher that answers a failure is about as fast, but what it answers
-    comes before; and where one was told alone, most others raise as they lose it. A whole host of
-    several is told by itself, and logs, which tell whole seconds, do not tell what was at one
-    moment.
+    Several ranks of one host at one moment qualify; so does one interrupted rank if no other could
+    have shown an interrupt. A launcher's reaction to a failure is about as fast, but the failure
+    comes first; and if one rank was signalled alone, most others raise as they lose it. A host with
+    several ranks qualifies by itself. Logs have whole seconds, so they do not show what happened at
+    one moment.
     """
     asked = [h for h in processes.values() if _was_asked(h, trace)]
     if trace.missing_ranks or not asked or told_alone(processes, trace) is not None:
@@ -49,9 +49,9 @@ def told_together(processes: Mapping[int, ProcessState], trace: Trace) -> frozen
 
 
 def told_alone(processes: Mapping[int, ProcessState], trace: Trace) -> int | None:
-    """The rank that a signal ended while all others of its host had been sent none, as was seen.
+    """The rank that a signal ended while all others of its host were seen not to have received one.
 
-    These were told to stop afterwards, at one moment: by a launcher that answers its end.
+    The others were told to stop afterwards, at one moment, by a launcher reacting to that end.
     """
     first, *later = _asked_on_one_host(processes, trace) or (None,)
     if first is None or len(later) < 2:
@@ -63,10 +63,11 @@ def told_alone(processes: Mapping[int, ProcessState], trace: Trace) -> int | Non
 
 
 def _one_after_the_other(processes: Mapping[int, ProcessState], trace: Trace) -> bool:
-    """Whether one had been told to stop, and another one not yet, as the first or the second ended.
+    """Whether some ranks had been told to stop, and others not yet, when the first or second one
+    ended.
 
-    A launcher tells all at once. Who deals with the signal, or fails as it loses the first, has not
-    ended of it, and may have been told all the same.
+    A launcher tells all at once. A rank that handles the signal, or fails as it loses the first
+    one, did not end because of it but may have been told nevertheless.
     """
     first, *later = _asked_on_one_host(processes, trace) or (None,)
     exit_ = trace.ranks[first.rank].exit if first is not None else None
@@ -78,14 +79,15 @@ def _one_after_the_other(processes: Mapping[int, ProcessState], trace: Trace) ->
 
 
 def _asked_on_one_host(processes: Mapping[int, ProcessState], trace: Trace) -> list[ProcessState]:
-    """Those of the first one's host that a signal which asks them to stop has ended, by time."""
+    """Ranks of the first one's host that a stop signal ended, by time."""
     asked = [h for h in processes.values() if h.gone and signal_of(trace.ranks[h.rank]) is not None]
     asked.sort(key=lambda h: (h.end_ns, h.rank))
     return [h for h in asked if _on_host_of(h, asked[0], trace)]
 
 
 def outlived(told: frozenset[int], processes: Mapping[int, ProcessState], trace: Trace) -> bool:
-    """Whether no fewer than were told have lived on for longer than anybody takes to stop."""
+    """Whether at least as many ranks as were told lived on for longer than any rank needs to
+    stop."""
     rest = [process for rank, process in processes.items() if rank not in told]
     if not told or len(rest) < len(told):
         return False
@@ -96,18 +98,18 @@ def outlived(told: frozenset[int], processes: Mapping[int, ProcessState], trace:
 
 
 def were_interrupted(told: frozenset[int], trace: Trace) -> bool:
-    """Whether Ctrl-C is what these were told by."""
+    """Whether these were told to stop by Ctrl-C."""
     return any(trace.ranks[rank].was_interrupted for rank in told)
 
 
 def _was_asked(process: ProcessState, trace: Trace) -> bool:
-    """Whether a signal that asks a process to stop has ended it, and it is known when exactly."""
+    """Whether a stop signal ended the process at an exactly known time."""
     exact = process.end is End.TORN_DOWN and process.end_ns % _SECOND_NS
     return bool(exact) and signal_of(trace.ranks[process.rank]) is not None
 
 
 def signal_of(facts: RankFacts) -> int | None:
-    """The signal that asked a rank to stop and ended it."""
+    """The stop signal that ended a rank."""
     exit_ = facts.exit
     return exit_.signal if exit_ is not None and exit_.signal in _ASKING else None
 
@@ -117,8 +119,8 @@ def _is_told_with(
 ) -> bool:
     """Whether the same signal ended a rank at the same moment on the same host.
 
-    Ctrl-C shows whenever Python runs the next time. Who stops one after the other (not
-    ``at_once``) takes the time that it takes.
+    Ctrl-C takes effect when Python runs the next time. Someone stopping ranks one by one (not
+    ``at_once``) may take any time.
     """
     if not _on_host_of(process, first, trace):
         return False
@@ -130,7 +132,7 @@ def _is_told_with(
 
 
 def _heard_nothing(process: ProcessState, trace: Trace) -> bool:
-    """Whether a rank has run no Python since, as far as is known: it was killed, or lives on."""
+    """Whether a rank has run no Python since, as far as known: it was killed, or lives on."""
     exit_, exception = trace.ranks[process.rank].exit, trace.ranks[process.rank].exception
     killed = exit_ is None or exit_.kind in ("signal", "oom", "unknown")
     return killed and (exception is None or not exception.is_main_thread)
@@ -146,9 +148,9 @@ def _on_host_of(process: ProcessState, other: ProcessState, trace: Trace) -> boo
 
 
 def _came_later(process: ProcessState, told: ProcessState, trace: Trace) -> bool:
-    """Whether a rank has not ended, or by nothing that another one may have been stopped for.
+    """Whether a rank has not ended, or not because of anything that may have stopped another one.
 
-    It notes itself when an exception is raised; of other failures somebody has to take notice.
+    A rank records when it raises an exception itself; other failures are noticed by somebody else.
     """
     if not process.gone or process.end is End.TORN_DOWN:
         return True

@@ -1,4 +1,4 @@
-"""Ranks that were told to stop: by whoever may do so, or by a launcher that answers a failure."""
+"""Ranks that were told to stop: from outside, or by a launcher reacting to a failure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from hangscope.trace.model import RankFacts, Trace
 from hangscope.trace.signals import SIGTERM
 
 _AT_ONCE_NS = 50_000_000
-"""A launcher that is told to stop hands that on to all its ranks at once; seen were up to 32 ms."""
+"""A launcher told to stop passes that on to all its ranks within this time; up to 32 ms was
+observed."""
 
 
 def by_launcher(facts: RankFacts) -> bool:
@@ -25,10 +26,10 @@ def by_launcher(facts: RankFacts) -> bool:
 
 
 def stopped_alone(processes: dict[int, ProcessState], trace: Trace) -> dict[int, ProcessState]:
-    """Who was told to stop while nobody else had ended, one rank or one host, is no victim.
+    """A single rank or host that was told to stop before anybody else had ended is no victim.
 
-    The launcher tells everybody; a preemption notice, an operator or a limit may hit a single one.
-    So may several be hit, if the others live on.
+    A launcher tells all of its ranks; a preemption notice, an operator or a limit may hit one. They
+    may also hit several, if the others live on.
     """
     together = told_together(processes, trace)
     if together:
@@ -46,7 +47,7 @@ def stopped_alone(processes: dict[int, ProcessState], trace: Trace) -> dict[int,
     if not told_first.issuperset(torn):
         return processes
     if any(h.state == "stopped" and r not in told_first for r, h in processes.items()):
-        return processes  # that one outlives the signal which everybody may have been sent
+        return processes  # that one survives a signal that all may have been sent
     others = [h for r, h in processes.items() if r not in told_first and h.gone]
     if trace.missing_ranks or any(_ended_before(h, first, trace) for h in others):
         return processes
@@ -61,8 +62,7 @@ def _as_failed(processes: dict[int, ProcessState], ranks: Iterable[int]) -> dict
 def _told_with(
     first: ProcessState, processes: Mapping[int, ProcessState], trace: Trace
 ) -> set[int]:
-    """The ranks that were told to stop with the first one: all of its host at one moment, or it
-    alone."""
+    """The ranks told to stop with the first one: all of its host at one moment, or it alone."""
     name = trace.ranks[first.rank].host
     here = {rank for rank in processes if trace.ranks[rank].host == name}
     at_once = all(
@@ -77,10 +77,10 @@ def _told_with(
 def told_on_several_hosts(
     processes: dict[int, ProcessState], trace: Trace
 ) -> dict[int, ProcessState]:
-    """Where launchers of several hosts were told to stop, echoes of that are no failures.
+    """If launchers of several hosts were told to stop, ranks failing in response have not failed.
 
-    A launcher answers a failure with SIGTERM as well, but only among its own ranks and once one of
-    these has ended otherwise. What ranks raise meanwhile, as connections close, came of the stop.
+    A launcher also reacts to a failure with SIGTERM, but only among its own ranks and after one of
+    these ended otherwise. What ranks raise as connections close is caused by the stop.
     """
     told = {
         facts.host
@@ -94,10 +94,10 @@ def told_on_several_hosts(
 
 
 def _ended_before(process: ProcessState, alone: ProcessState, trace: Trace) -> bool:
-    """Whether a rank's end may be what another one was stopped for.
+    """Whether a rank's end may be the reason another one was stopped.
 
-    An end without a time may. A launcher answers an end when it is there; the clocks of other hosts
-    tell nothing of that.
+    An end without a time may be. A launcher reacts to ends it has seen; clocks of other hosts say
+    nothing about that.
     """
     if not process.end_ns:
         return True

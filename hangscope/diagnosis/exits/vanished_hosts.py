@@ -1,8 +1,8 @@
-"""Ranks that ended together with whatever could have seen it: hosts that vanished.
+"""Hosts that vanished: ranks that ended along with everything that could have seen it.
 
-Read on another machine, a ring without a note of an end says as little as one of a process that
-lives. The other ranks tell: connections close when a process ends, and where no connection closes
-(the link went with the host) they are heard of long after it.
+Read on another machine, a ring without a recorded end looks like that of a live process. The other
+ranks decide: connections close when a process ends, and if none closes (the link went with the
+host), the others are heard from long afterwards.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from hangscope.diagnosis.processes.failure_messages import lost_a_peer
 from hangscope.trace.model import ExitFacts, RankFacts, Trace
 
 _BEATS = 2
-"""A heartbeat may have been written just before, and the next one been late."""
+"""One heartbeat may just have been written, and the next one be late."""
 _SILENT_NS = 10 * 10**9
-"""Who is heard of for so much longer has outlived the others."""
+"""A rank heard of for this much longer has outlived the others."""
 
 
 UNHEARD = "fell silent together with the whole host"
@@ -26,7 +26,7 @@ UNHEARD = "fell silent together with the whole host"
 
 
 def with_vanished(trace: Trace) -> Trace:
-    """The trace, in which the ranks of hosts that vanished have ended."""
+    """The trace with the ranks of vanished hosts marked as ended."""
     of_host: dict[str | None, list[RankFacts]] = {}
     for facts in trace.ranks.values():
         of_host.setdefault(facts.host, []).append(facts)
@@ -44,10 +44,10 @@ def with_vanished(trace: Trace) -> Trace:
 def _is_first_failure(
     trace: Trace, silent: Mapping[str | None, list[RankFacts]], others: list[RankFacts]
 ) -> bool:
-    """Whether all others lost the connections to hosts, and nothing was heard of these since.
+    """Whether all others lost the connections to these hosts, which were not heard of since.
 
-    That is concluded only where the first failure is such a connection, and where every rank of the
-    other hosts is known to have ended, none of them in order.
+    Inferred only if the first failure is such a connection, and if every rank of the other hosts is
+    known to have ended, none of them cleanly.
     """
     gone = [facts for own in silent.values() for facts in own]
     if trace.live or trace.missing_ranks:
@@ -64,10 +64,10 @@ def _is_first_failure(
 def _outlived(
     trace: Trace, silent: Mapping[str | None, list[RankFacts]], others: list[RankFacts]
 ) -> list[RankFacts]:
-    """The ranks of hosts that fell silent as the others began to wait, long before these did.
+    """Ranks of hosts that fell silent when the others began to wait, long before these ended.
 
-    A ring that was copied while the job hung was written for longer, and one that was copied before
-    knows less than the others have finished with its rank.
+    A ring copied while the job hung was still written after that, and one copied earlier knows less
+    than what the others have finished with its rank.
     """
     found: list[RankFacts] = []
     last_ns = max(map(_heard_ns, others))
@@ -84,7 +84,8 @@ def _outlived(
 
 
 def _newest(trace: Trace, ranks: Collection[int], members: Collection[int]) -> tuple[int, int]:
-    """When these ranks have issued and finished something last in groups of these members (ns)."""
+    """When these ranks last issued and last finished something in groups with these members
+    (ns)."""
     groups = [n for n, g in enumerate(trace.groups) if not set(g.ranks).isdisjoint(members)]
     records = trace.records
     rows = records[np.isin(records["rank"], list(ranks)) & np.isin(records["group"], groups)]
@@ -112,5 +113,5 @@ def _late_ns(facts: RankFacts) -> int:
 
 
 def _nobody_knows(facts: RankFacts) -> bool:
-    """Whether a rank has recorded, and neither it nor anybody else tells whether it has ended."""
+    """Whether a rank has recorded but nothing shows whether it ended."""
     return facts.alive is None and facts.exit is None and facts.heartbeat_ns > 0

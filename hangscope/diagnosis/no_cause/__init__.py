@@ -1,1 +1,1 @@
-"""What to say where the graph holds no cause."""
+"""What to report if the graph holds no cause."""

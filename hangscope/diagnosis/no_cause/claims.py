@@ -1,4 +1,4 @@
-"""What others say of a rank outright: statements of a log, exceptions that name who failed."""
+"""What others explicitly say about a rank: log statements, exceptions naming who failed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SAME_MOMENT_NS = SECOND_NS
 
 
 def told_of(context: Context) -> Finding | None:
-    """Ranks that left nothing, and of which the exceptions of the others say that they failed."""
+    """Ranks that left nothing and failed according to the exceptions of the others."""
     errors = [f.exception for f in context.trace.ranks.values() if f.exception is not None]
     said = [(error, failed_ranks(error.message) or ()) for error in errors]
     member = {place: rank for rank, place in own_places(context.trace).items()}
@@ -63,7 +63,7 @@ def told_of(context: Context) -> Finding | None:
 
 
 def from_claims(claims: tuple[Claim, ...]) -> Finding | None:
-    """What a log states outright, the most telling kind first."""
+    """What a log states outright, most informative kind first."""
     for kind in _CLAIM_ORDER:
         naming = [c for c in claims if c.kind == kind and c.accused]
         if not naming:
@@ -72,7 +72,7 @@ def from_claims(claims: tuple[Claim, ...]) -> Finding | None:
         if verdict is Verdict.RANK_CRASHED:
             naming = _first_of(naming)
         accused = tuple(sorted({r for c in naming for r in c.accused}))
-        # One fault in all of them, or one of them and its echoes: a log cannot tell.
+        # Either one fault in all of them, or one of them and its echoes: a log does not show which.
         among_several = verdict is Verdict.RANK_CRASHED and len(accused) > 1
         certain = all(c.certain for c in naming) and not among_several
         advice = ordering_advice.mismatch("op")
@@ -101,7 +101,7 @@ def from_claims(claims: tuple[Claim, ...]) -> Finding | None:
 
 
 def _first_of(claims: list[Claim]) -> list[Claim]:
-    """The earliest, with all that came at the same moment or at a moment nobody noted."""
+    """The earliest, plus those at the same moment or at an unknown one."""
     dated = [c.at_ns for c in claims if c.at_ns]
     first = min(dated, default=0)
     return [c for c in claims if not c.at_ns or c.at_ns - first <= _SAME_MOMENT_NS]

@@ -1,8 +1,8 @@
-"""Where ranks were waiting when they gave up, told by nothing but their last tracebacks.
+"""Where ranks were waiting when they timed out, inferred from their final tracebacks alone.
 
-Over Gloo a job without a recorder ends in one traceback a rank: a timeout, or a connection that
-closed because somebody else's timeout came first. What was issued is not told, but who waited in
-which call, and who was stopped without having said anything.
+Over Gloo, a job without a recorder ends in one traceback per rank: a timeout, or a connection
+closed because another rank timed out first. They show not what was issued but who waited in which
+call, and who was stopped without a message.
 """
 
 from __future__ import annotations
@@ -22,35 +22,36 @@ from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Stack
 
 _FEWEST = 3
-"""Of two ranks at two places either may be the one that is waited for."""
+"""Of two ranks at two places, either may be the awaited one."""
 _C10D = ("distributed_c10d.py", "_functional_collectives.py")
 _WRAPPERS = frozenset({"wrapper", "wait", "wait_tensor"})
 _OWN_LINES = frozenset(
     {"broadcast", "reduce", "gather", "scatter", "barrier", "monitored_barrier", "gather_object"}
     | {"broadcast_object_list", "scatter_object_list"}
 )
-"""Calls that ranks often make from lines of their own: that of the root is another than the rest's,
-and a barrier stands at the end of either branch."""
+"""Calls that ranks often make from different lines: the root's line differs from the others', and a
+barrier is at the end of either branch."""
 _PAIRS = frozenset({"send", "recv", "isend", "irecv", "batch_isend_irecv", ""})
-"""Who waits in one of these waits for one rank, and not for all; nor is it known of a bare wait."""
+"""A rank in one of these waits for one rank, not for all; for a bare wait, that is unknown."""
 _MAKING = frozenset({"new_group", "new_subgroups", "new_subgroups_by_enumeration", "split_group"})
-"""Who waits here, or in a call that was given a group, waits for members of it: one of those who
-went on may have left it out."""
+"""A rank in one of these, or in a call with a group, waits for that group's members: one of the
+ranks that went on may have left it out."""
 _GIVING = frozenset({"broadcast", "scatter"})
-"""Their roots send: who waits to receive there is another member."""
+"""Their roots send: a rank that waits to receive is another member."""
 _STORE = "the store"
 _IN_STORE = re.compile(r"wait timeout after|timeout waiting for key", re.IGNORECASE)
 _KEY_OF_GROUP = re.compile(r"keys: \S*?default_pg/\d*//(\w+)//")
-"""The group for whose members a rank waited in the store, told by the key: it has a number."""
+"""The group whose members a rank awaited in the store, as the key shows: it has a number."""
 _TIMED_OUT = re.compile(r"timed out|application timeout", re.IGNORECASE)
-"""The rank gave up itself; anything else it may say means that another went before."""
+"""The rank itself timed out; any other message means that another one went first."""
 _CONNECTING = re.compile(r"timed out connecting", re.IGNORECASE)
-"""Gloo had an address of the other rank's, which had thus been there: it was none any more."""
+"""Gloo had the other rank's address, so that rank had been there; it no longer was."""
 _MOST_PLACES = 8
 _HELPERS = 4
-"""So deep may what all calls of a kind go through be; further out ranks may differ for good."""
+"""Calls of one kind may share helpers up to this depth; further out, ranks may legitimately
+differ."""
 _WAITED = frozenset({"timeout", "network_error"})
-"""What only those say who wait for others."""
+"""Statements made only by ranks that wait for others."""
 
 
 Call = tuple[str, str, tuple[tuple[str, int], ...]]
@@ -58,9 +59,9 @@ Call = tuple[str, str, tuple[tuple[str, int], ...]]
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """``operation``: the outermost call of torch.distributed; ``alone``: some may finish it without
-    the others; ``serves``: this rank may be the one that the others needed there; ``making``: the
-    group that it was to make. A line in a loop makes several."""
+    """``operation``: the outermost call of torch.distributed; ``alone``: some members may finish it
+    without the others; ``serves``: this rank may be the one the others needed there; ``making``:
+    the group it was creating. A line in a loop makes several."""
 
     operation: str
     frames: Stack
@@ -72,9 +73,8 @@ class Wait:
 
     @property
     def call(self) -> Call:
-        """What counts as one call: the operation, and by which lines it was come to where those
-        matter. Who goes through a helper, or a wrapper of its own, calls from where that is called.
-        """
+        """What counts as one call: the operation and, if they matter, the lines that led to it. For
+        a rank that uses a helper, or a wrapper of its own, that is where the helper is called."""
         if self.operation in _OWN_LINES:
             return self.operation, self.making, ()
         own = self.frames[:_HELPERS]
@@ -98,23 +98,23 @@ def by_last_words(context: Context) -> Finding | None:
     usual, most = max(calls.items(), key=lambda item: len(item[1]))
     silent = _silent(context, waits, everybody)
     if silent and (_sizes_clashed(context) or _could_not_connect(context)):
-        # Whoever got more than it asked for is aborted, right or wrong; and who is refused has come
-        # to somebody that had been there.
+        # A rank that receives more than it asked for is aborted, right or wrong; and a refused
+        # connection is to a rank that had been there.
         return None
     if len(most) * 2 <= len(everybody) or not all(_was_stopped(context, r) for r in silent):
         return None
     odd = tuple(sorted(r for call, ranks in calls.items() if call != usual for r in ranks))
-    # Who waits for a send or a receive may wait for one of the many, and who went on from what
-    # some may finish alone need not be wrong.
+    # A rank in a send or receive may wait for one of the many, and a rank that went on from an
+    # operation some may finish alone need not be wrong.
     if any(waits[r].operation in _PAIRS for r in (most[0], *odd)):
         return None
-    # Where all but one wait for such a call to end, its root among them, only that one can be late,
-    # unless what it waits in itself may be held up by one of them alone.
+    # If all but one rank, including the root, wait for such a call to end, only that rank can be
+    # late, unless one of the others alone may hold up what it waits in.
     all_but_one = len(odd) == 1 and len(most) == len(everybody) - 1 and not waits[odd[0]].alone
     if odd and waits[most[0]].alone and not all_but_one:
         return None
-    # A root that nobody is with may wait for the one of the many that left its part out, while all
-    # others have theirs.
+    # A root that waits alone may be waiting for the one of the many that left its part out, while
+    # all others have theirs.
     if any(waits[r].serves for r in odd) and not waits[most[0]].alone:
         return None
     if any(waits[r].operation in _MAKING for r in odd) or _in_another_group(context, odd, most):
@@ -128,9 +128,8 @@ def by_last_words(context: Context) -> Finding | None:
 
 
 def _in_another_group(context: Context, odd: Iterable[int], most: list[int]) -> bool:
-    """Whether one of the few waits in a call that was given a group, unless all of the many wait in
-    one that goes by the same name: a rank is in one group of a name, so theirs is its own.
-    """
+    """Whether one of the few waits in a call with a group, unless all of the many wait in one of
+    the same name: a rank is in one group of a name, so theirs is its own."""
     given = {c.reporter: c for c in context.trace.claims if c.details.get("in_group")}
     names = {r: str(claim.details.get("group_name", "")) for r, claim in given.items()}
     shared = {names.get(r, "") for r in most}
@@ -138,7 +137,7 @@ def _in_another_group(context: Context, odd: Iterable[int], most: list[int]) -> 
 
 
 def _by_call(waits: dict[int, Wait]) -> dict[Call, list[int]]:
-    """Who waited in which call. A traceback that is cut off fits those that it is the end of."""
+    """Who waited in which call. A truncated traceback matches those it is the tail of."""
     calls: dict[Call, list[int]] = defaultdict(list)
     for rank, wait in sorted(waits.items(), key=lambda item: (-len(item[1].frames), item[0])):
         operation, making, lines = call = wait.call
@@ -148,7 +147,7 @@ def _by_call(waits: dict[int, Wait]) -> dict[Call, list[int]]:
 
 
 def _shown_apart(waits: dict[int, Wait], odd: tuple[int, ...], most: list[int]) -> dict[int, Wait]:
-    """The waits; where all are in one helper, with the frames at which they came to it apart."""
+    """The waits; if all are in one helper, with the frames that show how each got there."""
     first, rest = waits[most[0]], [waits[r] for r in odd]
     inner = [w.frames[:1] for w in (first, *rest)]
     if not rest or not all(a and a == inner[0] for a in inner):
@@ -165,10 +164,10 @@ def _shown_apart(waits: dict[int, Wait], odd: tuple[int, ...], most: list[int]) 
 
 
 def _of_a_few(context: Context, waits: dict[int, Wait], everybody: list[int]) -> Finding | None:
-    """Of two or three ranks all but one timed out in one call, and that one was stopped silent.
+    """Of two or three ranks, all but one timed out in one call, and that one was stopped silently.
 
-    Had it waited too, its own traceback would have come when the connections of the others closed.
-    One of which the launcher tells no end, while it does of those, had ended well.
+    Had it waited too, it would have left a traceback of its own when the others' connections
+    closed. If the launcher reports ends for the others but none for it, it had exited cleanly.
     """
     silent = _silent(context, waits, everybody)
     if _sizes_clashed(context) or _could_not_connect(context):
@@ -179,7 +178,7 @@ def _of_a_few(context: Context, waits: dict[int, Wait], everybody: list[int]) ->
         return None
     errors = [context.trace.ranks[r].exception for r in waits]
     gave_up = [e is not None and _TIMED_OUT.search(e.message) for e in errors]
-    # The connection to one that has ended closes: nobody has to wait until a timeout of its own.
+    # Connections to an ended rank close: nobody has to wait until its own timeout.
     if not any(gave_up) and _left_well(context, silent) and _all_listed(context, waits):
         return _finding(context, tuple(silent), (), tuple(sorted(waits)), waits, left=True)
     stopped = context.processes.get(silent[0])
@@ -191,7 +190,7 @@ def _of_a_few(context: Context, waits: dict[int, Wait], everybody: list[int]) ->
 
 
 def places_of_waits(context: Context) -> tuple[str, ...]:
-    """For a report that names nobody: who gave up waiting where."""
+    """For a report that names nobody: which rank timed out where."""
     at: dict[str, list[int]] = defaultdict(list)
     for rank, wait in sorted(_waits(context).items()):
         at[str(wait)].append(rank)
@@ -199,7 +198,7 @@ def places_of_waits(context: Context) -> tuple[str, ...]:
 
 
 def _waits(context: Context) -> dict[int, Wait]:
-    """Per rank the call in which it gave up, or lost its peers."""
+    """Per rank the call in which it timed out or lost its peers."""
     return {
         rank: _wait(facts.exception)
         for rank, facts in context.trace.ranks.items()
@@ -211,8 +210,8 @@ def _waits(context: Context) -> dict[int, Wait]:
 
 
 def _silent(context: Context, waits: dict[int, Wait], everybody: list[int]) -> list[int]:
-    """Ranks that said nothing. One of which a thread gave up, or whose words another's have cut in
-    two, has waited as well: only where is not told."""
+    """Ranks without a message. A rank whose thread timed out, or whose message was interleaved with
+    another's, has waited as well; it is just not known where."""
     heard = {c.reporter for c in context.trace.claims if c.kind in _WAITED}
     return [r for r in everybody if r not in waits and r not in heard]
 
@@ -222,7 +221,7 @@ def _sizes_clashed(context: Context) -> bool:
 
 
 def _could_not_connect(context: Context) -> bool:
-    """Whether a rank was refused by another one, instead of waiting for it."""
+    """Whether another rank refused a connection instead of being waited for."""
     errors = (facts.exception for facts in context.trace.ranks.values())
     return any(e is not None and _CONNECTING.search(e.message) for e in errors)
 
@@ -248,7 +247,7 @@ def _wait(error: ExceptionFacts) -> Wait:
 
 
 def _through_torch_ops(stack: Stack) -> str:
-    """What issued an operation without a call of ``torch.distributed``."""
+    """The operation issued without a call of ``torch.distributed``."""
     for frame in reversed(stack):
         if "/distributed/tensor/" in frame.filename.replace("\\", "/"):
             named = base(frame.filename) == "_api.py" and not frame.name.startswith("_")
@@ -257,15 +256,16 @@ def _through_torch_ops(stack: Stack) -> str:
 
 
 def _was_stopped(context: Context, rank: int) -> bool:
-    """Whether a rank without a word was alive until the launcher ended it, as far as is known."""
+    """Whether a rank without a message was alive until the launcher ended it, as far as known."""
     process = context.processes.get(rank)
     return process is None or process.end in (End.TORN_DOWN, End.UNKNOWN)
 
 
 def _left_well(context: Context, silent: list[int]) -> tuple[int, ...]:
-    """The one rank of which the launcher tells no end, while it tells those of all others.
+    """The one rank for which the launcher reports no end although it does for all others.
 
-    A launcher lists who failed and whom it stopped: who is in neither had ended with status 0.
+    A launcher lists ranks that failed and ranks it stopped: one in neither list exited with status
+    0.
     """
     told = {r for r, facts in context.trace.ranks.items() if _listed(facts.exit)}
     rest = {*context.trace.ranks, *context.trace.missing_ranks} - told
@@ -277,13 +277,13 @@ def _all_listed(context: Context, ranks: Iterable[int]) -> bool:
 
 
 def _listed(exit_: ExitFacts | None) -> bool:
-    """Whether a launcher has told how a rank ended."""
+    """Whether a launcher reported how a rank ended."""
     return exit_ is not None and (exit_.code is not None or exit_.signal is not None)
 
 
 def _fell_silent(context: Context, suspects: tuple[int, ...], most: tuple[int, ...]) -> bool:
-    """Whether those without a word were gone: nobody had timed out when the connections closed, and
-    nobody says that they were stopped."""
+    """Whether the ranks without a message were gone: nobody had timed out when connections closed,
+    and no source says that they were stopped."""
     errors = [context.trace.ranks[r].exception for r in most]
     gave_up = any(e is not None and _TIMED_OUT.search(e.message) for e in errors)
     told = {r: context.processes[r].end for r in suspects if r in context.processes}

@@ -1,4 +1,4 @@
-"""Signs of a hang that name nobody: what they do tell, and what to collect."""
+"""Signs of a hang that name nobody: what they show, and what to collect."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _REPORTED = (
     "read that report in the log; the command at its end (more: hangscope analyze ...) reads the "
     "run directory with the evidence",
 )
-"""Why HangScope's own words in a log are no verdict, and what to do."""
+"""Why HangScope's own report in a log is no verdict, and what to do."""
 
 
 def inconclusive(context: Context) -> Finding:
-    """The finding that something hangs or failed, with all that is told of it and what to do."""
+    """The finding that something hangs or failed, with everything known about it and what to do."""
     advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
     fix, missing = advice.fix, context.trace.missing_ranks
     standing = places_of_stacks(context)
@@ -40,7 +40,7 @@ def inconclusive(context: Context) -> Finding:
     summary, why = signs(context), "the evidence does not show who is waited for"
     said = _own_words(context.trace.claims)
     if said and context.trace.only_logs:
-        # Where nothing else tells, that is all there is.
+        # Without any other sign, that is all there is.
         summary = "" if summary == NO_MORE else f"{summary}; "
         summary = f"{summary}HangScope had said before: {said[0]}"
         why, fix = _REPORTED
@@ -67,7 +67,8 @@ def inconclusive(context: Context) -> Finding:
 
 
 def told_to_stop(context: Context, words: str) -> Finding:
-    """Somebody ended the job, and no rank said before whether it waited: a hang looks no other."""
+    """Somebody ended the job, and no rank said before that it waited: a hang would look the
+    same."""
     said = _own_words(context.trace.claims)
     if said:
         before = f"HangScope had said before: {said[0]}"
@@ -93,14 +94,14 @@ def told_to_stop(context: Context, words: str) -> Finding:
 
 
 def _own_words(claims: tuple[Claim, ...]) -> tuple[str, ...]:
-    """What HangScope's own reports in a log say: no evidence, but worth repeating."""
+    """What HangScope's own reports in a log say: not evidence, but worth repeating."""
     return tuple(c.text for c in claims if c.kind == OWN_REPORT)[:4]
 
 
 def ended_unseen(context: Context, status: str = "") -> Finding:
-    """Every process is gone and left no word: killed from outside, or by one of them first.
+    """Every process is gone without a message: killed from outside, or by the first of them.
 
-    ``status``: the one that all left with at one moment.
+    ``status``: the exit status that all had at one moment.
     """
     advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
     missing = context.trace.missing_ranks

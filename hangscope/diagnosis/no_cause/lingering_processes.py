@@ -1,8 +1,8 @@
-"""What is left of a job that does not end: nobody waits there in a collective, but the launcher.
+"""Jobs that do not end: only the launcher waits, nobody is in a collective.
 
-Ranks whose program is over may live on, as Python waits for every thread that is no daemon before
-it exits, and then for whatever is registered for its exit. Others may be stuck in what one rank
-does when all are done: an upload, an evaluation, a program that it has started.
+Ranks whose program is over may live on: before it exits, Python waits for every non-daemon thread
+and then for whatever is registered to run at exit. Other ranks may be stuck in what one rank does
+when all are done: an upload, an evaluation, a program it has started.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from hangscope.trace.facts import STALE_HEARTBEATS
 from hangscope.trace.model import RankFacts, ThreadStack
 
 _TEARDOWN_S = 30.0
-"""So long may libraries take to give back what they hold, on a machine that is short of it."""
+"""Libraries may take this long to release resources on a machine under memory pressure."""
 _JOINED_BY_EXECUTOR = "concurrent/futures/"
 _SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
 class _Lingering:
-    """One such rank."""
+    """A rank whose program is over while its process lives on."""
 
     rank: int
     since_ns: int
@@ -40,13 +40,13 @@ class _Lingering:
 
 
 def lingering(context: Context) -> Finding | None:
-    """The finding where all that is left of a job are such ranks, for `Trace.timeout_s` and more.
+    """The finding if only such ranks are left of a job, for at least `Trace.timeout_s`.
 
-    None where any rank is in its program still: what keeps the others is then no matter, or where
-    they are at work: who ends may have to write something first.
+    None if any rank is still in its program (then the others do not matter), or if they are
+    working: an exiting rank may have something to write first.
     """
     trace = context.trace
-    # Other nodes may know more of their ranks; but what is over here is over.
+    # Other nodes may know more about their ranks, but an end known here is final.
     if (trace.missing_ranks and not trace.live) or (trace.live and trace.looks < 2):
         return None
     left: list[_Lingering] = []
@@ -65,10 +65,10 @@ def lingering(context: Context) -> Finding | None:
 
 
 def left_standing(context: Context) -> Finding | None:
-    """The finding where others have ended, and who is still in its program stands still.
+    """The finding if others have ended and a rank that is still in its program stands still.
 
-    Whether it has stood long enough only more looks can tell: what one rank does at the end may
-    take as long as it likes, if it does anything.
+    Only further looks can tell whether that lasts: what one rank does at the end may take any time,
+    provided it does anything.
     """
     left = [
         rank
@@ -100,7 +100,7 @@ def left_standing(context: Context) -> Finding | None:
 
 
 def _newest_ns(context: Context, left: list[_Lingering]) -> int:
-    """Since when nothing has happened any more."""
+    """Since when nothing has happened."""
     return max(context.newest_ns, *(one.since_ns for one in left))
 
 
@@ -110,9 +110,9 @@ def _lingers(context: Context, facts: RankFacts, process: ProcessState) -> _Ling
         return None
     if process.end not in (End.ALIVE, End.TORN_DOWN) and not facts.freed_ns:
         return None
-    if is_at_work(facts) and not facts.freed_ns:  # what goes on after that is its exit
+    if is_at_work(facts) and not facts.freed_ns:  # activity after that is part of its exit
         return None
-    # Of a process that noted its own end before, that is all the end of its program.
+    # For a process that recorded its own end earlier, all of that is the end of its program.
     until_ns = facts.freed_ns or max(context.now_ns(facts.rank), facts.observed_ns)
     if _is_torn_down(facts) and until_ns - phase.since_ns < _TEARDOWN_S * SECOND_NS:
         return None
@@ -122,7 +122,7 @@ def _lingers(context: Context, facts: RankFacts, process: ProcessState) -> _Ling
 
 
 def _why(facts: RankFacts, process: ProcessState, since_ns: int) -> tuple[str, str]:
-    """What keeps the process, and what to do about it."""
+    """What keeps the process alive, and what to do about it."""
     if process.wait is not None and process.wait.kind == "child":
         return (
             blocked_in(process),
@@ -152,9 +152,9 @@ def _why(facts: RankFacts, process: ProcessState, since_ns: int) -> tuple[str, s
 
 
 def _is_torn_down(facts: RankFacts) -> bool:
-    """Whether the interpreter itself is being taken down, as far as HangScope's own end in it.
+    """Whether the interpreter is being torn down, judged by HangScope's own end in it.
 
-    The watcher ends there: silent for so long, it has.
+    Its watcher thread ends there: if it has been silent for this long, it has ended.
     """
     beats_ns = int(STALE_HEARTBEATS * SECOND_NS * (facts.heartbeat_interval_s or 1.0))
     return facts.observed_ns - facts.heartbeat_ns > beats_ns
@@ -186,7 +186,7 @@ def _threads(kept_by: list[ThreadStack]) -> tuple[str, str]:
 
 
 def _place(thread: ThreadStack) -> str:
-    """The innermost line of the user's that a thread is at; without one, its outermost."""
+    """The user's innermost line in a thread; without one, the outermost line."""
     mine = [frame for frame in thread.stack if not is_library(frame)]
     return where(mine[0] if mine else thread.stack[0])
 

@@ -1,4 +1,4 @@
-"""What a log that names nobody does tell, in one sentence."""
+"""What a log that names nobody does show, in one sentence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hangscope.trace.model import Claim
 from hangscope.trace.signals import SIGABRT
 
 DEAD_THREAD: Final = "dead_thread"
-"""What a job log's reader notes of a thread that died of an exception nobody caught."""
+"""A job log reader's note of a thread that died of an uncaught exception."""
 _SIGNS = (
     ("oom", "A process ran out of memory"),
     ("device_error", "A device failed"),
@@ -28,7 +28,7 @@ _SIGNS = (
     ("ddp_unused_parameters", "Parameters got no gradient"),
     ("dump_signal", "A rank announced a collective timeout"),
 )
-"""Kinds of statements that may name nobody, the most telling first."""
+"""Kinds of statements that may name nobody, most informative first."""
 _Detail = Literal["watchdog_failed", "gave_up", "store_gone", "watchdog_stuck", "blocked"]
 _DETAILS: tuple[tuple[_Detail, str], ...] = (
     ("watchdog_failed", "A watchdog failed itself, {nobody}"),
@@ -44,15 +44,15 @@ _DETAILS: tuple[tuple[_Detail, str], ...] = (
         "The kernel waits for storage or a device that does not answer, {nobody}",
     ),
 )
-"""What is noted of other statements."""
+"""Details noted with other statements."""
 NO_MORE = "There are signs of a hang, but the evidence names no rank"
-"""What is said where there is nothing to be said."""
+"""Used if there is nothing to say."""
 _NOBODY = "and the evidence names no rank as the cause"
 _SILENCE = "There was no sign of progress for too long"
 
 
 def signs(context: Context) -> str:
-    """What a log that names nobody does tell: the most telling of it."""
+    """The most informative thing that a log without names shows."""
     claims = context.trace.claims
     return (
         _of_a_kind(context)
@@ -64,7 +64,7 @@ def signs(context: Context) -> str:
 
 
 def _of_a_kind(context: Context) -> str:
-    """What statements of a known kind tell."""
+    """What statements of a known kind show."""
     for kind, words in _SIGNS:
         told = [c for c in context.trace.claims if c.kind == kind and not c.accused]
         if told:
@@ -74,7 +74,7 @@ def _of_a_kind(context: Context) -> str:
 
 
 def _of_a_failure(claims: Sequence[Claim]) -> str:
-    """Of what a thread, or a process, failed whose rank is not known."""
+    """The failure of a thread or process whose rank is unknown."""
     dead = next((c.text for c in claims if c.details.get(DEAD_THREAD)), "")
     if dead:
         words = shortened(capital(dead))
@@ -87,7 +87,7 @@ def _of_a_failure(claims: Sequence[Claim]) -> str:
 
 
 def _of_a_detail(claims: Sequence[Claim]) -> str:
-    """What is noted beside other statements."""
+    """Details noted with other statements."""
     for detail, words in _DETAILS:
         if any(c.details.get(detail) for c in claims):
             return words.format(nobody=_NOBODY)
@@ -113,7 +113,7 @@ def _of_the_last(context: Context) -> str:
 
 
 def how_to_meet(claims: Iterable[Claim]) -> str:
-    """Advice where ranks that wait for one another say how many had come; empty elsewhere."""
+    """Advice if ranks waiting for each other report how many had arrived; otherwise empty."""
     told = [c for c in claims if c.kind == "rendezvous"]
     if any(_too_many(told)):
         return (
@@ -137,7 +137,7 @@ def _whose(context: Context, kind: str, told: list[Claim]) -> str:
     aborted = _aborted(context) if kind == "size_mismatch" else ()
     if not aborted:
         return whose
-    # Gloo aborts who has less room than comes, whichever of the two is wrong.
+    # Gloo aborts the rank with too little room, whichever side is wrong.
     they, have = ("it", "has") if len(aborted) == 1 else ("they", "have")
     return (
         f": {rank_s(aborted)} aborted on receiving more than {they} had room for, so {they} or a "
@@ -146,7 +146,7 @@ def _whose(context: Context, kind: str, told: list[Claim]) -> str:
 
 
 def _too_many(meetings: Iterable[Claim]) -> Iterator[tuple[int, int]]:
-    """How many came to a meeting, and of how many they had been told."""
+    """How many ranks came to a rendezvous, and how many they had been told to expect."""
     for details in (claim.details for claim in meetings):
         came, world = details.get("joined", 0), details.get("world_size", 0)
         if came > world > 0:
@@ -154,7 +154,7 @@ def _too_many(meetings: Iterable[Claim]) -> Iterator[tuple[int, int]]:
 
 
 def _came(meetings: list[Claim]) -> str:
-    """Why a meeting did not come about, where those who wait there say so."""
+    """Why a rendezvous failed, if those who wait there say so."""
     for came, world in _too_many(meetings):
         return f": {came} processes came to a rendezvous of {world}"
     for details in (claim.details for claim in meetings):
@@ -170,6 +170,6 @@ def _came(meetings: list[Claim]) -> str:
 
 
 def _aborted(context: Context) -> tuple[int, ...]:
-    """Ranks that ended themselves by SIGABRT."""
+    """Ranks that ended by SIGABRT of their own."""
     ends = {r: f.exit for r, f in context.trace.ranks.items() if f.exit is not None}
     return tuple(sorted(r for r, e in ends.items() if e.signal == SIGABRT or e.code == -SIGABRT))

@@ -1,7 +1,7 @@
-"""What the monitor had concluded while the job ran, where less than that is left of it.
+"""What the monitor concluded while the job ran, if less than that is left of the job.
 
-It had seen the processes and all of their rings. Of a job that was killed at once afterwards, or
-of which files are missing, its journal may tell more than everything else.
+The monitor had seen the processes and all of their rings. For a job that was killed right
+afterwards, or that lost files, its journal may hold more than everything else.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOBODY = (Verdict.INCONCLUSIVE, Verdict.QUIESCENT)
 
 
 def with_said_live(context: Context, findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The findings, behind what the monitor had said where that rests on more than they do."""
+    """The findings, preceded by the monitor's verdict if that rests on more evidence."""
     undecided = all(finding.verdict in _NOBODY for finding in findings)
     lost = frozenset() if undecided else _without_record(context)
     said = _said(context) if undecided or lost else None
@@ -32,21 +32,21 @@ def with_said_live(context: Context, findings: Sequence[Finding]) -> tuple[Findi
         return (said, *findings) if said.culprits or not stood else tuple(findings)
     found = findings[0]
     if lost.issuperset(found.culprits) or set(found.culprits) != set(said.culprits):
-        # That its ring is gone now is no fault of a rank whose ring the monitor had read.
+        # A rank whose ring the monitor had read is not at fault for the ring's being gone now.
         return (replace(said, evidence=found.evidence),)
     return tuple(findings)
 
 
 def _without_record(context: Context) -> frozenset[int]:
-    """Ranks of which no record of their operations is left."""
+    """Ranks without any remaining record of their operations."""
     trace = context.trace
     return frozenset({*trace.ranks, *trace.missing_ranks}) - recorded_ranks(trace)
 
 
 def _said(context: Context) -> Finding | None:
-    """The monitor's first verdict since the job stood still; None where it ended in order.
+    """The monitor's first verdict since the job stood still; None if the job ended cleanly.
 
-    Later ones may be about what followed from that.
+    Later verdicts may be about consequences.
     """
     trace = context.trace
     said = [
@@ -80,7 +80,7 @@ def _said(context: Context) -> Finding | None:
 
 
 def _verdict(claim: Claim) -> Verdict:
-    """A journal may hold anything."""
+    """Defensive: a journal may hold anything."""
     try:
         return Verdict(claim.details.get("verdict"))
     except ValueError:

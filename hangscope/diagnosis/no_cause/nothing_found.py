@@ -1,4 +1,4 @@
-"""What to say when nothing in the graph is a cause: healthy, quiescent or inconclusive."""
+"""What to report if the graph shows no cause: healthy, quiescent or inconclusive."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _DISTRESS = frozenset(
         "size_mismatch",
     }
 )
-"""Kinds of statements that show a hang or a failure, even where they name nobody."""
+"""Kinds of statements that indicate a hang or a failure even if they name nobody."""
 _FAILURES = frozenset({"oom", "device_error"})
 
 
@@ -83,12 +83,12 @@ def without_cause(context: Context, killed: str | None, moment: Moment | None) -
 
 
 def _shows_movement(context: Context, moment: Moment) -> bool:
-    """Whether the dumps are of a job that has moved; what half of the ranks did tells little."""
+    """Whether the dumps are of a job that moved; those of only half the ranks prove little."""
     return moment.moved and len(context.trace.missing_ranks) < len(context.trace.ranks)
 
 
 def _ended_from_outside(context: Context, killed: str, moving: bool) -> Finding | None:
-    """A job of which every rank was ended at once: did it hang before?"""
+    """A job whose ranks were all ended at once: did it hang before?"""
     trace = context.trace
     finished = all(facts.finalized for facts in trace.ranks.values())
     if killed.startswith(STATUS) and not finished:
@@ -108,7 +108,7 @@ def _ended_from_outside(context: Context, killed: str, moving: bool) -> Finding 
 
 
 def _neither_killed_nor_moving(context: Context) -> Finding | None:
-    """A job whose ranks ended one by one, or stand still, or of which only a log is left."""
+    """A job whose ranks ended one by one, or stand still, or which left only a log."""
     trace, processes = context.trace, context.processes
     ends = [h.end for h in processes.values() if not (h.gone and had_left(trace.ranks[h.rank]))]
     over = bool(ends) or (bool(processes) and all(process.gone for process in processes.values()))
@@ -131,7 +131,7 @@ def _neither_killed_nor_moving(context: Context) -> Finding | None:
 
 
 def _failed_or_stopped(context: Context, ends: Sequence[End]) -> Finding | None:
-    """What is told of a job in which something failed, or which was told to stop."""
+    """What is known about a job in which something failed, or which was told to stop."""
     trace = context.trace
     if any(c.kind in _DISTRESS for c in trace.claims):
         return inconclusive(context)
@@ -146,7 +146,7 @@ def _failed_or_stopped(context: Context, ends: Sequence[End]) -> Finding | None:
 
 
 def _failed_before(claim: Claim, stopped: Claim) -> bool:
-    """Whether a statement is of something that failed before the job was told to stop."""
+    """Whether a statement is about a failure before the job was told to stop."""
     if claim.details.get(DEAD_THREAD):
         return True
     failed = claim.details.get("nobodys") or (claim.kind in _FAILURES and not claim.accused)
@@ -155,7 +155,7 @@ def _failed_before(claim: Claim, stopped: Claim) -> bool:
 
 
 def _tells_of_signals(context: Context, claim: Claim) -> bool:
-    """Whether all that a claim says is by which signal ranks ended, as the launcher has seen it."""
+    """Whether a claim only says by which signal ranks ended, as seen by the launcher."""
     ends = [context.trace.ranks[r].exit for r in claim.accused if r in context.trace.ranks]
     by_signal = all(end is not None and end.signal is not None for end in ends)
     return claim.kind == _SEEN_BY_LAUNCHER and bool(ends) and by_signal

@@ -1,4 +1,4 @@
-"""Every failure on record is an echo of another one: who may have failed first?"""
+"""Every recorded failure is an echo of another one: who may have failed first?"""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hangscope.diagnosis.wording.crash_advice import crash
 from hangscope.diagnosis.wording.phrases import rank_s
 
 _LOST_STORE = re.compile(r"(?:\w+\.)*DistNetworkError\b")
-"""Torch raises this of its store alone."""
+"""Torch raises this only for its store."""
 
 
 def secondary_failures(context: Context) -> Finding:
-    """Everybody failed because of somebody else, and nobody is left to be that somebody."""
+    """All ranks failed because of another rank, and no rank is left to be that one."""
     failed = tuple(sorted(r for r, h in context.processes.items() if h.end is End.CRASHED))
     return (
         _failed_alone(context, failed)
@@ -31,7 +31,8 @@ def secondary_failures(context: Context) -> Finding:
 
 
 def _failed_alone(context: Context, failed: tuple[int, ...]) -> Finding | None:
-    """The crash of the one that failed, whatever its words, where all others lived until then."""
+    """The crash of the only rank that failed, whatever its message, if all others lived until
+    then."""
     rest = [process.end for rank, process in context.processes.items() if rank not in failed]
     if len(failed) != 1 or not rest or any(end is not End.TORN_DOWN for end in rest):
         return None
@@ -56,9 +57,9 @@ def _failed_alone(context: Context, failed: tuple[int, ...]) -> Finding | None:
 
 
 def _left_with_the_store(context: Context, failed: tuple[int, ...]) -> Finding | None:
-    """The end of rank 0, in order, after which all others lost the store: as a rule it serves it.
+    """The clean exit of rank 0, after which all others lost the store: rank 0 usually serves it.
 
-    Where a launcher serves it instead, ranks do not lose it as one of them leaves.
+    If a launcher serves it instead, ranks do not lose it when one of them exits.
     """
     process = context.processes.get(0)
     others = [context.processes[rank] for rank in failed]
@@ -84,7 +85,7 @@ def _left_with_the_store(context: Context, failed: tuple[int, ...]) -> Finding |
 
 
 def _failed_of_the_unknown(context: Context, failed: tuple[int, ...]) -> Finding:
-    """Ranks failed of somebody else's failure, and that is not on record."""
+    """Ranks failed because of another rank's failure that is not recorded."""
     processes = [context.processes[rank] for rank in failed]
     keys = {key_given_up(process) for process in processes}
     summary = "Communication between ranks failed, and nothing on record says who broke it"
@@ -126,7 +127,7 @@ def _failed_of_the_unknown(context: Context, failed: tuple[int, ...]) -> Finding
 
 
 def _has_lost_the_store(context: Context, process: ProcessState) -> bool:
-    """Whether a rank had been in the job, and failed as nobody answered for the store."""
+    """Whether a rank had been in the job and failed because the store did not answer."""
     return bool(
         _LOST_STORE.match(process.end_text) and context.trace.ranks[process.rank].initialized
     )

@@ -1,4 +1,4 @@
-"""Jobs that stood still with nobody waiting for another on record."""
+"""Jobs that stood still without a recorded wait of one rank for another."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _UNSEEN_ENDS = "no rank waits for another on record; what its device has finishe
 
 
 def stood_before_the_end(context: Context) -> float:
-    """For how long (s) no rank had issued or finished anything when the first of them was ended."""
+    """For how long (s) no rank had issued or finished anything when the first one was ended."""
     ends = [h.end_ns for h in context.processes.values() if h.end_ns]
     if not ends or not context.newest_ns:
         return 0.0
@@ -29,9 +29,9 @@ def stood_before_the_end(context: Context) -> float:
 
 
 def stopped_after_a_standstill(context: Context) -> Finding | None:
-    """Ranks with something left to do were ended after `Trace.timeout_s` of silence.
+    """Ranks with work left were ended after `Trace.timeout_s` of silence.
 
-    Others may have left in order before: what the former waited for is not on record then.
+    Others may have exited cleanly before; then it is not recorded what these waited for.
     """
     stopped = {
         rank: process.end_ns
@@ -54,9 +54,8 @@ def stopped_after_a_standstill(context: Context) -> Finding | None:
 
 
 def never_began(context: Context) -> Finding | None:
-    """Ranks that were ended before any of them had issued anything, and that all stood in something
-    which does not return by itself, `Trace.timeout_s` after they had been started.
-    """
+    """Ranks ended before any had issued anything, while all were blocked in something that does not
+    return by itself, `Trace.timeout_s` after they had started."""
     processes, ranks = context.processes, context.trace.ranks
     ends = [process.end_ns for process in processes.values() if process.end_ns]
     started = [facts.started_ns for facts in ranks.values() if facts.started_ns]
@@ -77,9 +76,9 @@ def never_began(context: Context) -> Finding | None:
 
 
 def _does_not_begin(context: Context) -> Finding | None:
-    """A running job in which no rank has issued anything, and all stand in something which does not
-    return by itself. They have been there for long enough; whether there, only more looks can tell.
-    """
+    """A running job in which no rank has issued anything and all are in something that does not
+    return by itself. They have been running for long enough; whether in that place, only more looks
+    can tell."""
     trace, processes = context.trace, context.processes
     waits = all(process.end is End.ALIVE and blocked_in(process) for process in processes.values())
     started_ns = max((facts.started_ns for facts in trace.ranks.values()), default=0)
@@ -107,7 +106,7 @@ def _does_not_begin(context: Context) -> Finding | None:
 def after_silence(context: Context) -> Finding | None:
     """A running job: ``quiescent`` once it has been silent for `Trace.timeout_s`, else None.
 
-    Where some ranks are done already, what is told is who does not end.
+    If some ranks are done already, the report says which ones do not end.
     """
     trace = context.trace
     newest = context.newest_ns
@@ -128,21 +127,21 @@ def after_silence(context: Context) -> Finding | None:
 
 
 def of_dumps(context: Context) -> Finding | None:
-    """Dumps of processes nobody looked at: all finished, and yet somebody dumped."""
+    """Dumps of processes nobody looked at: all is finished, and yet somebody dumped them."""
     if (context.trace.records["flags"] & int(Flag.UNOBSERVED)).any():
-        return inconclusive(context)  # whether the last operations finished is not known
+        return inconclusive(context)  # unknown whether the last operations finished
     front, numbers = context.front, context.trace.records["collective_seq"]
     if (front.pending > 0).any() or (front.unfinished & ~front.p2p & (numbers <= 0)).any():
-        return inconclusive(context)  # somebody waits, and nothing tells for whom
+        return inconclusive(context)  # somebody waits, but not known for whom
     return quiescent(context, None)
 
 
 def quiescent(context: Context, silent_s: float | None) -> Finding:
-    """The finding that nobody issues anything; ``silent_s``: for how long, where it is known."""
+    """The finding that nobody issues anything; ``silent_s``: for how long, if known."""
     last = None
     for rank in sorted(context.trace.ranks):
         last = last or context.last_operation(rank)
-    # A dump of active entries alone has counters, and no name for what they count.
+    # A dump of active entries only has counters, but no name for what they count.
     where = f" ({f'{last.op} ' if last.op else ''}#{last.seq})" if last is not None else ""
     since = f" for {lasting(silent_s)}" if silent_s is not None else ""
     advice = playbook.by_verdict(Verdict.QUIESCENT)
@@ -162,7 +161,7 @@ def quiescent(context: Context, silent_s: float | None) -> Finding:
 
 
 def _went_to(context: Context, did: str, where: str) -> str:
-    """What the ranks did last: the same, as far as their records tell."""
+    """What the ranks did last: the same, as far as their records show."""
     lasts = {context.last_operation(rank) for rank in context.trace.ranks} - {None}
     ends = {(last.op, last.seq) for last in lasts if last is not None}
     if len(ends) < 2:
@@ -171,7 +170,7 @@ def _went_to(context: Context, did: str, where: str) -> str:
 
 
 def _end_is_seen(context: Context, rank: int) -> bool:
-    """Whether it is known how a rank's newest operation stands."""
+    """Whether the state of a rank's newest operation is known."""
     row, front = context.last_row(rank), context.front
     if row < 0:
         return True
@@ -180,5 +179,5 @@ def _end_is_seen(context: Context, rank: int) -> bool:
     record = context.trace.records[row]
     pairs = context.pairs_of_rank[rank]
     here = pairs[front.group[pairs] == record["group"]]
-    # A backend's own counter tells of its collectives.
+    # A backend's own counter covers its collectives.
     return not front.p2p[row] and bool((front.completed[here] >= record["collective_seq"]).all())

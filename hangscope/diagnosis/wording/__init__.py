@@ -1,1 +1,1 @@
-"""Causes put into words."""
+"""Turns causes into report texts."""

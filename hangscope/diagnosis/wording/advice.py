@@ -1,4 +1,4 @@
-"""What to do about a cause: which advice of the playbook fits, and where to look."""
+"""What to do about a cause: which playbook advice applies, and where to look."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from hangscope.trace.model import NONE
 _COMMUNICATION_HOOK = re.compile(r"distributed[/\\]algorithms[/\\]ddp_comm_hooks[/\\]")
 _AT_JOINS_END = re.compile(r"distributed[/\\]algorithms[/\\]join\.py:__exit__$")
 _LAST = 16
-"""So many of a rank's newest operations tell whether its sizes differ from time to time."""
+"""This many of a rank's newest operations show whether its sizes vary."""
 
 
 def advice(context: Context, cause: Cause, place: Place | None, sides: tuple[Side, ...]) -> Advice:
-    """The fix for one cause; ``place`` is the one that its summary speaks of."""
+    """The fix for one cause; ``place`` is the one in its summary."""
     if cause.words.fix:
         return Advice(cause.words.fix, "D19")
     handled = handled_alone(context, cause)
@@ -100,17 +100,17 @@ def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side
 
 
 def _runs(functions: re.Pattern[str], side: Side) -> bool:
-    """Whether one of these functions of torch's stands on the side's stack."""
+    """Whether one of these torch functions is on the side's stack."""
     return any(functions.search(f"{f.filename}:{f.name}") for f in side.full_stack)
 
 
 def _other_operations(
     context: Context, cause: Cause, group: int, sides: tuple[Side, ...]
 ) -> Advice:
-    """Calls met that were not meant for each other: which of the two sides took another way?
+    """Calls met that were not meant for each other: which side took another branch?
 
-    Where nothing decides between them, it is the one at a line at which the other has never been;
-    else neither may be named alone.
+    If nothing else decides, it is the side at a line where the other has never been; otherwise
+    neither may be named alone.
     """
     advice = ordering_advice.mismatch("op", guarded=guarded(sides))
     if len(sides) != 2 or not sides[0].stack or not sides[1].stack:
@@ -138,7 +138,7 @@ def _other_operations(
 
 
 def _are_compared(context: Context, place: Place) -> bool:
-    """Whether what all members passed is on record, and who they are."""
+    """Whether all members are known, and so is what each passed."""
     signature = context.signature(place.row)
     if signature is None or not 0 <= place.group < len(context.trace.groups):
         return False
@@ -150,7 +150,7 @@ def _are_compared(context: Context, place: Place) -> bool:
 def _another_call(sides: tuple[Side, ...], aspect: str) -> bool:
     """Whether calls of different lines met, whose tensors were never meant for each other.
 
-    Sizes differ from call to call; a dtype alone may differ because one line casts.
+    Sizes differ between calls; a dtype alone may differ because one line casts.
     """
     known = [s for s in sides if s.stack and s.input_sizes is not None]
     return (
@@ -162,14 +162,14 @@ def _another_call(sides: tuple[Side, ...], aspect: str) -> bool:
 
 
 def _takes_sizes_in_turn(context: Context, found: Mismatch, sides: tuple[Side, ...]) -> bool:
-    """Whether all sides are at one line, at which the last time the size was another one as well.
+    """Whether all sides are at one line that issued a different size the time before.
 
-    A batch has one size nearly always; parameters have different ones.
+    A batch has nearly always one size; parameters have different ones.
     """
     if len({side.stack for side in sides}) != 1 or not sides[0].stack:
         return False
     if all(in_backward(side) for side in sides):
-        return False  # buckets, of which other words are said
+        return False  # buckets have advice of their own
     records = context.trace.records
     rank = int(records["rank"][found.parts[0].row])
     low, high = context.bounds[rank]
@@ -219,7 +219,7 @@ def _odd_one(context: Context, cause: Cause) -> Advice:
 def _for_all(
     context: Context, cause: Cause, place: Place | None, sides: tuple[Side, ...]
 ) -> Advice:
-    """The verdict's own advice, more of which follows from the places and the sides."""
+    """The verdict's own advice, extended by what places and sides show."""
     advice = playbook.by_verdict(cause.verdict)
     if cause.verdict is Verdict.STUCK_COLLECTIVE and place is not None:
         return _for_stuck(context, cause, place, sides) or advice
@@ -234,7 +234,7 @@ def _for_all(
 def _for_stuck(
     context: Context, cause: Cause, place: Place, sides: tuple[Side, ...]
 ) -> Advice | None:
-    """What else is known of a collective that nobody finishes; None where that is nothing."""
+    """What else is known about a collective that nobody finishes; None if nothing."""
     if place.not_begun:
         lines = [where(s.stack[0]) for s in sides if s.stack and {*s.ranks} & {*cause.culprits}]
         return playbook.held_device(rank_s(place.not_begun), lines[0] if lines else "")
@@ -246,7 +246,7 @@ def _for_stuck(
 
 
 def _for_circle(context: Context, cause: Cause, advice: Advice, sides: tuple[Side, ...]) -> Advice:
-    """What a circle looks like, and which of its lines to look at."""
+    """The shape of a cycle, and which of its lines to look at."""
     lines = [where(s.stack[0]) for s in sides if s.stack]
     if _crossed_handles(context, cause, sides):
         again = _all_of_a_world(context, cause)
@@ -266,7 +266,7 @@ def _for_circle(context: Context, cause: Cause, advice: Advice, sides: tuple[Sid
 
 
 def _for_pair(advice: Advice, cause: Cause, sides: tuple[Side, ...]) -> Advice:
-    """The accused are elsewhere without their half: the lines tell from where they went on."""
+    """The accused are elsewhere without their half: the lines show from where they went on."""
     absent = next((s for s in sides if s.stack and set(s.ranks) <= set(cause.culprits)), None)
     waiting = next((s for s in sides if s.stack and not set(s.ranks) & set(cause.culprits)), None)
     if absent is None or waiting is None:
@@ -277,7 +277,7 @@ def _for_pair(advice: Advice, cause: Cause, sides: tuple[Side, ...]) -> Advice:
 def _for_crossing(
     context: Context, cause: Cause, crossed: Crossing, sides: tuple[Side, ...]
 ) -> Advice:
-    """The accused are at one place and not at the other: their lines may tell why."""
+    """The accused are at one place and not at the other: their lines may show why."""
     accused, waiters = set(cause.culprits), set(crossed.without.waiters)
     advice = ordering_advice.left_out(rank_s(cause.culprits), title_of(context, crossed.without))
     few = next((s for s in sides if s.stack and accused.issuperset(s.ranks)), None)
@@ -292,13 +292,13 @@ def _for_crossing(
         and not been_there(context, most.ranks, crossed.came_to.group, few.stack)
     ):
         advice = ordering_advice.guarded_or_early(rank_s(few.ranks))
-    if few.stack[-1] == most.stack[-1]:  # else they are of different threads
+    if few.stack[-1] == most.stack[-1]:  # otherwise they are of different threads
         return _comparing(advice, cause, parted_lines(few, most))
     return advice
 
 
 def _crossed_handles(context: Context, cause: Cause, sides: tuple[Side, ...]) -> bool:
-    """Whether one call of all ranks went to several groups that have the same members."""
+    """Whether one call of all ranks used several groups that have the same members."""
     groups = {context.waits.places[i].group for i in cause.places}
     members = {frozenset(context.trace.groups[g].ranks) for g in groups if g >= 0}
     return (
@@ -311,21 +311,21 @@ def _crossed_handles(context: Context, cause: Cause, sides: tuple[Side, ...]) ->
 
 
 def _all_of_a_world(context: Context, cause: Cause) -> bool:
-    """Whether the groups are default ones: one of them was made after the other was destroyed."""
+    """Whether the groups are default groups: one was created after the other was destroyed."""
     groups = {context.waits.places[i].group for i in cause.places} - {NONE}
     return all(context.trace.groups[g].desc == "default_pg" for g in groups)
 
 
 def _same_half_first(context: Context, cause: Cause, sides: tuple[Side, ...]) -> bool:
-    """Whether all of a circle stand at one line, in one kind of half each."""
+    """Whether all ranks of a cycle are at one line, in one kind of half each."""
     pairs = all(context.waits.places[i].p2p for i in cause.places)
     return pairs and len(sides) > 1 and len({(s.stack, s.op) for s in sides}) == 1
 
 
 def _comparing(advice: Advice, cause: Cause, lines: list[str]) -> Advice:
-    """Which two lines to look at: those where the ranks parted first, or else where they stand.
+    """Which two lines to look at: where the ranks first diverged, else where they are now.
 
-    That comes first: it is the next step, and what is behind it may be cut off in a narrow place.
+    That comes first because it is the next step, and a narrow display may cut off the rest.
     ``lines``: that of the accused, and that of the others.
     """
     if cause.parted is not None:

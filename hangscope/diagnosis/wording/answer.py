@@ -1,4 +1,4 @@
-"""The whole answer: the first finding's verdict, the table of ranks, the edges, the remarks."""
+"""The whole diagnosis: the first finding's verdict, the rank table, wait edges and remarks."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _SHOWN_CORRUPTIONS = 5
 _LATEST_NS = 2**63 - 1
 _MANY_EDGES = 4096
 _FEW = 4
-"""Targets that every waiter is shown with, however many edges there are."""
+"""Targets shown for every waiter, however many edges there are."""
 
 
 def answer(context: Context, findings: tuple[Finding, ...], notes: Sequence[str]) -> Diagnosis:
-    """Put the findings, first cause first, and what is known of the job into one answer."""
+    """Combine the findings, first cause first, and what is known about the job into a diagnosis."""
     trace = context.trace
     first = findings[0] if findings else _healthy(trace)
     return Diagnosis(
@@ -44,14 +44,14 @@ def answer(context: Context, findings: tuple[Finding, ...], notes: Sequence[str]
 
 
 def _began_ns(trace: Trace) -> int:
-    """The first moment of the job that is on record."""
+    """The first recorded moment of the job."""
     times = [facts.started_ns for facts in trace.ranks.values()]
     times.append(int(trace.records["created_ns"].min(initial=_LATEST_NS)))
     return min((at for at in times if 0 < at < _LATEST_NS), default=0)
 
 
 def _healthy(trace: Trace) -> Finding:
-    """What is said where nothing was found; it is no finding of the answer."""
+    """The placeholder if nothing was found; it is not listed among the findings."""
     return Finding(
         verdict=Verdict.HEALTHY,
         culprits=(),
@@ -64,9 +64,9 @@ def _healthy(trace: Trace) -> Finding:
 
 
 def _all_told(trace: Trace) -> bool:
-    """Whether every rank has left a record of its own, where any has.
+    """Whether every rank left a record of its own, if any did.
 
-    What a journal or another rank says of one does not tell what it has issued.
+    What a journal or another rank says about a rank does not show what it issued.
     """
     own = {source.rank for source in trace.sources if source.format in formats.RECORDS}
     told = not own or own.issuperset(range(trace.world_size or 0))
@@ -76,7 +76,7 @@ def _all_told(trace: Trace) -> bool:
 def _takes_one_for_several(trace: Trace) -> bool:
     """Whether dumps use a group that no source lists: its name may stand for several groups.
 
-    What its members are taken to have finished together may be what members of others have.
+    What its members seem to have finished together may then be operations of different groups.
     """
     used = np.unique(trace.records["group"]).tolist()
     dumps = any(source.format in formats.DUMPS for source in trace.sources)
@@ -95,17 +95,17 @@ def _world_size(trace: Trace) -> int | None:
 
 
 def _stalled_s(context: Context) -> float | None:
-    """For how long (s) nothing has moved; None where that is not known."""
+    """For how long (s) nothing has moved; None if unknown."""
     trace = context.trace
     if not trace.observed_ns or not context.newest_ns:
         return None
     stalled_s = max(0.0, (trace.observed_ns - context.newest_ns) / SECOND_NS)
-    # Files that were copied since have dates that tell nothing.
+    # Files that were copied later have meaningless dates.
     return stalled_s if trace.live or stalled_s <= _BELIEVABLE_S else None
 
 
 def _corruptions(trace: Trace) -> list[str]:
-    """What checks of all-reduces found: no hang, but nothing to keep to oneself."""
+    """Results of all-reduce checks: not a hang, but worth reporting."""
     found = [c for c in trace.claims if c.kind == "reduction_corrupt"]
     notes = [f"silent corruption: {claim.text}" for claim in found[:_SHOWN_CORRUPTIONS]]
     if len(found) > len(notes):
@@ -114,10 +114,10 @@ def _corruptions(trace: Trace) -> list[str]:
 
 
 def _edges(context: Context) -> tuple[WaitEdge, ...]:
-    """The wait-for edges: all of them, or a few for each waiter where there are very many.
+    """The wait-for edges: all of them, or a few per waiter if there are very many.
 
-    In a circle of large groups everybody waits for everybody: a few targets tell as much. But no
-    waiter is left out, for then it would seem to wait for nobody.
+    In a cycle of large groups every rank waits for every other: a few targets show as much. But no
+    waiter is left out, which would look as if it waited for nobody.
     """
     places = context.waits.places
     waiting = sum(len(place.waiters) for place in places)
@@ -128,7 +128,7 @@ def _edges(context: Context) -> tuple[WaitEdge, ...]:
         group = context.trace.groups[place.group].name if known else place.phase
         label = context.trace.groups[place.group].label if known else place.phase
         op = context.place_op(place)
-        shown = place.targets[: breadth + 1]  # one more, for a waiter that is a target itself
+        shown = place.targets[: breadth + 1]  # one more, in case the waiter is a target itself
         for waiter in place.waiters:
             if waiter in context.waits.cut:
                 continue

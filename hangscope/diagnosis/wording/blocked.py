@@ -1,4 +1,4 @@
-"""What a rank waits for that stands below its own code: a queue, a lock, a peer, a worker."""
+"""What a rank waits for below its own code: a queue, a lock, a peer, a worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COMPILES = (
     ),
     (r"/triton/compiler/", "Triton is compiling a kernel there"),
 )
-"""Library files that work for long, with a program of their own or by themselves."""
+"""Library files that work for long, in a subprocess or by themselves."""
 _BLOCKED_IN_CALL = (
     (
         r"threading\.py:_shutdown$",
@@ -28,7 +28,7 @@ _BLOCKED_IN_CALL = (
     (r"(?:multiprocessing/queues|queue)\.py:put$", "that queue is full, and nobody empties it"),
     (r"queue\.py:join$", "items of that queue are never marked as done (task_done)"),
 )
-"""Library functions that wait for something else than others of their file."""
+"""Library functions that wait for something else than others in their file."""
 _BLOCKED_IN = (
     (r"hangscope/recording/store_waits\.py$", "nobody sets the key that it waits for in the store"),
     (
@@ -57,7 +57,7 @@ _BLOCKED_IN = (
     (r"^<frozen importlib", "another thread of its own process is importing the same module"),
     (r"threading\.py$", "it waits for another thread of its own process"),
 )
-"""Library files that a rank can be blocked in, and what it then waits for."""
+"""Library files that a rank can be blocked in, and what it waits for there."""
 _ASKS_AGAIN = re.compile(r"torch/utils/file_baton\.py$|/(?:filelock|portalocker|fasteners)/")
 """Library files whose waits are many short sleeps."""
 _WAITS_FOR = {
@@ -68,7 +68,7 @@ _WAITS_FOR = {
     "fifo": "it is opening a named pipe (FIFO) whose other end nobody has opened",
     "socket": "it waits for {what}",
 }
-"""What the kinds of a `KernelWait` mean that need no more words."""
+"""Kinds of `KernelWait` that need no further words, and their meaning."""
 _UNNAMED = {"socket": "a connection"}
 _IN_KERNEL = (
     "its main thread is in an uninterruptible system call (state D): look for a disk or a network "
@@ -77,7 +77,7 @@ _IN_KERNEL = (
 
 
 def blocked_in(process: ProcessState | None) -> str:
-    """What the call below the user's innermost line waits for, if that is known."""
+    """What the call below the user's innermost line waits for, if known."""
     if process is None:
         return ""
     if compiles := _told_by(_COMPILES, [path for path, _ in _below(process)]):
@@ -101,7 +101,7 @@ def blocked_in(process: ProcessState | None) -> str:
 
 
 def asks_again(stack: Stack) -> bool:
-    """Whether what it waits for is asked for again and again: its thread runs, and goes nowhere."""
+    """Whether it polls for what it waits for: its thread runs without getting anywhere."""
     return bool(stack) and bool(_ASKS_AGAIN.search(stack[0].filename.replace("\\", "/")))
 
 
@@ -132,7 +132,7 @@ def _below(process: ProcessState) -> list[tuple[str, str]]:
 
 
 def _told_by(patterns: tuple[tuple[str, str], ...], calls: list[str]) -> str:
-    """The words of the first pattern that one of the calls fits."""
+    """The text of the first pattern that matches one of the calls."""
     for pattern, words in patterns:
         if any(re.search(pattern, call) for call in calls):
             return words
@@ -140,7 +140,7 @@ def _told_by(patterns: tuple[tuple[str, str], ...], calls: list[str]) -> str:
 
 
 def _in_kernel(wait: KernelWait, ranks: tuple[int, ...]) -> str:
-    """What the kernel says that it waits for."""
+    """What it waits for according to the kernel."""
     names = ", ".join(wait.names)
     if wait.kind == RUNNABLE:
         return _starves(wait)
@@ -160,7 +160,7 @@ def _in_kernel(wait: KernelWait, ranks: tuple[int, ...]) -> str:
 
 
 def _starves(wait: KernelWait) -> str:
-    """Why a process that could run does not."""
+    """Why a runnable process does not run."""
     if wait.what:
         limit = f"its control group may use {wait.what} (cpu.max)"
     else:
@@ -176,7 +176,7 @@ def _other_end(wait: KernelWait) -> str:
 
 
 def holder_of(wait: KernelWait, ranks: tuple[int, ...]) -> str:
-    """Who holds the lock that is waited for."""
+    """Who holds the awaited lock."""
     if ranks:
         return rank_s(ranks)
     names = ", ".join(wait.names)

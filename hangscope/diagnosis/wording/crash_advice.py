@@ -1,4 +1,4 @@
-"""What to do about a rank that ended: by what its error says, or by how it ended without a word."""
+"""What to do about a rank that ended, by its error or by how it ended without one."""
 
 from __future__ import annotations
 
@@ -102,11 +102,11 @@ _ENDS_WITHOUT_A_WORD = (
         "it ended by itself and nothing on record says why",
     ),
 )
-"""Ends that leave no error to mend: (how the rank ended, what to look for, where)."""
+"""Ends without an error to fix: (how the rank ended, what to look for, where)."""
 
 
 def aborted_at_its_end(detail: str, *, destroyed: bool) -> Advice:
-    """A rank that aborted when its program was over and nobody is known to have waited for it.
+    """A rank that aborted after its program was over, with nobody known to have waited for it.
 
     ``destroyed``: it had destroyed its groups.
     """
@@ -119,7 +119,7 @@ def aborted_at_its_end(detail: str, *, destroyed: bool) -> Advice:
 
 
 def left_at(detail: str) -> Advice:
-    """A rank that called an end of its own with a status, and nothing tells why."""
+    """A rank that exited by itself with a status and without a known reason."""
     return Advice(
         f"find out why that rank exited at {detail}: the last lines of its log may say; let all "
         f"ranks decide together to stop{SYMPTOM}",
@@ -128,7 +128,7 @@ def left_at(detail: str) -> Advice:
 
 
 def crash(text: str, detail: str) -> Advice:
-    """A rank that ended by an error; ``text`` is the error, ``detail`` where it happened."""
+    """A rank that ended with an error; ``text`` is the error, ``detail`` where it happened."""
     if ON_ITS_WAY_OUT in text:
         return Advice(
             "that rank had left its program while the others still needed it: look for what ended "
@@ -147,6 +147,6 @@ def crash(text: str, detail: str) -> Advice:
 
 
 def crash_of_all(advice: Advice) -> Advice:
-    """The same where nobody is left that could wait for those who ended."""
+    """The same if nobody is left who could wait for the ended ranks."""
     fix = advice.fix.replace(SYMPTOM, "").replace("the first error of that rank", "that error")
     return replace(advice, fix=fix)

@@ -1,4 +1,4 @@
-"""Of a circle with somebody to accuse: where the accused are, and where others wait for them."""
+"""For a cycle with an accused rank: where that rank is, and where others wait for it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hangscope.diagnosis.graph.places import Place
 
 
 class Crossing(NamedTuple):
-    """The accused came to one place without having come to the other.
+    """The accused reached one place without having reached the other.
 
-    Whether they would have come there later, in another order than the others, or have left it
-    out, does not show: they never get further.
+    It does not show whether they would have reached the other later, in a different order than the
+    others, or skipped it: they never get further.
     """
 
     came_to: Place
@@ -21,7 +21,8 @@ class Crossing(NamedTuple):
 
 
 def crossing(context: Context, cause: Cause) -> Crossing | None:
-    """The two places of all the accused, the second one with the most who wait; None: no such."""
+    """Two places shared by all the accused, the second one with the most waiters; None if there are
+    none."""
     accused = set(cause.culprits)
     places = [p for p in (context.waits.places[i] for i in cause.places) if not p.phase]
     came_to = [p for p in places if accused <= set(p.waiters)]

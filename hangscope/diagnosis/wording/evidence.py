@@ -1,4 +1,4 @@
-"""What a report lists as seen: who waits in what, what the accused do, what a log says of them."""
+"""The evidence in a report: who waits in what, what the accused do, what logs say about them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
 
 
 def _waiting(context: Context, place: Place) -> str:
-    """Who waits at a place for how long, and what became of the others there."""
+    """Who waits at a place for how long, and where the other members are."""
     waiters = f"{rank_s(place.waiters)} {wait_s(place.waiters)}"
     if is_lock(place):
         return f"{waiters} for {lock_in_words(place)}, which {rank_s(place.targets)} holds"
@@ -65,7 +65,7 @@ def _waiting(context: Context, place: Place) -> str:
 
 
 def _behind(context: Context, place: Place) -> str:
-    """What keeps those who have issued what others wait in."""
+    """What holds up ranks that have issued the operation others wait in."""
     processes = {r: context.processes[r] for r in place.behind if r in context.processes}
     stopped = [r for r, process in processes.items() if process.state == "stopped"]
     gone = [r for r, process in processes.items() if process.gone and r not in stopped]
@@ -85,7 +85,7 @@ def _behind(context: Context, place: Place) -> str:
 
 
 def _accused(context: Context, cause: Cause, rank: int) -> list[str]:
-    """What is known of one of the accused."""
+    """What is known about one of the accused."""
     lines = []
     process = context.processes.get(rank)
     facts = context.trace.ranks.get(rank)
@@ -107,7 +107,8 @@ def _accused(context: Context, cause: Cause, rank: int) -> list[str]:
 
 
 def _stands_in_it(context: Context, cause: Cause, process: ProcessState) -> bool:
-    """Whether a rank still is where it issued what is wrong: then its side tells that it waits."""
+    """Whether a rank is still where it issued the wrong operation: then its side already says that
+    it waits."""
     found = cause.mismatch
     if found is None or process.gone or is_held_up(process):
         return False
@@ -117,7 +118,7 @@ def _stands_in_it(context: Context, cause: Cause, process: ProcessState) -> bool
 
 
 def _state(context: Context, process: ProcessState, facts: RankFacts) -> str:
-    """How a rank's process is, and in brackets what it does."""
+    """The state of a rank's process, with its activity in brackets."""
     if process.end in (End.CRASHED, End.CLEAN, End.TORN_DOWN):
         state = process.end_text
     elif context.waits.out(process.rank):
@@ -133,7 +134,7 @@ def _state(context: Context, process: ProcessState, facts: RankFacts) -> str:
 
 
 def _logged(context: Context, cause: Cause, room: int) -> list[str]:
-    """What logs say of the accused, in no more than ``room`` lines if that leaves one."""
+    """What logs say about the accused, in at most ``room`` lines but at least one."""
     lines = []
     involved = set(cause.culprits)
     for claim in context.trace.claims:
@@ -151,7 +152,7 @@ def _was(ranks: list[int]) -> str:
 
 
 def _dead_thread(facts: RankFacts) -> list[str]:
-    """What a thread of a rank died of: others may be waiting for what it was to deliver."""
+    """What killed a thread of a rank: others may be waiting for what it was to deliver."""
     exception = facts.exception
     if exception is None or exception.is_main_thread:
         return []
@@ -160,7 +161,7 @@ def _dead_thread(facts: RankFacts) -> list[str]:
 
 
 def _other_threads(context: Context, rank: int) -> list[str]:
-    """Where the other threads of a rank stand that does not come: one of them may hold it up."""
+    """Where the other threads of an absent rank are: one of them may hold it up."""
     facts = context.trace.ranks[rank]
     shown: dict[str, str] = {}
     for thread in facts.threads:

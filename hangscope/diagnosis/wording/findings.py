@@ -1,4 +1,4 @@
-"""A cause put into words: summary, mechanism, fix, evidence and both sides."""
+"""Turns a cause into a finding: summary, mechanism, fix, evidence and sides."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hangscope.diagnosis.wording.summaries import sentences
 
 
 class _Subject(NamedTuple):
-    """The operation that a finding is about, as far as there is one."""
+    """The operation a finding is about, if any."""
 
     group: GroupRef | None = None
     seq: int | None = None
@@ -23,7 +23,7 @@ class _Subject(NamedTuple):
 
 
 def to_finding(context: Context, cause: Cause) -> Finding:
-    """Put one cause into words."""
+    """Turn one cause into a finding."""
     place = shown_place(context, cause)
     words = sentences(context, cause, place)
     sides = sides_of(context, cause, place)

@@ -1,4 +1,4 @@
-"""The exception that an accused rank was handling when it issued what it stands in."""
+"""The exception that an accused rank was handling when it issued its current operation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_TEXT = 120
 
 
 class Handled(NamedTuple):
-    """What some rank handles while all others do not."""
+    """An exception handled by one rank but not by the others."""
 
     rank: int
     error: ExceptionFacts
@@ -36,15 +36,15 @@ class Handled(NamedTuple):
 
     @property
     def is_end_of_data(self) -> bool:
-        """Whether programs raise it to say that nothing is left, rather than that they failed."""
+        """Whether programs raise it to signal the end of data rather than a failure."""
         return self.error.type_name in _ENDS_OF_DATA
 
 
 def handled_alone(context: Context, cause: Cause) -> Handled | None:
-    """What the first such of the accused handles, unless others handle something there as well.
+    """What the first of the accused handles, unless others handle something there as well.
 
-    A job may run in an ``except`` clause from its first step to its last. What came of a wait that
-    failed is nobody's own.
+    A job may run in an ``except`` clause from its first step to its last. An exception from a
+    failed wait is nobody's own.
     """
     handling = flagged(context.trace.records["flags"], Flag.HANDLING)
     if not handling.any() or cause.verdict in _ENDED:
@@ -67,7 +67,7 @@ def handled_alone(context: Context, cause: Cause) -> Handled | None:
 
 
 def _rows(context: Context, cause: Cause) -> npt.NDArray[np.intp]:
-    """The records with which ranks came to the place in question, or to where they stand."""
+    """The rows in which ranks reached the place in question, or their current one."""
     if cause.mismatch is not None:
         return context.rows_at(cause.mismatch.group, cause.mismatch.seq)
     newest = np.array([high - 1 for low, high in context.bounds.values() if high > low], np.intp)

@@ -1,4 +1,4 @@
-"""The fix where ranks issue different things, or the same in different orders."""
+"""Fixes for ranks that issue different operations, or the same ones in different orders."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hangscope.diagnosis.wording.playbook import Advice
 
 
 def mismatch(aspect: str, *, guarded: bool = False) -> Advice:
-    """Members that issued what cannot go together; ``aspect`` is that of the `Mismatch`.
+    """Members that issued incompatible operations; ``aspect`` is that of the `Mismatch`.
 
     ``guarded``: one side's call site was never reached by the other side.
     """
@@ -52,7 +52,7 @@ def mismatch(aspect: str, *, guarded: bool = False) -> Advice:
 
 
 def out_of_step(ranks: str) -> Advice:
-    """``ranks`` are at a line at which the others have been before."""
+    """``ranks`` are at a line where the others have been before."""
     return Advice(
         f"all ranks run that line: look for what made {ranks} repeat or skip an operation "
         "(a caught exception, a retry, `continue`, a different number of steps)",
@@ -61,7 +61,7 @@ def out_of_step(ranks: str) -> Advice:
 
 
 def left_out(ranks: str, title: str) -> Advice:
-    """``ranks`` came to something else without ``title``, in which others wait for them."""
+    """``ranks`` reached something else without ``title``, in which others wait for them."""
     return Advice(
         f"look for what made {ranks} skip or postpone {title} (a branch, a caught exception, "
         "`continue`): all ranks must use the groups, and issue their sends and receives, in the "
@@ -71,7 +71,7 @@ def left_out(ranks: str, title: str) -> Advice:
 
 
 def left_block(ranks: str) -> Advice:
-    """``ranks`` are in the ``__exit__`` of a ``with`` block that the others are still inside of."""
+    """``ranks`` are in the ``__exit__`` of a ``with`` block that the others are still inside."""
     return Advice(
         f"look for an exception that ended the `with` block on {ranks} alone: what runs when a "
         "block ends must not wait for the others",
@@ -80,7 +80,8 @@ def left_block(ranks: str) -> Advice:
 
 
 def one_of_many(ranks: str) -> Advice:
-    """Sizes differ at a line that issues another size each time: a loop over parameters, say."""
+    """Sizes differ at a line that issues a different size each time, like a loop over
+    parameters."""
     return Advice(
         f"that line passes a different size each time: look for what {ranks} skipped, repeated or "
         "took in a different order there (a missing key, a skipped layer, iteration over a set); "
@@ -99,7 +100,7 @@ def finalizer() -> Advice:
 
 
 def world_again(ranks: str) -> Advice:
-    """Default groups of which one was made later than the other."""
+    """Default groups, one created later than the other."""
     return Advice(
         f"{ranks} and the others are in different worlds: call destroy_process_group and "
         "init_process_group again on all ranks, or on none",
@@ -118,7 +119,7 @@ def guarded_or_early(ranks: str) -> Advice:
 
 
 def crossed_handles(line: str) -> Advice:
-    """One line that uses groups of the same members, another one from rank to rank."""
+    """One line that uses groups of the same members, but a different one on each rank."""
     return Advice(
         f"{line} uses a different group on one side, with the same members: create the groups in "
         "the same order on every rank (dist.new_group tells them apart by their order)",
@@ -136,7 +137,7 @@ def splits() -> Advice:
 
 
 def ring_of_waits(verb: str) -> Advice:
-    """All ranks of a circle do the same half of a pair first."""
+    """All ranks of a cycle issue the same half of a pair first."""
     return Advice(
         f"every rank of the cycle waits in {verb} before it does its other half: let some of them "
         "start with the other half, or issue both at once (isend and irecv, batch_isend_irecv)",
@@ -154,7 +155,7 @@ def new_groups() -> Advice:
 
 
 def leave_together() -> Advice:
-    """A rank that left the program by itself: for a signal, an exception or its end."""
+    """A rank that left the program by itself: because of a signal, an exception or its end."""
     return Advice(
         "a signal or an exception reaches one rank only: let it set a flag, all-reduce the flag "
         "in every step, and save or exit on all ranks in the same step",
@@ -172,7 +173,7 @@ def two_threads() -> Advice:
 
 
 def pool_of_threads() -> Advice:
-    """Collectives that were given to a pool, as ``asyncio.to_thread`` does."""
+    """Collectives submitted to a pool, as ``asyncio.to_thread`` does."""
     return Advice(
         "what is submitted to a thread pool runs in a different order on each rank: await each "
         "collective before submitting the next, or give each its own group (dist.new_group)",
@@ -181,7 +182,7 @@ def pool_of_threads() -> Advice:
 
 
 def communication_hook() -> Advice:
-    """What DDP's communication hooks issue is not the same on every rank."""
+    """DDP communication hooks that do not issue the same on every rank."""
     return Advice(
         "a DDP communication hook issues it: register the same hook with the same settings "
         "(approximation rank, start step, groups) on every rank, and in the same step",
@@ -190,7 +191,7 @@ def communication_hook() -> Advice:
 
 
 def inside_join() -> Advice:
-    """A rank at the end of ``with Join`` answers for what the others issue inside of it."""
+    """A rank at the end of ``with Join`` has to match what the others issue inside it."""
     return Advice(
         "ranks that are done wait at the end of `with Join`, and take part only in the collectives "
         "of what was passed to it: move every other collective (metrics, barriers) out of that "

@@ -1,4 +1,4 @@
-"""Small wordings that sentences, evidence and advice share: ranks, operations, groups, places."""
+"""Phrases shared by summaries, evidence and advice: ranks, operations, groups, places."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def rank_s(ranks: Iterable[int]) -> str:
 
 
 def capital(text: str) -> str:
-    """With a capital letter, the rest as it is."""
+    """With a capital letter, otherwise unchanged."""
     return text[:1].upper() + text[1:]
 
 
 def describe(signature: Signature | None, *, reduction: bool = True) -> str:
-    """``all_reduce float32[4096] sum``-like words for one operation.
+    """One operation in words like ``all_reduce float32[4096] sum``.
 
-    ``reduction``: with what it reduces by, where that is known.
+    ``reduction``: include the reduce op, if known.
     """
     if signature is None:
         return "nothing"
@@ -63,7 +63,7 @@ def describe(signature: Signature | None, *, reduction: bool = True) -> str:
 
 
 def label_of(context: Context, group: int) -> str:
-    """What people call a group; ``default`` where it is none of the trace's."""
+    """A group's description or name; ``default`` if it is not in the trace."""
     if 0 <= group < len(context.trace.groups):
         return context.trace.groups[group].label
     return "default"
@@ -83,12 +83,12 @@ def title_of(context: Context, place: Place) -> str:
 
 
 def members_of(place: Place) -> str:
-    """`` (ranks 0–3)``, to follow `title_of`; nothing where they are not known."""
+    """`` (ranks 0–3)``, to follow `title_of`; empty if unknown."""
     return f" ({rank_s(place.members)})" if place.members else ""
 
 
 def address(context: Context, rank: int) -> str:
-    """``on host node0 (pid 4711)``, as far as it is known."""
+    """``on host node0 (pid 4711)``, as far as known."""
     facts = context.trace.ranks.get(rank)
     if facts is None:
         return ""
@@ -101,7 +101,7 @@ def address(context: Context, rank: int) -> str:
 
 
 def everybody_is(context: Context, ranks: Iterable[int]) -> bool:
-    """Whether these are all ranks that there are."""
+    """Whether these are all ranks of the job."""
     return set(ranks) >= {*context.trace.ranks, *context.trace.missing_ranks}
 
 
@@ -121,7 +121,7 @@ def it_them(ranks: Iterable[int]) -> str:
 
 
 def not_begun(place: Place) -> str:
-    """``its device has not begun it``, of those who have issued what a place is about."""
+    """``its device has not begun it``, about ranks that issued the operation of a place."""
     alone = len(place.not_begun) == 1
     return f"{'its device has' if alone else 'their devices have'} not begun it"
 
@@ -132,5 +132,5 @@ def need(ranks: Iterable[int]) -> str:
 
 
 def is_held_up(process: ProcessState | None) -> bool:
-    """Whether no code of the process can run."""
+    """Whether the process cannot run any code."""
     return process is not None and process.cannot_run

@@ -1,4 +1,4 @@
-"""The fix for each kind of finding, in one sentence, and its hang class (D1-D23)."""
+"""The fix for each kind of finding in one sentence, with its hang class (D1-D23)."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ class Advice:
 
 
 def place_of(process: ProcessState | None, address: str) -> str:
-    """``data.py:41 in load_batch on host node0 (pid 4711)``, as far as it is known."""
+    """``data.py:41 in load_batch on host node0 (pid 4711)``, as far as known."""
     frame = innermost(process.stack) if process is not None else None
     return " ".join(x for x in (where(frame), address) if x)
 
 
 def _at(detail: str) -> str:
-    """A line after a colon, a host without a line after a comma; nothing for nothing."""
+    """A line after a colon, a host without a line after a comma; empty for nothing."""
     return "" if not detail else f"{', ' if detail.startswith('on host') else ': '}{detail}"
 
 
 def handling(rank: str, error: str) -> Advice:
-    """``rank`` came to a collective in an ``except`` or ``finally`` clause, and nobody else did."""
+    """``rank`` reached a collective in an ``except`` or ``finally`` clause, and nobody else did."""
     return Advice(
         f"fix what raised {error}: {rank} alone was handling that; what runs in `except`, "
         "`finally` or `__exit__` must not wait for the others",
@@ -42,7 +42,7 @@ def handling(rank: str, error: str) -> Advice:
 
 
 def fewer_steps(more: str = "") -> Advice:
-    """A rank that was done with its program, or its loop, before the others."""
+    """A rank that finished its program, or its loop, before the others."""
     return Advice(
         "equalise the number of batches over ranks (sampler and drop_last), or wrap the loop in "
         f"Join{more}; if they are equal already, look for a step that it skipped (`continue`, a "
@@ -53,7 +53,7 @@ def fewer_steps(more: str = "") -> Advice:
 
 
 def left_its_own_behind(rank: str) -> Advice:
-    """``rank`` had issued what the others are in, and left before it was done."""
+    """``rank`` had issued the operation the others are in, and left before it was done."""
     return Advice(
         f"let {rank} wait for what it has issued before it exits: work.wait() on asynchronous "
         "operations, destroy_process_group or a barrier at the end; os._exit waits for nothing",
@@ -62,7 +62,7 @@ def left_its_own_behind(rank: str) -> Advice:
 
 
 def data_ended(rank: str) -> Advice:
-    """``rank`` came to a collective as its iterator had nothing left."""
+    """``rank`` reached a collective because its iterator was exhausted."""
     return Advice(
         f"the data of {rank} ended before that of the others: equalise the number of batches over "
         "ranks (sampler and drop_last), or wrap the loop in Join",
@@ -71,7 +71,7 @@ def data_ended(rank: str) -> Advice:
 
 
 def release_lock(line: str) -> Advice:
-    """A rank that holds the lock of a file while it waits for ranks that want it."""
+    """A rank that holds a file lock while it waits for ranks that want it."""
     return Advice(
         f"release that lock before {line or 'the collective'}: nothing that needs the other ranks "
         "may run under a lock that they need to get there",
@@ -80,18 +80,18 @@ def release_lock(line: str) -> Advice:
 
 
 def lock_to_release(where_it_is: str) -> Advice:
-    """A rank that does something else while it holds what others wait for."""
+    """A rank that does something else while it holds a lock others wait for."""
     look = f"look at {where_it_is}" if where_it_is else "look at what runs there instead"
     return Advice(f"{look}: the others cannot go on until it releases that lock", "D19, D23")
 
 
 def locks_in_order() -> Advice:
-    """Ranks that hold a lock each, and want the other's."""
+    """Ranks that each hold a lock and want the other's."""
     return Advice("take these locks in the same order on all ranks, or use one lock", "D19, D23")
 
 
 def key_to_set(where_it_is: str) -> Advice:
-    """Ranks that wait in the store for a key that another rank was to set."""
+    """Ranks that wait in the store for a key that another rank should have set."""
     look = f"look at {where_it_is}" if where_it_is else "look at what runs there instead"
     return Advice(
         f"{look}: it has to set that key, under exactly that name, before it goes on to anything "
@@ -107,7 +107,7 @@ def missing(
     first: bool = False,
     finalized: bool = False,
 ) -> Advice:
-    """A live rank that did not come; ``address`` is what `phrases.address` says of it.
+    """A live rank that did not arrive; ``address`` is what `phrases.address` says about it.
 
     ``first``: the others still wait for it to reach ``init_process_group``; ``finalized``: it has
     destroyed its groups.
@@ -153,9 +153,9 @@ def _stopped(process: ProcessState, address: str) -> Advice:
 
 
 def _by_names(process: ProcessState | None, look: str, *, blocked: bool) -> Advice:
-    """A rank that runs something else: what that is follows from the names of its functions.
+    """A rank that runs something else, which its function names identify.
 
-    ``look`` is where to look; ``blocked``: it says what the rank waits for there.
+    ``look``: where to look; ``blocked``: that text says what the rank waits for.
     """
     names = frame_names(process)
     phase = process.phase if process is not None else None
@@ -178,7 +178,7 @@ def _by_names(process: ProcessState | None, look: str, *, blocked: bool) -> Advi
 
 
 def dead_thread(name: str, detail: str) -> Advice:
-    """A rank that ended with status 0 although a thread of it had failed."""
+    """A rank that exited with status 0 although one of its threads had failed."""
     return Advice(
         f"fix what ended that rank's thread {name}{': ' + detail if detail else ''}; and let the "
         "process fail with its threads, so that the launcher stops the others",
@@ -187,7 +187,7 @@ def dead_thread(name: str, detail: str) -> Advice:
 
 
 def unreadable(whose: str) -> Advice:
-    """Ranks whose dumps are there, but not for us."""
+    """Ranks whose dumps exist but cannot be read."""
     return Advice(
         f"make the files of {whose} readable (copy them whole, with read permission) and analyse "
         "again: they show where that rank was",
@@ -196,13 +196,13 @@ def unreadable(whose: str) -> Advice:
 
 
 def stuck(rest: str) -> Advice:
-    """All have come and nobody finishes; ``rest`` is what this says of the job's code."""
+    """All have arrived and nobody finishes; ``rest``: what this implies for the job's code."""
     what = "check the network and the devices of the members (NCCL_DEBUG=INFO, Xid and link errors)"
     return Advice(what + rest, "D19")
 
 
 def held_device(whose: str, line: str) -> Advice:
-    """A device that has not begun what the others have; ``line`` is where it was issued."""
+    """A device that has not started what the others have; ``line``: where it was issued."""
     before = f" before {line}" if line else ""
     return Advice(
         f"look at what the device of {whose} runs (nvidia-smi, cuda-gdb, Xid errors in the kernel "

@@ -1,4 +1,4 @@
-"""What to do by how the first of the accused ended, or by what its process does."""
+"""Advice from how the first of the accused ended, or from what its process does."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Accused(NamedTuple):
 
     @property
     def raised(self) -> ExceptionFacts | None:
-        """What it, or a thread of it, ended by."""
+        """The exception that ended it, or one of its threads."""
         return self.facts.exception if self.facts is not None else None
 
     @property
@@ -50,7 +50,8 @@ class _Accused(NamedTuple):
 
 
 def for_process(context: Context, cause: Cause, place: Place | None) -> Advice | None:
-    """What follows from how the first of the accused ended, or from what it does; None: nothing."""
+    """Advice from how the first of the accused ended or from what it does; None if there is
+    none."""
     rank = cause.culprits[0] if cause.culprits else NONE
     process = (
         context.process_in(rank, place.group) if place is not None else context.processes.get(rank)
@@ -76,7 +77,7 @@ def for_process(context: Context, cause: Cause, place: Place | None) -> Advice |
 
 
 def _owes(context: Context, cause: Cause, place: Place, one: _Accused) -> Advice | None:
-    """What a rank owes to those who wait at a place that is no collective; None: nothing."""
+    """What a rank owes to those waiting at a place that is no collective; None if nothing."""
     if cause.verdict is Verdict.MISSING_RANK:
         dead = dead_thread(context, one.rank, place.group)
         if dead is not None:
@@ -115,7 +116,7 @@ def _exited(cause: Cause, place: Place | None, one: _Accused) -> Advice | None:
 
 
 def with_dead_thread(context: Context, advice: Advice, rank: int) -> Advice:
-    """What a rank waits for in vain, or owes, a thread of it may have been to do that has died."""
+    """Add a dead thread of the rank: it may have owed what the rank, or others, wait for."""
     facts = context.trace.ranks.get(rank)
     raised = facts.exception if facts is not None else None
     if raised is None or raised.is_main_thread or is_secondary(raised.message):
@@ -130,5 +131,5 @@ def _dead_thread(died: ExceptionFacts, at: str) -> Advice:
 
 
 def _and(line: str, at: str) -> str:
-    """A line of code and an address, as far as they are known."""
+    """A line of code and an address, as far as known."""
     return " ".join(x for x in (line, at) if x)

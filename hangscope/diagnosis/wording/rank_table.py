@@ -1,4 +1,4 @@
-"""One row per rank for the rank table."""
+"""The rank table: one row per rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The findings of one cause that shows in every lane, as one."""
+"""Merges the findings of one mistake that shows in several sibling groups."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _SHOWN = 7
 
 
 def told_as_one(lanes: Sequence[Finding]) -> Finding:
-    """The first of these findings, with whom the others name and what they say as evidence."""
+    """The first of these findings, with the others' culprits added and their summaries as
+    evidence."""
     first, *others = lanes
     if not others:
         return first

@@ -1,4 +1,4 @@
-"""What each side did at the place where the job parted."""
+"""What each side did at the place where the job diverged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hangscope.diagnosis.processes.stacks import (
 from hangscope.trace.model import NONE, Flag, Stack
 
 _MOST_ALONE = 8
-"""Ranks that a report shows one by one."""
+"""Ranks that a report shows individually."""
 
 
 def sides_of(context: Context, cause: Cause, place: Place | None) -> tuple[Side, ...]:
@@ -58,7 +58,7 @@ def sides_of(context: Context, cause: Cause, place: Place | None) -> tuple[Side,
 
 
 def _across_places(context: Context, cause: Cause) -> list[Side]:
-    """The sides of a cause, each where it waits: on a circle, or for its halves of exchanges."""
+    """The sides of a cause, each where it waits: in a cycle, or for its halves of exchanges."""
     sides = []
     here = [context.waits.places[i] for i in cause.places]
     for ranks in cause.sides:
@@ -74,7 +74,7 @@ def _across_places(context: Context, cause: Cause) -> list[Side]:
 
 
 def _around(context: Context, cause: Cause, place: Place) -> list[Side]:
-    """Those who wait at a place, and those who are to blame."""
+    """The ranks that wait at a place, and those to blame."""
     sides = []
     if place.waiters:
         waiters, op = tuple(sorted(place.waiters)), context.place_op(place)
@@ -100,21 +100,20 @@ def _around(context: Context, cause: Cause, place: Place) -> list[Side]:
 
 
 def _absent_each(context: Context, ranks: tuple[int, ...], group: int) -> list[Side]:
-    """One side for each rank that is elsewhere, as far as a report can show them apart."""
+    """One side for each rank that is elsewhere, as far as a report can show them individually."""
     alone = [_side_of_absent(context, (r,), group) for r in ranks[:_MOST_ALONE]]
     return alone + _absent_together(context, ranks, group)
 
 
 def _absent_together(context: Context, ranks: tuple[int, ...], group: int) -> list[Side]:
-    """One side for all those of whom there are too many to show each."""
+    """One side for all ranks that are too many to show individually."""
     others = ranks[_MOST_ALONE:]
     return [_side_of_absent(context, others, group)] if others else []
 
 
 def _told_apart(sides: list[Side]) -> list[Side]:
-    """Where all sides came from one line of the user's (a trainer's), with the frames of the
-    framework at which they part.
-    """
+    """If all sides came from one line of the user's (a trainer's), add the framework frames where
+    they diverge."""
     shown = [side for side in sides if side.stack]
     if len({side.stack for side in shown}) != 1 or len({s.full_stack for s in shown}) < 2:
         return sides
@@ -139,12 +138,12 @@ def _down_to_fork(stack: Stack, fork: int) -> Stack:
 
 
 def _group_of(context: Context, cause: Cause) -> int:
-    """The group in which the first place of a cause lies, or -1."""
+    """The group of a cause's first place, or -1."""
     return context.waits.places[cause.places[0]].group if cause.places else NONE
 
 
 def _own_row(context: Context, rank: int, place: Place) -> int:
-    """The record with which a rank waits at a place: others may have come there by other lines."""
+    """The row in which a rank waits at a place: others may have got there by other lines."""
     front = context.front
     first, last = np.searchsorted(front.rank, (rank, rank + 1))
     here = (front.group[first:last] == place.group) & (front.pending[first:last] == place.seq)
@@ -179,7 +178,7 @@ def _side_of_row(context: Context, ranks: tuple[int, ...], row: int, seq: int, o
 
 
 def _side_in_phase(context: Context, ranks: tuple[int, ...], place: Place) -> Side:
-    """Ranks that wait in a call which is no operation: where their processes stand."""
+    """Ranks that wait in a call which is no operation: where their processes are."""
     process, facts = context.processes.get(ranks[0]), context.trace.ranks.get(ranks[0])
     stack = process.stack if process is not None else ()
     name = place.phase.partition(" ")[0]
@@ -220,10 +219,10 @@ def _side_of_absent(context: Context, ranks: tuple[int, ...], group: int) -> Sid
 def _with_parting(sides: list[Side]) -> tuple[Side, ...]:
     """The sides, each with the frame at which it differs from all others.
 
-    None is where the stacks began in different functions: they are of different threads, or have
-    lost their outer frames (a traceback begins where the exception was caught).
+    None if the stacks begin in different functions: they are of different threads, or lack outer
+    frames (a traceback begins where the exception was caught).
     """
-    stacks = dict.fromkeys(side.stack for side in sides)  # many stand at one line
+    stacks = dict.fromkeys(side.stack for side in sides)  # many ranks are at one line
     if len({(base(s[-1].filename), s[-1].name) for s in stacks if s}) > 1:
         return tuple(sides)
     return tuple(
@@ -233,15 +232,15 @@ def _with_parting(sides: list[Side]) -> tuple[Side, ...]:
 
 
 def in_backward(side: Side) -> bool:
-    """Whether autograd issued the operation: a gradient bucket of DDP, as a rule."""
+    """Whether autograd issued the operation: usually a gradient bucket of DDP."""
     return side.op == "all_reduce" and any(f.name == "backward" for f in side.full_stack)
 
 
 def guarded(sides: tuple[Side, ...]) -> bool:
-    """Whether one side stands in a function that the other is not in at all.
+    """Whether one side is in a function that the other side is not in at all.
 
-    Another line of the same function is the other branch of a choice; another function is
-    something that only one side does.
+    Another line of the same function is the other branch of a choice; another function is something
+    only one side does.
     """
     tops = [s.stack[0] for s in sides if s.stack]
     if len(tops) < 2:

@@ -1,4 +1,4 @@
-"""Lines at which two sides stand: where they part, and whether the others have been there."""
+"""The lines of two sides: where they diverge, and whether the other side has been there."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from hangscope.diagnosis.processes.stacks import parting, user_frames, where
 from hangscope.trace.model import Stack
 
 _WINDOW = 512
-"""So many of a rank's newest operations are looked at."""
+"""How many of a rank's newest operations are examined."""
 _MOST_ASKED = 4
 _EXITS = frozenset({"__exit__", "__aexit__"})
 
 
 def parted_lines(one: Side, other: Side) -> list[str]:
-    """For both sides the outermost line that the other one does not share.
+    """For each side the outermost line that the other one does not share.
 
-    What calls the collective may be a helper that both use: then the line that calls it differs.
-    Of threads that began in different functions all lines differ: those of the calls tell more.
+    The collective may be called by a helper that both use: then the line that calls the helper
+    differs. For threads that began in different functions all lines differ: those of the calls say
+    more.
     """
     outermost = {
         (side.stack[-1].filename, side.stack[-1].name) for side in (one, other) if side.stack
@@ -36,12 +37,12 @@ def parted_lines(one: Side, other: Side) -> list[str]:
 
 
 def in_finalizer(side: Side) -> bool:
-    """Whether a side runs what Python runs whenever it throws an object away."""
+    """Whether a side is in a finalizer, which Python runs whenever it discards an object."""
     return any(frame.name == "__del__" for frame in side.stack)
 
 
 def stands_behind(side: Side, other: Side) -> bool:
-    """Whether a side is further down in the function in which both part."""
+    """Whether a side is further down in the function in which both diverge."""
     at, there = parting(side.stack, [other.stack]), parting(other.stack, [side.stack])
     if at is None or there is None:
         return False
@@ -50,7 +51,7 @@ def stands_behind(side: Side, other: Side) -> bool:
 
 
 def been_there(context: Context, ranks: Collection[int], group: int, stack: Stack) -> bool:
-    """Whether one of ``ranks`` has issued an operation of the group from there before."""
+    """Whether one of ``ranks`` has issued an operation of the group from this line before."""
     records = context.trace.records
     for rank in sorted(ranks)[:_MOST_ASKED]:
         low, high = context.bounds.get(rank, (0, 0))
@@ -62,7 +63,7 @@ def been_there(context: Context, ranks: Collection[int], group: int, stack: Stac
 
 
 def leaves_a_block(side: Side, other: Side) -> bool:
-    """Whether a side is in the end of a ``with`` block that the other one is still inside of."""
+    """Whether a side is at the end of a ``with`` block that the other one is still inside."""
     names = [frame.name for frame in side.stack]
     inside = {frame.name for frame in other.stack}
     left = [outer for name, outer in pairwise(names) if name in _EXITS]

@@ -1,4 +1,4 @@
-"""Where ranks stand, if nothing is known of them but their stacks."""
+"""Where ranks are, if only their stacks are known."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from hangscope.diagnosis.wording.phrases import is_are, rank_s
 from hangscope.trace.model import Frame, Stack
 
 _FEWEST = 3
-"""Two stacks at two places tell nothing: either may be the one that is waited for."""
+"""Two stacks at two places decide nothing: either may be the awaited one."""
 _SHOWN = 8
 _DATA = re.compile(r"[\\/]torch[\\/]utils[\\/]data[\\/]|[\\/]multiprocessing[\\/]")
-"""Waits for a helper process of the rank's own."""
+"""Waits for a helper process of the rank itself."""
 
 
 def by_stacks(context: Context) -> Finding | None:
-    """The few ranks that are elsewhere while most wait in communication; None where nobody is."""
+    """The few ranks that are elsewhere while most wait in communication; None if there are none."""
     trace = context.trace
     if len(trace.records) or len(trace.members):
         return None
@@ -55,7 +55,7 @@ def by_stacks(context: Context) -> Finding | None:
 
 
 def places_of_stacks(context: Context) -> tuple[str, ...]:
-    """Where each rank stands, where stacks are all that is known of the ranks."""
+    """Where each rank is, if stacks are all that is known about the ranks."""
     if len(context.trace.records) or len(context.trace.members):
         return ()
     ranks: dict[str, list[int]] = {}
@@ -67,7 +67,7 @@ def places_of_stacks(context: Context) -> tuple[str, ...]:
 
 
 def places_of_threads(context: Context) -> tuple[str, ...]:
-    """Where the ranks' threads stand, for who has to look there; those that stand alike at once."""
+    """Where the ranks' threads are, for whoever has to look; equal ones combined."""
     ranks: dict[str, list[int]] = {}
     for rank, process in sorted(context.processes.items()):
         inner = process.stack[:1]
@@ -86,10 +86,10 @@ def places_of_threads(context: Context) -> tuple[str, ...]:
 
 
 def where_to_look(context: Context) -> str:
-    """What to look at first where nobody waits in a collective; empty where the stacks do not tell.
+    """What to look at first if nobody waits in a collective; empty if stacks do not show it.
 
-    Packages wait for other ranks in ways of their own (a server, an actor, a quorum): of ranks that
-    are inside one while a few others are in their own code, these may be whom it waits for.
+    Packages wait for other ranks in their own ways (a server, an actor, a quorum): ranks inside one
+    may be waiting for the few that are in their own code.
     """
     inside: dict[str, list[int]] = {}
     own: dict[str, list[int]] = {}
@@ -117,14 +117,15 @@ def where_to_look(context: Context) -> str:
 
 
 def _sampled(context: Context) -> dict[int, Stack]:
-    """Stacks that somebody took of running processes."""
+    """Stacks sampled from running processes."""
     return {r: facts.main_stack for r, facts in context.trace.ranks.items() if facts.main_stack}
 
 
 def _interrupted(context: Context) -> dict[int, Stack]:
-    """Where ranks were when somebody pressed Ctrl-C: none but those of a log, and none that failed.
+    """Where ranks were when somebody pressed Ctrl-C; empty if a rank failed on its own.
 
-    A wait inside a library takes no interrupt; it ends when the connection to one that did closes.
+    A wait inside a library cannot be interrupted; it ends when the connection to an interrupted
+    rank closes.
     """
     stacks = {}
     for rank, facts in context.trace.ranks.items():

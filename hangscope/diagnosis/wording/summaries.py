@@ -36,14 +36,14 @@ from hangscope.trace.job_selection.duplicate_ranks import duplicate_ranks
 
 
 def sentences(context: Context, cause: Cause, place: Place | None) -> Words:
-    """Summary and mechanism; ``place`` is the one that they speak of."""
+    """Summary and mechanism; ``place`` is the one they are about."""
     if cause.words.summary:
         return cause.words
     if cause.mismatch is not None:
         return _mismatch(context, cause)
     if cause.verdict is Verdict.RANK_CRASHED:
         return _crash(context, cause, place)
-    if place is None:  # quiescent, or of a file so damaged that nobody waits in it
+    if place is None:  # quiescent, or a file so damaged that nobody waits in it
         quiet = cause.verdict is Verdict.QUIESCENT
         return Words() if quiet else Words("What is left does not show who waits for whom")
     if cause.crossed or cause.conflict:
@@ -57,7 +57,7 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> Words:
 
 
 def _who(cause: Cause) -> str:
-    """The accused as the beginning of a sentence."""
+    """The accused as the subject of a sentence."""
     return capital(rank_s(cause.culprits)) if cause.culprits else "Nobody"
 
 
@@ -83,7 +83,7 @@ def _crash(context: Context, cause: Cause, place: Place | None) -> Words:
 
 
 def _contradiction(context: Context, cause: Cause, place: Place) -> Words:
-    """Halves that miss each other, calls of ``new_group`` that differ, sizes that contradict."""
+    """Halves that miss each other, differing calls of ``new_group``, contradictory sizes."""
     if cause.crossed:
         return Words(
             cause.crossed, "the two halves that were issued do not match, so neither completes"
@@ -150,7 +150,7 @@ def _missing(context: Context, cause: Cause, place: Place) -> Words:
 
 
 def _instead(context: Context, cause: Cause, place: Place) -> str:
-    """What the missing did, or do, instead of coming."""
+    """What the missing ranks did, or do, instead of arriving."""
     absent = context.process_in(cause.culprits[0], place.group)
     doing = activity(absent, context.trace.ranks.get(cause.culprits[0]))
     if absent is not None and absent.gone and doing == absent.end_text:
@@ -180,7 +180,8 @@ def _exited(context: Context, cause: Cause, place: Place) -> Words:
 
 
 def left_its_own_behind(cause: Cause, place: Place) -> bool:
-    """Whether the accused have issued what the others are in, and ended before it was done."""
+    """Whether the accused had issued the operation the others are in, and ended before it was
+    done."""
     return bool(cause.culprits) and set(cause.culprits) <= set(place.behind)
 
 
@@ -263,7 +264,7 @@ def _inconclusive(context: Context, cause: Cause, place: Place) -> Words:
 
 
 def _left(context: Context, ranks: Iterable[int]) -> str:
-    """How ranks ended that ended well, as far as anybody knows."""
+    """How cleanly exited ranks ended, as far as known."""
     ways = {context.processes[rank].end_text for rank in ranks}
     return (
         "exited with status 0"
@@ -273,7 +274,7 @@ def _left(context: Context, ranks: Iterable[int]) -> str:
 
 
 def _has_left(context: Context, rank: int) -> bool:
-    """Whether a rank has torn its groups down and gone on."""
+    """Whether a rank has destroyed its groups and gone on."""
     facts = context.trace.ranks.get(rank)
     inside = facts is not None and any(p.name == "destroy_process_group" for p in facts.phases)
     return facts is not None and bool(facts.finalized) and not inside
@@ -287,7 +288,7 @@ def _mismatch(context: Context, cause: Cause) -> Words:
     where_ = f"#{mismatch.seq} of group {label}" + (f" ({rank_s(members)})" if members else "")
     parts = []
     shown = [context.signature(part.shown) for part in mismatch.parts[:4]]
-    # What one side alone is known to reduce by would read like the difference.
+    # A reduce op known for one side only would read like the difference.
     unknown = {s.op for s in shown if s is not None and not s.reduce_op}
     for part, signature in zip(mismatch.parts, shown, strict=False):
         words = describe(signature, reduction=signature is None or signature.op not in unknown)
@@ -322,7 +323,7 @@ def _mismatch(context: Context, cause: Cause) -> Words:
 
 
 def _out_of_turn(context: Context, ranks: list[int]) -> str:
-    """That it was no step of the program, and which step that broke off where it is known."""
+    """That it was no step of the program and, if known, which step it interrupted."""
     left = {
         where(innermost(thread.stack))
         for rank in ranks
@@ -334,7 +335,7 @@ def _out_of_turn(context: Context, ranks: list[int]) -> str:
 
 
 def _still(process: ProcessState | None) -> str:
-    """What a rank is in, it is still in; stopped it simply is, and over its program, too."""
+    """ "still" for what a rank is in, but not for "stopped" or for a finished program."""
     over = process is not None and is_over(process.stack)
     return "" if over or is_held_up(process) else "still "
 
@@ -369,7 +370,7 @@ def _circle(context: Context, cause: Cause, _first: Place) -> Words:
 
 
 def _circle_through_lock(context: Context, places: list[Place], ranks: set[int]) -> Words:
-    """A circle whose first place is the lock of a file."""
+    """A cycle whose first place is a file lock."""
     lock, *rest = places
     holders = [r for r in lock.targets if r in ranks]
     inside = next((p for p in rest if set(p.waiters) & set(holders)), None)
@@ -394,4 +395,4 @@ _OF_VERDICT: dict[Verdict, Callable[[Context, Cause, Place], Words]] = {
     Verdict.STUCK_COLLECTIVE: _stuck,
     Verdict.INCONCLUSIVE: _inconclusive,
 }
-"""What is said of a cause that no more special sentence fits."""
+"""The sentences of a verdict if nothing more specific fits."""

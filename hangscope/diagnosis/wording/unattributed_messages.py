@@ -1,7 +1,7 @@
-"""What logs tell of no rank in particular, beside an answer that it may explain.
+"""What logs say about an unknown rank, next to an answer that it may explain.
 
-An exception without a rank, a process that was killed for memory: nobody is accused by it. But
-where ranks wait for others that left no word, whose it was is the next thing to find out.
+An exception without a rank, or a process killed for memory, accuses nobody. But if ranks wait for
+others that left no message, whose it was is the next thing to find out.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MOST = 4
 
 
 def with_unsigned_words(context: Context, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """The findings; those that say of nobody how he failed, with what was said of nobody."""
+    """The findings; those that do not say how a rank failed get the unattributed messages."""
     texts = [_text(context, claim) for claim in _unsigned(context.trace.claims)]
     absent = any(f.verdict in _ABSENT for f in findings)
     texts += elsewhere(context)[:_MOST] if absent else ()
@@ -32,9 +32,8 @@ def with_unsigned_words(context: Context, findings: tuple[Finding, ...]) -> tupl
 
 
 def _unsigned(claims: tuple[Claim, ...]) -> list[Claim]:
-    """Statements about failures of no rank in particular, up to the first that gave up waiting:
-    what comes after that came of it.
-    """
+    """Statements about failures of an unknown rank, up to the first timeout: what comes after that
+    is its consequence."""
     gave_up = min((c.at_ns for c in claims if c.kind in _GAVE_UP and c.at_ns), default=0)
     told = [c for c in claims if c.details.get("nobodys") or (c.kind in _KINDS and not c.accused)]
     shown = {c.text: c for c in told if not (gave_up and c.at_ns > gave_up)}
@@ -49,7 +48,7 @@ def _text(context: Context, claim: Claim) -> str:
 
 
 def _is_open(context: Context, finding: Finding) -> bool:
-    """Whether an answer names nobody, or only ranks of whose end and place nothing is known."""
+    """Whether an answer names nobody, or only ranks whose end and place are unknown."""
     if finding.verdict is Verdict.INCONCLUSIVE:
         return True
     if finding.verdict not in _ABSENT:

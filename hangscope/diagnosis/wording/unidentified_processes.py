@@ -1,7 +1,7 @@
-"""Where processes stand of which nothing tells which ranks they are.
+"""Where processes of unknown rank are.
 
-A rank has to be known to be named. But which process to look at first, and how to find out which
-rank it is, can be told without.
+Only a known rank can be named. But it can be said which process to look at first, and how to find
+out which rank it is.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from hangscope.diagnosis.wording.stack_summary import place_of, waits
 from hangscope.trace.model import UnrankedProcess
 
 _FEWEST = 3
-"""Of two processes at two places either may be the one that is waited for."""
+"""Of two processes at two places, either may be the awaited one."""
 _SHOWN = 8
 _NAMED = 2
-"""So many processes are named one by one in a sentence."""
+"""Up to this many processes are named individually in a sentence."""
 
 
 def where_strangers_stand(context: Context) -> str:
-    """One sentence on where they stand: the few apart from the others, where there are few."""
+    """One sentence on where they are: the few apart from the others, if there are few."""
     strangers = context.trace.unranked_processes
     if not strangers:
         return ""
@@ -42,7 +42,7 @@ def where_strangers_stand(context: Context) -> str:
 
 
 def places_of_strangers(context: Context) -> tuple[str, ...]:
-    """Where each of them stands."""
+    """Where each of them is."""
     return tuple(
         f"{one.name}: {'in communication, ' if waits(one.stack) else ''}at {_place(one)}"
         for one in context.trace.unranked_processes[:_SHOWN]
@@ -63,7 +63,7 @@ def whose_they_are(context: Context) -> str:
 
 
 def _apart(context: Context) -> tuple[UnrankedProcess, ...]:
-    """The few that are elsewhere while most wait in communication; none where nothing tells."""
+    """The few that are elsewhere while most wait in communication; empty if undecided."""
     strangers = context.trace.unranked_processes
     elsewhere = tuple(one for one in strangers if not waits(one.stack))
     few = len(elsewhere) * 2 < len(strangers) and len(strangers) >= _FEWEST
@@ -71,7 +71,7 @@ def _apart(context: Context) -> tuple[UnrankedProcess, ...]:
 
 
 def elsewhere(context: Context) -> tuple[str, ...]:
-    """Where those stand that are not in communication: one may be a rank that is missing."""
+    """Where those are that are not in communication: one may be a missing rank."""
     strangers = context.trace.unranked_processes
     return tuple(f"{one.name} is at {_place(one)}" for one in strangers if not waits(one.stack))
 
