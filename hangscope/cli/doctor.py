@@ -21,7 +21,7 @@ from hangscope.toolkit.doctor.devices import check_fit
 from hangscope.toolkit.doctor.examine import check_files, check_process, with_command_environment
 from hangscope.toolkit.doctor.job import examine, missing_finding
 from hangscope.toolkit.doctor.model import CheckUp, Finding, Surroundings, sort
-from hangscope.toolkit.doctor.surroundings import gather
+from hangscope.toolkit.doctor.surroundings import read_surroundings
 from hangscope.toolkit.doctor.timeouts import timeout_rows
 from hangscope.toolkit.launching.world import WorldInfo, get_world_info
 from hangscope.toolkit.ranks import name_ranks
@@ -87,7 +87,7 @@ def command(
 
     Exit status: 0 healthy, 1 problem found (notes do not count), 2 bad usage.
     """
-    surroundings = gather(cmd)
+    surroundings = read_surroundings(cmd)
     surroundings = replace(surroundings, env=with_command_environment(surroundings))
     world = _world(surroundings)
     inside = world is not None and world.world_size > 1 and not cmd

@@ -1,1 +1,1 @@
-"""The other process: follows the rings of a job and decides when to speak."""
+"""The monitor process: follows a job's rings and decides when to report."""

@@ -1,6 +1,6 @@
 """``python -m hangscope.monitor``: the node's monitor, started by local rank 0.
 
-Not a command for people; ``hangscope run`` is. It detaches before importing anything heavy: the
+Internal; users call ``hangscope run``. It detaches before importing anything heavy, because the
 rank that starts it waits for that.
 """
 
@@ -29,7 +29,7 @@ def main() -> int:
     if arguments.detach:
         if os.fork():
             os._exit(0)
-        # What ends the job must not end its investigator; it ends by itself with the ranks.
+        # Whatever ends the job must not end its monitor, which exits by itself after the ranks.
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
     early = EarlyWatch(arguments.directory)
@@ -45,7 +45,7 @@ def main() -> int:
         on_hang=arguments.on_hang,
     )
     try:
-        os.nice(5)  # not before: imports that take long under load are time nobody watches in
+        os.nice(5)  # only now: while imports run, nobody watches
     except OSError:
         pass
     try:

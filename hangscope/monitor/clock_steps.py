@@ -1,7 +1,7 @@
-"""Whether the clock of this machine was set, as far as it matters for how long something waits.
+"""Detects that this machine's wall clock was set.
 
-When an operation was issued stands in a ring by the time of day. Where that is set an hour ahead,
-everything seems to have waited for an hour.
+Rings hold issue times as wall-clock times. If the clock is set ahead by an hour, every pending
+operation seems to have waited for an hour.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import time
 from collections.abc import Callable
 
 STEP_S = 2.0
-"""Clocks are slewed by less than a thousandth; what goes further between two looks was set."""
+"""NTP slews a clock by less than a thousandth; a larger change between two looks is a step."""
 _AT_ONCE_S = 0.5
-"""On a busy machine more may pass from reading one clock to the other, which then tells nothing."""
+"""If reading the clocks took longer than this (a busy machine), their difference means nothing."""
 
 
 class ClockSteps:
-    """Compares the time of day with a clock that nobody sets.
+    """Compares the wall clock with the monotonic clock.
 
     Parameters
     ----------
     of_day, monotonic:
-        The clocks (s).
+        The two clocks (s).
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class ClockSteps:
         self._stepped_s: float | None = None
 
     def within(self, seconds: float) -> bool:
-        """Whether the clock was set in the last ``seconds``; asked at every look."""
+        """Whether the clock was set in the last ``seconds``; must be called at every look."""
         before_s, of_day_s, now_s = self._monotonic(), self._of_day(), self._monotonic()
         if now_s - before_s < _AT_ONCE_S:
             ahead_s = of_day_s - now_s

@@ -1,4 +1,4 @@
-"""Silent corruption: what ``HANGSCOPE_CHECK_REDUCE`` finds while the job runs."""
+"""Prints silent corruption found by ``HANGSCOPE_CHECK_REDUCE`` while the job runs."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import json
 from collections.abc import Iterable, Iterator
 
 MAX_SAID = 20
-"""Findings said in full; a broken link would otherwise fill the log."""
+"""Findings printed; a broken link would otherwise fill the log."""
 MOST_AT_ONCE = 1 << 20
-"""Bytes read at one look; a longer line is no finding."""
+"""Bytes read per look; a longer line is not a finding."""
 
 
 class Corruptions:
-    """Follows the findings that the ranks of a run directory append."""
+    """Follows the findings that ranks append to files in the run directory."""
 
     def __init__(self) -> None:
         self._read: dict[str, int] = {}
         self._said = 0
 
     def new(self, paths: Iterable[str]) -> Iterator[str]:
-        """One line for each finding in these files since the last call."""
+        """One line per finding that was added to these files since the last call."""
         for path in sorted(paths):
             try:
                 with open(path, "rb") as file:

@@ -1,8 +1,8 @@
-"""Opens descriptors of the ranks' processes while the monitor is still importing.
+"""Opens pidfds of the ranks' processes while the monitor is still importing.
 
-A monitor on a loaded machine needs a second or two before it can read rings. A rank that ends in
-that time is a zombie only until its launcher collects it, and then nobody can say how it ended;
-whoever held a descriptor of it before still can. Standard library only, for that reason.
+On a loaded machine the monitor needs a second or two before it can read rings. A rank that ends in
+that time stays a zombie only until its launcher reaps it; after that, only the holder of a pidfd
+opened earlier can learn how it ended. Imports nothing but the standard library, to start at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hangscope.monitor.processes import oom_kills
 MAGIC = b"HSRING\x00\x01"
 PID = struct.Struct("<i")
 PID_OFFSET = 920
-"""Where the header of a ring holds the process id; a test compares it with the layout."""
+"""Offset of the process id in a ring's header; a test checks it against the layout."""
 LOOK_S = 0.02
 
 
@@ -37,9 +37,10 @@ class EarlyWatch:
         self._thread.start()
 
     def take(self) -> tuple[dict[int, int], dict[int, int], int]:
-        """End the watch.
+        """Stop watching and hand over what was collected.
 
-        Open pidfds by process id, when those that ended did (ns), and `oom_kills` at the beginning.
+        Returns open pidfds by process id, end times (ns) of the processes that ended, and the value
+        of `oom_kills` when the watch began.
         """
         self._stop.set()
         self._thread.join()
@@ -54,7 +55,7 @@ class EarlyWatch:
 
     def _look(self) -> None:
         for entry in os.scandir(self._directory):
-            if entry.name.endswith(".ring") and entry.is_file():  # a pipe would be waited for
+            if entry.name.endswith(".ring") and entry.is_file():  # opening a FIFO would block
                 pid = pid_of(entry.path)
                 if pid > 0 and pid not in self._descriptors:
                     self._open(pid)
@@ -73,7 +74,7 @@ class EarlyWatch:
 
 
 def pid_of(path: str) -> int:
-    """The process a ring belongs to; 0 where the file does not say."""
+    """Process id in a ring's header; 0 if it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
             head = file.read(PID_OFFSET + PID.size)

@@ -1,7 +1,7 @@
-"""Whether the ranks' helper programs are at work: compilers, tokenizer pools, copying programs.
+"""Whether processes started by the ranks are busy: compilers, tokenizer pools, file copies.
 
-A job in which every rank waits for such a program waits in no collective and issues nothing. It is
-as healthy as one that computes.
+If every rank waits for such a process, the job issues nothing and waits in no collective. It is as
+healthy as a job that computes.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from hangscope.trace.processes.procfs import stat_of
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 BUSY = 0.2
-"""CPU seconds a second, as for the ranks themselves."""
-STIRS = 0.01
-"""CPU seconds a second of what does something, if only to copy a file."""
-COMPARABLE_S = 0.5
+"""CPU seconds per second that count as work; the same threshold as for the ranks themselves."""
+BARELY_BUSY = 0.01
+"""CPU seconds per second of a process that does anything at all, such as copying a file."""
+MIN_INTERVAL_S = 0.5
 
 
-class Helpers:
-    """CPU use of everything that the ranks have started, between two looks.
+class HelperProcesses:
+    """CPU use of all descendants of the ranks between two looks.
 
     Parameters
     ----------
@@ -36,14 +36,14 @@ class Helpers:
         self._ticks = 0
 
     def at_work(self, pids: Iterable[int], *, least: float = BUSY) -> bool:
-        """Whether they are; True, too, where there is nothing yet to compare with.
+        """Whether the descendants are busy; also True if there is nothing to compare with yet.
 
-        ``pids`` are the ranks' own; what those use themselves does not count. ``least`` is how many
-        CPU seconds a second count as work.
+        ``pids`` are the ranks; their own CPU use does not count. ``least`` is how many CPU seconds
+        per second count as work.
         """
         now_s, ticks = time.monotonic(), self._used(set(pids))
         passed_s = now_s - self._at_s
-        if self._at_s and passed_s < COMPARABLE_S:
+        if self._at_s and passed_s < MIN_INTERVAL_S:
             return True
         used_s = (ticks - self._ticks) / _TICKS_PER_SECOND
         first = not self._at_s
@@ -51,7 +51,7 @@ class Helpers:
         return first or used_s / passed_s > least
 
     def _used(self, ranks: set[int]) -> int:
-        """Ticks of the ranks' descendants, those that have ended and were waited for included."""
+        """CPU ticks of the ranks' descendants, including those that ended and were reaped."""
         table: dict[int, tuple[int, int, int]] = {}
         for entry in os.scandir(self._proc):
             if not entry.name.isdecimal():

@@ -1,4 +1,4 @@
-"""The monitor's journal: what only an observer outside the ranks could see, kept for later.
+"""The monitor's journal: what only an outside observer can see, kept for post-mortem analysis.
 
 Format: see `hangscope.trace.external_reports.journal`.
 """
@@ -21,7 +21,7 @@ from hangscope.trace.model import RankFacts
 
 
 class Journal:
-    """Appends JSON lines; a directory that cannot be written only costs the journal."""
+    """Appends JSON lines. If the directory is not writable, there is simply no journal."""
 
     def __init__(self, directory: Path, key: RunKey) -> None:
         name = f"monitor_{socket.gethostname()}.{key.run_id}.{key.attempt}.{os.getpid()}.journal"
@@ -38,7 +38,7 @@ class Journal:
         untold: list[int] | None,
         told: list[int],
     ) -> None:
-        """A rank's process has ended; who had been told to stop by then, and who had not."""
+        """A rank's process ended; by then ``told`` had been sent a stop signal, ``untold`` not."""
         self._write(
             {
                 "event": "exit",
@@ -55,13 +55,13 @@ class Journal:
         )
 
     def seen(self, facts: RankFacts) -> None:
-        """What the newest look has told of a rank's process, which its ring alone cannot tell."""
+        """What the newest look found out about a rank's process that its ring cannot tell."""
         self._write(seen_event(facts))
 
     def verdict(
         self, verdict: str, culprits: tuple[int, ...], summary: str, confidence: str
     ) -> None:
-        """The monitor has spoken."""
+        """The monitor has reported."""
         self._write(
             {
                 "event": "verdict",

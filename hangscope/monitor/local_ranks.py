@@ -1,4 +1,4 @@
-"""The ranks whose processes run here: which there are, whether they move, and how they end."""
+"""The ranks whose processes run on this node: which exist, whether they progress, how they end."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from hangscope.monitor.journal import Journal
 from hangscope.monitor.processes import ProcessEnd, ProcessWatch
-from hangscope.monitor.rank_state import is_held_up
-from hangscope.monitor.stop_signals import LOOK_S, Telling
+from hangscope.monitor.rank_state import is_blocked_from_outside
+from hangscope.monitor.stop_signals import LOOK_S, StopSignals
 from hangscope.ring.reader import decode_text
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.live.rings import OpenRing, RunKey
@@ -22,22 +22,23 @@ from hangscope.trace.processes.process import is_elsewhere
 TICK_S = 0.25
 KILL_GRACE_S = 5.0
 _ASKING = (signal.SIGTERM, signal.SIGHUP)
-"""What asks a process to stop and ends it if it does not listen; Python listens to SIGINT."""
+"""Signals that end a process unless it handles them; SIGINT is missing because Python does."""
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-"""What launchers, schedulers and people send; the last two are warnings (`--signal` of Slurm)."""
+"""Stop signals of launchers, schedulers and people; the last two are Slurm's ``--signal``."""
 
 
 class Counters(NamedTuple):
-    """One look at the counters of this node's ranks."""
+    """The counters of this node's ranks at one moment."""
 
     progress: dict[int, bytes]
-    """For each rank what changes when it issues or finishes an operation, or changes phase."""
+    """For each rank, a value that changes when it issues or finishes an operation or changes
+    phase."""
     waiting_since_ns: int
-    """When the collective that waits longest was issued; 0: none waits."""
+    """When the longest waiting collective was issued; 0 if none waits."""
 
     @property
     def waiting_s(self) -> float:
-        """How long that one has waited."""
+        """How long the longest waiting collective has waited."""
         since_ns = self.waiting_since_ns
         return max(0.0, (time.time_ns() - since_ns) / 1e9) if since_ns else 0.0
 
@@ -50,13 +51,13 @@ class LocalRanks:
     run:
         The rings of the attempt.
     directory:
-        Where the journal of their ends goes.
+        Where to write the journal.
     key:
-        The attempt; None until the first rank tells.
+        The attempt; None to take that of the first rank found.
     local_world_size:
-        How many ranks this node has; 0 until the first rank tells.
+        Number of ranks on this node; 0 to take that of the first rank found.
     processes:
-        Watches their processes.
+        Watches the ranks' processes.
     """
 
     def __init__(
@@ -71,9 +72,9 @@ class LocalRanks:
         self.local_world_size = local_world_size
         self.rings: list[OpenRing] = []
         self.seen: dict[int, int] = {}
-        """The process of each rank that has shown up."""
+        """Process id of each rank that has shown up."""
         self.failed_at_ns = 0
-        """When the first of them ended with anything but success."""
+        """When the first of them failed (ended with anything but status 0)."""
         self.journal: Journal | None = None
         self._run = run
         self._directory = directory
@@ -82,9 +83,9 @@ class LocalRanks:
         self._looks: dict[int, RankFacts] = {}
         self._told: dict[int, tuple[str | None, bool | None, KernelWait | None]] = {}
         self._ends: dict[int, ProcessEnd] = {}
-        self._telling = Telling(processes)
+        self._stop_signals = StopSignals(processes)
         self._asked = 0
-        """How many have ended because they were asked to stop."""
+        """How many have been ended by a signal of `_ASKING`."""
         self._is_hung = False
         self._is_ended = False
 
@@ -102,7 +103,7 @@ class LocalRanks:
             if self.seen.get(ring.rank) == pid:
                 continue
             if is_elsewhere(decode_text(header.boot_id), header.pid_namespace):
-                continue  # another node's or container's: here that pid is some other process
+                continue  # of another node or container: here that pid is an unrelated process
             self.seen[ring.rank] = pid
             self.local_world_size = self.local_world_size or header.local_world_size
             self.key = self.key or ring.key
@@ -110,11 +111,11 @@ class LocalRanks:
                 self.journal = Journal(self._directory, self.key)
             self._machine_of[pid] = ring.machine
             if not self._processes.add(ring.rank, pid):
-                # It ended before we could look; nobody saw how.
+                # It ended before it could be watched, so nobody saw how.
                 self._note_end(ProcessEnd(ring.rank, pid, time.time_ns()))
 
     def counters(self) -> Counters:
-        """What the rings' counters tell now: one look at each header and group table."""
+        """Read the counters in the header and the group table of each ring."""
         progress, oldest_ns = {}, 0
         for ring in self.rings:
             header = ring.reader.header()
@@ -137,20 +138,20 @@ class LocalRanks:
 
     @property
     def were_stopped(self) -> bool:
-        """Whether every process that was here ended because it was told to stop."""
+        """Whether every process seen here was ended by a stop signal."""
         ends = [self._ends.get(pid) for pid in self.seen.values()]
         return bool(ends) and all(end is not None and end.signal in _STOPS for end in ends)
 
     @property
     def have_ended_well(self) -> bool:
-        """Whether every process that was here ended with status 0."""
+        """Whether every process seen here ended with status 0."""
         ends = [self._ends.get(pid) for pid in self.seen.values()]
         return bool(ends) and all(end is not None and end.code == 0 for end in ends)
 
     def is_ending(self, facts: RankFacts) -> bool:
-        """Whether a process here is going, and how it ends cannot be seen yet.
+        """Whether a rank's process is exiting here but has no exit status yet.
 
-        Its first thread may be gone while others of it still run: it has no status until then.
+        Its main thread may be gone while other threads still run; the status comes with the last.
         """
         pid = self.seen.get(facts.rank)
         return facts.alive is False and pid is not None and self._processes.watches(pid)
@@ -160,31 +161,31 @@ class LocalRanks:
         return len(self.seen) < self.local_world_size
 
     def note_ends(self, timeout_s: float) -> bool:
-        """Wait for processes to end, at most so long; whether any did."""
+        """Wait up to ``timeout_s`` for processes to end, and record how; True if any did."""
         ends = self._wait(timeout_s)
         for end in ends:
             self._note_end(end)
         return bool(ends)
 
     def _wait(self, timeout_s: float) -> list[ProcessEnd]:
-        """Wait for processes to end; while others may be told to stop, with a look now and then."""
+        """Wait for processes to end; meanwhile track stop signals to the others where needed."""
         until_s = time.monotonic() + timeout_s
-        while self._telling.is_watched and (left_s := until_s - time.monotonic()) > 0:
+        while self._stop_signals.is_watched and (left_s := until_s - time.monotonic()) > 0:
             if ends := self._processes.wait(min(LOOK_S, left_s)):
                 return ends
-            self._telling.look()
+            self._stop_signals.look()
         return self._processes.wait(max(0.0, until_s - time.monotonic()))
 
     def note_look(self, facts: Mapping[int, RankFacts], *, hung: bool) -> None:
-        """Keep what a look has told of the processes here, until they end.
+        """Keep what a look found out about the processes here until they end.
 
         Parameters
         ----------
         facts:
-            Of the look, by rank.
+            Facts of the look, by rank.
         hung:
-            Whether something is wrong with the job: then it is written down at once, too. The
-            monitor may be ended together with the ranks.
+            Whether something is wrong with the job. If so, also write to the journal at once, as
+            the monitor may be killed together with the ranks.
         """
         self._looks = {
             pid: facts[rank]
@@ -199,16 +200,16 @@ class LocalRanks:
             known = self._told.get(pid)
             if known is not None and look.wait is not None and look.wait.is_same(known[2]):
                 told = (*told[:2], known[2])
-            # That it has moved on is told as well: what was told last of a process counts.
+            # Readers take a process's newest entry, so one is written when it moves on, too.
             if known != told and (hung or known is not None):
                 self._told[pid] = told
                 self.journal.seen(look)
 
     def kill(self) -> None:
-        """End the processes that are left: politely, then for certain.
+        """End the remaining processes: SIGTERM first, then SIGKILL.
 
-        Only what was found here and is watched: what other nodes report has process ids, too, which
-        belong to somebody else on this one.
+        Only processes found and watched here: the pids that other nodes report belong to unrelated
+        processes on this one.
         """
         self._is_ended = True
         for number in (signal.SIGTERM, signal.SIGCONT, signal.SIGKILL):
@@ -222,49 +223,49 @@ class LocalRanks:
     def _note_end(self, end: ProcessEnd) -> None:
         self._ends[end.pid] = end
         oom = end.signal == signal.SIGKILL and self._processes.were_killed_for_memory()
-        # A launcher stops the others with SIGTERM once one has failed.
+        # After one rank has failed, its launcher stops the others with SIGTERM.
         by_launcher = bool(self.failed_at_ns) and end.signal == signal.SIGTERM
-        # Whoever ends after `kill` was told to, and is no first failure.
+        # A process that ends after `kill` was ended by it: this is not a failure of its own.
         by_launcher |= self._is_ended and end.signal in (signal.SIGTERM, signal.SIGKILL)
         if end.code != 0 and not self.failed_at_ns:
             self.failed_at_ns = end.at_ns
-        # A process may have said after it was first seen which rank it is.
+        # A process may have declared its rank only after it was first seen.
         rank = self._rank_of(end.pid, end.rank)
         if rank is None:
             return  # it only started ranks
         end = replace(end, rank=rank)
-        untold, told = self._untold(end), self._told_with(end)
+        untold, told = self._unsignalled_ranks(end), self._signalled_ranks(end)
         if self.journal is not None:
             look = self._looks.pop(end.pid, None)
-            if look is not None and (self._is_hung or is_held_up(look)):
+            if look is not None and (self._is_hung or is_blocked_from_outside(look)):
                 self.journal.seen(look)
             self.journal.exit(end, oom=oom, by_launcher=by_launcher, untold=untold, told=told)
 
     def _rank_of(self, pid: int, rank: int) -> int | None:
-        """The rank of a process, by what it says itself; None where it only started ranks."""
+        """The rank that a process itself declares; None if it only started ranks."""
         return self._run.rank_of_process().get((self._machine_of.get(pid, ""), pid), rank)
 
-    def _untold(self, end: ProcessEnd) -> list[int] | None:
-        """Ranks here that nobody had told to stop as the first, and the second, ended of that.
+    def _unsignalled_ranks(self, end: ProcessEnd) -> list[int] | None:
+        """Local ranks not yet sent the stop signal when the first or the second rank ended by it.
 
-        None where that is not known.
+        None if that is not known.
         """
         if end.signal not in _ASKING or self._is_ended:
-            self._telling.left_by_itself(end.pid)
+            self._stop_signals.discard(end.pid)
             return None
         self._asked += 1
         if self._asked == 1:
-            return self._ranks_of(self._telling.first_ended(end.signal))
-        untold = self._telling.second_ended() if self._asked == 2 else None
+            return self._ranks_of(self._stop_signals.first_ended(end.signal))
+        untold = self._stop_signals.second_ended() if self._asked == 2 else None
         return None if untold is None else self._ranks_of(untold)
 
-    def _told_with(self, end: ProcessEnd) -> list[int]:
-        """Ranks here that had been told to stop, too, when the first had ended of that."""
+    def _signalled_ranks(self, end: ProcessEnd) -> list[int]:
+        """Local ranks that had also been sent the stop signal when the first rank ended by it."""
         if self._asked != 1 or end.signal not in _ASKING or self._is_ended:
             return []
-        return self._ranks_of(self._processes.told(end.signal))
+        return self._ranks_of(self._processes.signalled(end.signal))
 
     def _ranks_of(self, processes: Sequence[tuple[int, int]]) -> list[int]:
-        """What (rank, process) of these are by what they say themselves."""
+        """The ranks that these processes, given as (rank, pid), themselves declare."""
         found = (self._rank_of(pid, rank) for rank, pid in processes)
         return sorted(rank for rank in found if rank is not None)

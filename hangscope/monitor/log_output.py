@@ -1,4 +1,4 @@
-"""How the monitor speaks: the text report, into the job's own log."""
+"""Prints reports and single lines into the job's log."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hangscope.report.text import render
 LOG_WIDTH = 100
 
 
-def speak(diagnosis: Diagnosis, *, where: str, out: TextIO | None = None) -> None:
+def print_report(diagnosis: Diagnosis, *, where: str, out: TextIO | None = None) -> None:
     """Print a report, introduced by a line that begins with ``[hangscope]``.
 
-    It is written with one call, so that other ranks' lines do not land inside it, and begins with
-    a line break: the job may have stopped in the middle of a line (a progress bar, a prompt).
+    One write, so that lines of the ranks cannot end up inside it. It begins with a line break
+    because the job may have stopped in the middle of a line (a progress bar, a prompt).
     """
     stream = out or sys.stderr
     body = io.StringIO()
@@ -40,8 +40,8 @@ def speak(diagnosis: Diagnosis, *, where: str, out: TextIO | None = None) -> Non
     _write(stream, text)
 
 
-def say(message: str, out: TextIO | None = None) -> None:
-    """One line, whatever the message holds: it may come from a file or from another node."""
+def print_line(message: str, out: TextIO | None = None) -> None:
+    """Print one line. The message may come from a file or another node, so it is made harmless."""
     _write(out or sys.stderr, f"[hangscope] {plain(message)}\n")
 
 
@@ -50,4 +50,4 @@ def _write(stream: TextIO, text: str) -> None:
         stream.write(text)
         stream.flush()
     except (OSError, ValueError):
-        pass  # the job's log is gone; there is nobody to tell
+        pass  # the job's log is closed

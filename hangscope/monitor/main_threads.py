@@ -1,7 +1,7 @@
-"""Whether main threads run at all: what a stack that looks the same in every sample does not tell.
+"""Whether main threads run at all, which identical stack samples cannot tell.
 
-One remote call after the other shows the same lines as one call that never returns. But a thread
-that waits in one call is not scheduled, and one that makes many is: the kernel counts that.
+A series of remote calls shows the same stack as one call that never returns. But a thread blocked
+in one call is not scheduled, and one that makes many calls is: the kernel counts context switches.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _SWITCHES = re.compile(r"ctxt_switches:\s*(\d+)")
 
 
 class MainThreads:
-    """Counts of the kernel's switches to the main threads of processes, between two looks.
+    """Context switches of processes' main threads between two looks.
 
     Parameters
     ----------
     proc:
-        Where the process table is mounted.
+        Where procfs is mounted.
     """
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
@@ -30,7 +30,7 @@ class MainThreads:
         self._before: Mapping[int, int] = {}
 
     def ran(self, pids: Iterable[int]) -> bool:
-        """Whether any has run since the last look; True, too, where there is nothing to compare.
+        """Whether any has run since the last look; also True if there is nothing to compare with.
 
         Processes that have ended are left out.
         """
@@ -40,15 +40,12 @@ class MainThreads:
         return not now or any(count < 0 or before.get(pid) != count for pid, count in now.items())
 
     def go_on(self, ranks: Iterable[RankFacts]) -> bool:
-        """Whether any of these ranks of this machine has, and not only to ask again and again."""
+        """Whether the main thread of any of these local ranks does more than poll in a loop."""
         pids = [f.pid for f in ranks if f.pid and f.alive and not asks_again(f.main_stack)]
         return bool(pids) and self.ran(pids)
 
     def _count(self, pid: int) -> int | None:
-        """How often the thread was taken off or put on a processor; -1 where that is not told.
-
-        None where there is no such process any more.
-        """
+        """The thread's context switches; -1 if they cannot be read, None if the process is gone."""
         try:
             text = (self._proc / str(pid) / "task" / str(pid) / "status").read_text("utf-8")
         except (FileNotFoundError, ProcessLookupError):

@@ -1,12 +1,12 @@
-"""Putting the nodes of a job together without a shared file system.
+"""Reports that the nodes of a job exchange if they share no file system.
 
-When a node's ranks stand still and some ranks of the job are not in its run directory, each node's
-monitor packs a report of its own ranks (their newest records, counters, hashes, stacks and what was
-seen of their processes) and passes it through the job's own store. The monitor of node 0 reads all
-of them and sees the whole job; the others learn its verdict.
+When a node's ranks make no progress and some of the job's ranks are not in its run directory, each
+node's monitor packs a report of its own ranks (newest records, counters, hashes, stacks, process
+states) and sends it through the job's own store. The monitor of node 0 reads all of them and sees
+the whole job; the others learn its verdict.
 
-A report is a zip file of rings without their empty room and one journal: the same formats as
-everywhere, read by the same readers.
+A report is a zip file of compacted rings and one journal: the same formats as everywhere, read by
+the same readers.
 """
 
 from __future__ import annotations
@@ -35,29 +35,30 @@ from hangscope.trace.loading.one_file import Task, read_task
 from hangscope.trace.model import Fragment, Trace
 
 NEWEST_RECORDS = 256
-"""Records of each rank that travel; the histories' hashes stand for what came before."""
+"""Records sent per rank; the history hashes stand for everything before them."""
 MAX_REPORT_BYTES = 64 * 1024 * 1024
 MAX_MEMBERS = 4096
 OTHER_CLOCK_NS = 10 * 10**9
-"""No report is on its way for so long. Less shows in what the nodes have finished together."""
+"""Clock difference beyond which times are corrected: no report travels that long. Smaller ones are
+found by comparing what the nodes have completed together."""
 _WRITTEN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""How `pack` compresses; other ways have errors of their own."""
+"""Compression methods that `pack` uses; others would raise exceptions of their own."""
 _DAMAGED = (
     zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError, RuntimeError,
     NotImplementedError,
 )  # fmt: skip
-"""What reading an archive raises that is cut, altered or made up."""
+"""Exceptions raised on reading a truncated, altered or forged archive."""
 
 
 def pack(trace: Trace, rings: Iterable[tuple[int, Path]]) -> bytes:
-    """This node's report.
+    """Pack this node's report.
 
     Parameters
     ----------
     trace:
         The newest look at this node's ranks.
     rings:
-        (rank, file) of each of them.
+        (rank, ring file) of each of them.
     """
     buffer = io.BytesIO()
     with tempfile.TemporaryDirectory(prefix="hangscope-") as name:
@@ -76,9 +77,9 @@ def pack(trace: Trace, rings: Iterable[tuple[int, Path]]) -> bytes:
 
 
 def unpack(raw: bytes, directory: Path) -> list[Fragment]:
-    """The fragments of another node's report; what is damaged is left out.
+    """The fragments of another node's report, without what is damaged.
 
-    Only plain file names are taken from the archive, and only up to a fixed size.
+    The archive is not trusted: directories in names are dropped and the total size is limited.
     """
     fragments: list[Fragment] = []
     directory.mkdir(parents=True, exist_ok=True)
@@ -103,14 +104,14 @@ def unpack(raw: bytes, directory: Path) -> list[Fragment]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What another node has said, and when it was so on this node's clock."""
+    """Another node's fragments, and their observation time on this node's clock."""
 
     moment_ns: int
     fragments: list[Fragment]
 
 
 def report_of(said: list[Fragment], ahead_ns: int) -> Report:
-    """A report of a node whose clock is so far ahead, in times of this one where that is plain."""
+    """A report of a node whose clock is ``ahead_ns`` ahead, in this node's time if that is much."""
     moment_ns = max((f.facts.observed_ns for f in said), default=0) - ahead_ns
     if abs(ahead_ns) >= OTHER_CLOCK_NS:
         said = [shift_fragment(fragment, -ahead_ns) for fragment in said]
@@ -120,8 +121,8 @@ def report_of(said: list[Fragment], ahead_ns: int) -> Report:
 class Relay:
     """The process that carries reports through the job's store.
 
-    It needs torch, which the monitor must not import; it is started only when a job that spans
-    nodes stands still, and talks to the monitor through files.
+    A separate process because it needs torch, which the monitor must not import. It is started only
+    when a job that spans nodes makes no progress, and exchanges files with the monitor.
     """
 
     def __init__(self, store: tuple[str, str], *, first: bool) -> None:
@@ -148,32 +149,32 @@ class Relay:
 
     @property
     def failed(self) -> bool:
-        """Whether the relay has given up."""
+        """Whether the relay process has ended."""
         return self._process.poll() is not None
 
     @property
-    def hears(self) -> bool:
-        """Whether node 0 has had a report of another node, or has heard this one."""
+    def has_contact(self) -> bool:
+        """On node 0, whether another node has reported; elsewhere, whether node 0 has answered."""
         inbox = self._directory / "in"
         return (inbox / "first").exists() or any(inbox.glob("node_*"))
 
     def publish(self, report: bytes) -> None:
-        """Hand over this node's newest report."""
+        """Send this node's newest report."""
         self._replace("report", report)
 
     def publish_verdict(self, text: str) -> None:
-        """Tell the other nodes what was found."""
+        """Send the verdict to the other nodes."""
         self._replace("verdict", text.encode())
 
     def verdict(self) -> str | None:
-        """What node 0 has found, if it has said so."""
+        """Node 0's verdict, once it has sent one."""
         try:
             return (self._directory / "in" / "verdict").read_text("utf-8", "replace")
         except OSError:
             return None
 
     def reports(self, since_ns: int) -> list[Fragment]:
-        """Fragments of all other nodes whose newest report tells of a moment since then."""
+        """Fragments of all other nodes whose newest report was observed since then."""
         for path in (self._directory / "in").glob("node_*"):
             try:
                 changed_ns = path.stat().st_mtime_ns
@@ -200,7 +201,7 @@ class Relay:
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def _ahead_ns(self, report: Path) -> int:
-        """How far the clock of the node that has sent a report is ahead of this one's."""
+        """How far the clock of a report's sender is ahead of this node's."""
         try:
             number = report.name.removeprefix("node_")
             return int(report.with_name(f"clock_{number}").read_bytes())

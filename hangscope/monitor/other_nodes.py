@@ -1,4 +1,4 @@
-"""The other nodes of the job, as one node's monitor deals with them."""
+"""Exchange with the monitors of the job's other nodes."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from hangscope.trace.facts import tcp_address
 from hangscope.trace.model import Fragment, Trace
 
 ASK_AFTER_S = 5.0
-"""How long a job that spans nodes may stand still before its nodes are put together; earlier where
-the timeout is short."""
-UNHEARD_S = 60.0
-"""How long to wait for any sign of the other nodes: what carries it has to import torch first."""
+"""How long this node may make no progress before reports are exchanged; less with a short
+timeout."""
+FIRST_CONTACT_S = 60.0
+"""How long to wait for the first contact with other nodes: the relay has to import torch first."""
 PATIENCE_S = 10.0
-"""How long node 0 waits for the rest once it has heard one of them. The others, once it has heard
-them, wait twice as long for its verdict: it may come at the end of that time."""
+"""How long node 0 waits for the remaining nodes after it has heard from one. The others wait twice
+as long for its verdict, which may come at the end of that time."""
 MARGIN_S = 2.0
-"""Clocks are compared no better, and a node that waits has stopped a little before the others."""
-HAND_ON_S = 2.0
-"""Until a verdict has reached the other nodes, as long as the job's store is there."""
+"""Tolerance for clock comparison, and because waiting nodes stop a little before the others."""
+DELIVER_VERDICT_S = 2.0
+"""Time for a verdict to reach the other nodes before the job's store goes away."""
 REPEAT_S = 5.0
-"""How often a node says the same again: a thousand nodes' reports are a hundred megabytes, and the
-store that carries them is the job's."""
+"""Interval for resending an unchanged report. The reports of a thousand nodes are a hundred
+megabytes, and the store that carries them belongs to the job."""
 
 
 class OtherNodes:
-    """Gathers the other nodes' reports once this node stands still.
+    """Exchanges reports with the other nodes once this node makes no progress.
 
-    Node 0, the one of rank 0, collects and speaks.
+    Node 0, the one of rank 0, collects them and prints the verdict.
 
     Parameters
     ----------
@@ -52,21 +52,21 @@ class OtherNodes:
         self._told = False
 
     def stalled(self, stalled_s: float, trace: Trace, *, first: bool, asks: bool = False) -> None:
-        """This node has stood still for so long; asks the others when that is long enough.
+        """Begin to exchange reports once this node has made no progress for long enough.
 
-        What they said of a moment before this node last moved does not count: nodes that start one
-        after the other have stood still before, and what carries their word may be late.
+        Reports from before this node's last progress do not count: nodes that start one after the
+        other have been stalled before, and reports may arrive late.
 
         Parameters
         ----------
         stalled_s:
-            For how long.
+            How long this node has made no progress.
         trace:
             The newest look at this node's ranks.
         first:
             Whether rank 0 is among them.
         asks:
-            What it has found is for the others to decide, whether it stands still or not.
+            Whether the other nodes' evidence is needed even without a stall.
         """
         if stalled_s < self._ask_after_s and not asks:
             self._stands_since_s = None
@@ -78,8 +78,8 @@ class OtherNodes:
             self._is_first = first
             self._relay = Relay(store, first=first)
 
-    def tell(self, trace: Trace, rings: list[tuple[int, Path]]) -> None:
-        """Hand the state of a node that stands still to the others, where they do not know it."""
+    def publish_report(self, trace: Trace, rings: list[tuple[int, Path]]) -> None:
+        """Send this node's report while it is stalled: when its state changes, else repeatedly."""
         if self._relay is None or self._relay.failed or self._stands_since_s is None:
             return
         state, now_s = _state(trace), time.monotonic()
@@ -88,34 +88,34 @@ class OtherNodes:
             self._relay.publish(pack(trace, rings))
 
     def fragments(self) -> list[Fragment]:
-        """What the others have said of this standstill."""
+        """Fragments that the other nodes have reported during this stall."""
         if self._relay is None or self._stands_since_s is None:
             return []
         return self._relay.reports(self._moved_ns)
 
-    def is_patient(self) -> bool:
-        """Whether it is too early to speak without the others' word.
+    def is_awaiting_reports(self) -> bool:
+        """Whether it is too early to report without the other nodes' evidence.
 
-        Each standstill has a patience of its own: nodes that start one after the other have stood
-        still, and been put together, before the job has come to its first step.
+        The wait starts anew with each stall: nodes that start one after the other are stalled, and
+        exchange reports, even before the job's first step.
         """
         if self._relay is None or self._relay.failed or self._stands_since_s is None:
             return False
         now_s = time.monotonic()
-        if self._heard_at_s is None and self._relay.hears:
+        if self._heard_at_s is None and self._relay.has_contact:
             self._heard_at_s = now_s
         if self._heard_at_s is None:
-            return now_s - self._stands_since_s < UNHEARD_S
+            return now_s - self._stands_since_s < FIRST_CONTACT_S
         patience_s = PATIENCE_S if self._is_first else 2 * PATIENCE_S
         return now_s - max(self._stands_since_s, self._heard_at_s) < patience_s
 
     @property
     def is_connected(self) -> bool:
-        """Whether anything goes to and fro between the nodes."""
+        """Whether the relay is running."""
         return self._relay is not None and not self._relay.failed
 
-    def news(self) -> str | None:
-        """Node 0's verdict, once."""
+    def take_verdict(self) -> str | None:
+        """Node 0's verdict, the first time it is there; None from then on."""
         verdict = self._relay.verdict() if self._relay is not None else None
         if verdict is None or self._told:
             return None
@@ -123,22 +123,22 @@ class OtherNodes:
         return verdict
 
     def publish_verdict(self, summary: str) -> None:
-        """Tell the other nodes what was found."""
+        """On node 0, send the verdict to the other nodes."""
         if self._relay is not None and self._is_first:
             self._relay.publish_verdict(summary)
 
     def close(self) -> None:
-        """End the relay, giving it a moment to carry a verdict."""
+        """End the relay, which gets a moment to deliver a verdict."""
         if self._relay is not None:
             self._relay.close()
             self._relay = None
 
 
 def store_of(trace: Trace, environ: Mapping[str, str]) -> tuple[str, str] | None:
-    """Host and port of the job's own store; None where it has none that a network reaches.
+    """Host and port of the job's own store; None if it has none that a network reaches.
 
-    What a rank called ``init_process_group`` with counts before the variables of this process:
-    programs set those themselves, and the monitor of a launcher has none.
+    The arguments of a rank's ``init_process_group`` take precedence over this process's variables:
+    programs set those themselves, and a monitor started beside a launcher has none.
     """
     for facts in trace.ranks.values():
         told = tcp_address(facts.rendezvous or "")
@@ -149,13 +149,13 @@ def store_of(trace: Trace, environ: Mapping[str, str]) -> tuple[str, str] | None
 
 
 def may_span_nodes(trace: Trace, environ: Mapping[str, str]) -> bool:
-    """Whether ranks of other nodes can reach the job's store, where no launcher counts a node's."""
+    """Whether other nodes could reach the job's store; asked if no launcher gives node sizes."""
     store = store_of(trace, environ)
     return store is not None and not is_loopback(f"tcp://{store[0]}:{store[1]}")
 
 
 def _state(trace: Trace) -> object:
-    """What of this node a verdict may turn on, and what it shows: everything but the pulse."""
+    """Everything about this node that a verdict may depend on or show, except heartbeats."""
     return (
         trace.members.tobytes(),
         [

@@ -1,4 +1,4 @@
-"""What a monitor that sees only part of a job may say: nothing of ranks it cannot see."""
+"""A monitor that sees only some of a job's ranks must not accuse the ones it cannot see."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _FIX = (
 
 
 ENDED = frozenset({Verdict.RANK_CRASHED, Verdict.RANK_EXITED})
-"""What the node on which it happened knows best."""
+"""Verdicts for which the node where it happened has the best evidence."""
 
 
-def is_for_all_to_tell(diagnosis: Diagnosis) -> bool:
-    """Whether ranks that cannot be seen may turn what a part of the job shows.
+def needs_other_nodes(diagnosis: Diagnosis) -> bool:
+    """Whether ranks on other nodes may change this verdict.
 
-    Of a mismatch the larger side is right, and who waits may wait for one of those.
+    A mismatch is decided by the majority, and a waiting rank may wait for one on another node.
     """
     return bool(diagnosis.findings) and diagnosis.findings[0].verdict not in ENDED
 
 
-def in_one_line(diagnosis: Diagnosis, where: str) -> str:
-    """Of ranks that ended with the rest of their job, where nothing here explains why."""
+def unexplained_end(diagnosis: Diagnosis, where: str) -> str:
+    """The line to print if all ranks here ended and nothing on this node explains why."""
     return (
         f"{diagnosis.summary}. All ranks of this node have ended, and nothing on it explains why: "
         f"look at the logs of the other nodes, or run `hangscope analyze` over the run directories "
@@ -35,13 +35,13 @@ def in_one_line(diagnosis: Diagnosis, where: str) -> str:
     )
 
 
-def only_what_is_seen(diagnosis: Diagnosis, seen: Collection[int]) -> Diagnosis:
-    """The diagnosis, or `inconclusive` where it accuses ranks of which nothing was seen.
+def restricted_to_seen(diagnosis: Diagnosis, seen: Collection[int]) -> Diagnosis:
+    """The diagnosis, or `inconclusive` if it accuses ranks that were not observed.
 
     Parameters
     ----------
     diagnosis:
-        Of a trace that holds only some of the job's ranks.
+        Diagnosis of a trace that holds only some of the job's ranks.
     seen:
         Ranks whose rings or reports were read.
     """

@@ -1,8 +1,8 @@
-"""Which processes have not been told to stop yet.
+"""Whether a stop signal has been sent to a process yet, as ``/proc`` shows it.
 
-A signal that ends a process does so as it is sent: from then on the kernel lists it as pending, or
-the process as exiting. So where one process has ended by SIGTERM, and another one shows neither,
-the first was told before: a launcher that answers an end is told apart from somebody who stops all.
+From the moment a fatal signal is sent, the kernel lists it as pending or the process as exiting. If
+one process ended by SIGTERM while another shows neither, the first was signalled before the second.
+That tells a launcher reacting to one rank's end from somebody stopping the whole job at once.
 
 Source: ``complete_signal`` and ``get_signal`` in the kernel's ``kernel/signal.c``; the fields are
 those of proc_pid_status(5) and proc_pid_stat(5).
@@ -20,13 +20,13 @@ _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL)
 _EXITING = 0x4
 """``PF_EXITING`` of a process's flags."""
 _FLAGS = 6
-"""Where they stand behind the name in ``/proc/<pid>/stat``."""
+"""Index of the flags among the fields after the name in ``/proc/<pid>/stat``."""
 
 
-def is_untold(pid: int, number: int, proc: Path = PROC) -> bool:
-    """Whether a signal would end a process, and none that does has been sent to it.
+def is_unsignalled(pid: int, number: int, proc: Path = PROC) -> bool:
+    """Whether a process would be ended by the signal and has been sent no fatal signal yet.
 
-    False where that cannot be seen, or where it may be busy with an answer of its own.
+    False if that cannot be seen, or if the process handles the signal: a handler may be running.
     """
     masks, fields = _masks(pid, proc), stat_of(pid, proc)
     try:
@@ -38,17 +38,17 @@ def is_untold(pid: int, number: int, proc: Path = PROC) -> bool:
     return not any(masks.sent & _bit(ending) for ending in _ENDING)
 
 
-def is_told(pid: int, number: int, proc: Path = PROC) -> bool:
-    """Whether a signal that nobody deals with has been sent to a process that is not yet gone."""
+def is_signalled(pid: int, number: int, proc: Path = PROC) -> bool:
+    """Whether a live process has the signal pending and neither handles nor ignores it."""
     masks = _masks(pid, proc)
     return masks is not None and bool(masks.sent & ~masks.handled & _bit(number))
 
 
 class _Masks(NamedTuple):
-    """Signals of a process, a bit each."""
+    """Signal masks of a process, one bit per signal."""
 
     sent: int
-    """Not dealt with yet."""
+    """Pending."""
     handled: int
     """Ignored, or caught by the program."""
 

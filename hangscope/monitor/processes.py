@@ -1,8 +1,8 @@
-"""Sees processes end, and how, without being their parent.
+"""Observes when and how processes end, without being their parent.
 
-A pidfd becomes readable the moment its process ends; between that moment and the launcher's
-``wait`` the process is a zombie whose wait status stands in ``/proc/<pid>/stat``. Newer kernels
-(6.15) keep it for holders of the pidfd even after that (``PIDFD_GET_INFO``, ``PIDFD_INFO_EXIT``).
+A pidfd becomes readable the moment its process ends. From then until the launcher's ``wait``, the
+process is a zombie whose wait status is in ``/proc/<pid>/stat``. Since 6.15 the kernel also keeps
+the status for holders of the pidfd after that (``PIDFD_GET_INFO``, ``PIDFD_INFO_EXIT``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hangscope.monitor.pending_signals import is_told, is_untold
+from hangscope.monitor.pending_signals import is_signalled, is_unsignalled
 from hangscope.trace.processes.cgroups import GROUPS, files_of
 from hangscope.trace.processes.procfs import lines_of, stat_of
 
@@ -29,7 +29,7 @@ _PIDFD_GET_INFO = 0xC0000000 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:
-    """How a process ended; ``code`` and ``signal`` are None where nobody could see it."""
+    """How a process ended; ``code`` and ``signal`` are both None if nobody could see it."""
 
     rank: int
     pid: int
@@ -41,9 +41,9 @@ class ProcessEnd:
 class ProcessWatch:
     """Watches the processes of a node's ranks.
 
-    ``descriptors`` are pidfds by process id that were opened before, ``ended_ns`` when the
-    processes of some of them ended, ``oom_kills_before`` what `oom_kills` gave then (see
-    `hangscope.monitor.early_pidfds`); by default what it gives now.
+    `hangscope.monitor.early_pidfds` may have started before: ``descriptors`` are its pidfds by
+    process id, ``ended_ns`` the end times it saw, and ``oom_kills_before`` the value of `oom_kills`
+    at its start (default: the present value).
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class ProcessWatch:
         self._watched: set[int] = set()
 
     def add(self, rank: int, pid: int) -> bool:
-        """Watch one process; False where it is already gone or cannot be watched."""
+        """Watch one process; False if it is already gone or cannot be watched."""
         if pid in self._watched:
             return True
         descriptor = self._early.pop(pid, -1)
@@ -75,7 +75,7 @@ class ProcessWatch:
         return True
 
     def wait(self, timeout_s: float) -> list[ProcessEnd]:
-        """Sleep until a process ends or the time is over."""
+        """Sleep until a process ends or ``timeout_s`` is over; returns the ends, oldest first."""
         if not self._by_fd:
             time.sleep(timeout_s)
             return []
@@ -90,11 +90,10 @@ class ProcessWatch:
         return sorted(ends, key=lambda end: end.at_ns)
 
     def send(self, number: int) -> None:
-        """Send a signal to every watched process that has not ended, those that came last first.
+        """Send a signal to every watched process that has not ended, in reverse order of arrival.
 
-        Ranks that another of these processes has started must not learn of its end before they are
-        told themselves: `torch.multiprocessing` interrupts them then, and they leave as if by
-        themselves.
+        If a rank was started by another watched process, it must get the signal before its parent
+        ends: `torch.multiprocessing` interrupts it otherwise, and it would seem to exit by itself.
         """
         for descriptor in reversed(self._by_fd):
             try:
@@ -103,16 +102,16 @@ class ProcessWatch:
                 continue  # it has just ended, or is not ours to signal
 
     def were_killed_for_memory(self) -> bool:
-        """Whether the kernel has killed a process of this control group for memory meanwhile."""
+        """Whether the OOM killer has struck in this control group since the watch began."""
         return oom_kills() > self._oom_kills >= 0
 
-    def untold(self, number: int) -> list[tuple[int, int]]:
-        """(Rank, process) of those that a signal would end and to which nobody has sent any."""
-        return [(rank, pid) for rank, pid in self._by_fd.values() if is_untold(pid, number)]
+    def unsignalled(self, number: int) -> list[tuple[int, int]]:
+        """(rank, pid) of processes that the signal would end and that were sent no fatal signal."""
+        return [(rank, pid) for rank, pid in self._by_fd.values() if is_unsignalled(pid, number)]
 
-    def told(self, number: int) -> list[tuple[int, int]]:
-        """(Rank, process) of those to which a signal that will end them was seen to be sent."""
-        return [(rank, pid) for rank, pid in self._by_fd.values() if is_told(pid, number)]
+    def signalled(self, number: int) -> list[tuple[int, int]]:
+        """(rank, pid) of processes that have this signal pending and will be ended by it."""
+        return [(rank, pid) for rank, pid in self._by_fd.values() if is_signalled(pid, number)]
 
     def watches(self, pid: int) -> bool:
         """Whether a process is watched and has not ended."""
@@ -133,18 +132,18 @@ def _end(rank: int, pid: int, status: int | None, at_ns: int) -> ProcessEnd:
 
 
 def _status(descriptor: int, pid: int) -> int | None:
-    """The wait status of a process that has ended; None where nobody can tell any more."""
+    """The wait status of a process that has ended; None if it can no longer be learnt."""
     status = _status_from_pidfd(descriptor)
     if status is None:
         status = _status_of_zombie(pid)
     if status is None:
-        # Collected between the two looks: a descriptor tells only from that moment on.
+        # Reaped between the two attempts: only from then on does the pidfd report the status.
         status = _status_from_pidfd(descriptor)
     return status
 
 
 def _status_of_zombie(pid: int) -> int | None:
-    """The wait status the kernel shows; it shows 0 to those who may not see it."""
+    """The wait status in ``/proc``, if the kernel shows it: it shows 0 without permission."""
     try:
         owner = os.stat(f"/proc/{pid}").st_uid
     except OSError:
@@ -167,7 +166,7 @@ def _status_from_pidfd(descriptor: int) -> int | None:
 
 
 def oom_kills() -> int:
-    """OOM kills counted so far in this process's cgroup; -1 where that cannot be read."""
+    """OOM kills counted so far in this process's cgroup; -1 if that cannot be read."""
     for path in _memory_event_files():
         for line in lines_of(path):
             name, _, value = line.partition(" ")

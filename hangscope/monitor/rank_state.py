@@ -1,4 +1,4 @@
-"""What a rank's facts say of the moment: has it failed, is it leaving, is its heartbeat late?"""
+"""A rank's current state: has it failed, is it shutting down, is its heartbeat late?"""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from hangscope.diagnosis.processes.failure_messages import is_secondary
 from hangscope.trace.model import RankFacts
 
 _DEADLY = frozenset({SIGKILL, SIGSEGV, SIGBUS, SIGFPE, SIGILL})
-"""None of them is an answer to the failure of a peer."""
+"""Signals that are never a reaction to a peer's failure."""
 
 
 def has_failed(facts: RankFacts) -> bool:
-    """Whether a rank is known to have failed by itself: no status of anybody adds anything.
+    """Whether a rank is known to have failed by itself, so that no exit status could add anything.
 
-    A signal has ended it, or an exception of its own is on record.
+    Either a fatal signal ended it, or an exception that is not a peer's failure is on record.
     """
     if facts.exit is not None and facts.exit.signal in _DEADLY and not facts.exit.by_launcher:
         return True
@@ -27,19 +27,19 @@ def has_failed(facts: RankFacts) -> bool:
     )
 
 
-def is_leaving(facts: RankFacts) -> bool:
+def is_shutting_down(facts: RankFacts) -> bool:
     """Whether a rank is in interpreter shutdown."""
     return facts.leaving is not None
 
 
-def is_silent(facts: RankFacts) -> bool:
-    """Whether a living rank's heartbeat is late, but not yet so late that it counts as stopped."""
+def is_heartbeat_late(facts: RankFacts) -> bool:
+    """Whether a live rank's heartbeat is late, but not late enough to count as stopped."""
     if not facts.alive or facts.gil_blocked or facts.process_state in ("stopped", "zombie"):
         return False
     interval_s = facts.heartbeat_interval_s or 1.0
     return (time.time_ns() - facts.heartbeat_ns) / 1e9 > 1.5 * interval_s
 
 
-def is_held_up(facts: RankFacts) -> bool:
-    """Whether something other than its program keeps a rank's process from running."""
+def is_blocked_from_outside(facts: RankFacts) -> bool:
+    """Whether something outside its program keeps the process from running."""
     return bool(facts.gil_blocked) or facts.process_state in ("stopped", "zombie", "disk-sleep")

@@ -1,7 +1,7 @@
-"""One voice a cause, also where several monitors see the same run directory.
+"""Each cause is reported once, even when several monitors share a run directory.
 
-Monitors of several nodes may share a directory. Whoever creates a cause's file first says it; the
-others keep quiet. Where the directory cannot be written, each speaks for itself.
+Monitors of several nodes may share a directory. Whichever creates the cause's marker file first
+reports it; the others stay silent. If the directory is not writable, every monitor reports.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from hangscope.monitor.report_policy import Cause
 from hangscope.trace.live.rings import RunKey
 
 
-def claim(directory: Path, key: RunKey | None, cause: Cause, started_ns: int = 0) -> bool:
-    """Whether the caller is the one to say it.
+def claim_report(directory: Path, key: RunKey | None, cause: Cause, started_ns: int = 0) -> bool:
+    """Claim a cause; True if the caller is the one to report it.
 
-    ``started_ns`` is when the job's lowest rank began: one that was there before under the same
-    name may have ended by the same cause.
+    ``started_ns`` is the start time of the job's lowest rank. It tells this job from an earlier one
+    with the same run id, which may have ended from the same cause.
     """
-    # Nodes may count the attempts of a job differently; when it began is the same for all.
+    # Nodes may count a job's attempts differently; its start time is the same for all of them.
     life = key.run_id if key is not None and started_ns else key
     text = repr((life, started_ns, cause)).encode()
     path = directory / f".said-{hashlib.blake2b(text, digest_size=8).hexdigest()}"

@@ -1,9 +1,8 @@
-"""Decides what deserves to be said: pure logic over the looks at one job.
+"""Decides which diagnoses get printed: pure logic over successive looks at one job.
 
-A live job is called hung only when two looks agree: the same wait at the same place, or, where no
-sequence number tells the place, nobody who waits has moved in between. What is already on record
-and cannot change any more (a mismatch, a process that has ended) needs no second look. Every cause
-is said once.
+A live job is called hung only when two looks agree: the same wait at the same sequence number or,
+without a sequence number, no progress by any waiting rank in between. Findings that can no longer
+change (a mismatch, a process that has ended) need no second look. Every cause is reported once.
 """
 
 from __future__ import annotations
@@ -19,31 +18,31 @@ Cause = tuple[str, tuple[int, ...], str, int | None]
 
 
 def cause_of(finding: Finding) -> Cause:
-    """What makes two findings the same cause."""
+    """Identity of a finding's cause: two findings with the same value are one cause."""
     group = finding.group.name if finding.group is not None else ""
     return (finding.verdict.value, finding.culprits, group, finding.seq)
 
 
-def is_on_record(diagnosis: Diagnosis) -> bool:
-    """Whether what was found cannot change any more, however long anybody has waited."""
+def is_final(diagnosis: Diagnosis) -> bool:
+    """Whether the first finding is settled by what is on record, without waiting longer."""
     return bool(diagnosis.findings) and diagnosis.findings[0].verdict in _FINAL
 
 
 @dataclass(slots=True)
-class Judge:
-    """Remembers the last look and what has been said."""
+class ReportPolicy:
+    """Remembers the last look and what has been reported."""
 
     _said: set[Cause] = field(default_factory=set)
     _culprits_said: set[tuple[int, ...]] = field(default_factory=set)
     _previous: set[Cause] = field(default_factory=set)
     _previous_progress: Mapping[int, object] = field(default_factory=dict)
     _since: tuple[str, float] = ("", 0.0)
-    """What the last looks have all said first, and since when."""
-    spoke: bool = False
-    told: bool = False
-    """Another node's monitor has given the verdict on the whole job."""
+    """Summary of the first finding and since when all looks have agreed on it."""
+    has_reported: bool = False
+    reported_elsewhere: bool = False
+    """Another node's monitor has reported on the whole job."""
 
-    def hear(
+    def should_report(
         self,
         diagnosis: Diagnosis,
         progress: Mapping[int, object],
@@ -51,19 +50,18 @@ class Judge:
         final: bool,
         now_s: float = 0.0,
     ) -> bool:
-        """Whether this diagnosis is to be printed now.
+        """Whether to print this diagnosis now.
 
         Parameters
         ----------
         diagnosis:
-            Of the newest look.
+            Diagnosis of the newest look.
         progress:
-            For each rank anything that differs when it issued or finished an operation since the
-            last look.
+            For each rank, any value that changes when it issues or finishes an operation.
         final:
-            The ranks are gone: there will be no further look.
+            The ranks are gone; there will be no further look.
         now_s:
-            The time of the look, on any clock.
+            Time of the look, on any clock.
         """
         causes = {cause_of(finding) for finding in diagnosis.findings}
         before, previous = self._previous_progress, self._previous
@@ -77,31 +75,31 @@ class Judge:
         cause = cause_of(first)
         if cause in self._said or first.culprits in self._culprits_said:
             return False
-        if (self.told or first.verdict is Verdict.INCONCLUSIVE) and self.spoke:
+        if (self.reported_elsewhere or first.verdict is Verdict.INCONCLUSIVE) and self.has_reported:
             return False
         if first.unchanged_s:
-            # What nothing on record dates is said only of a job that was seen to stand so long.
+            # No timestamp tells how long this has lasted, so the monitor must have seen it last.
             return not final and now_s - self._since[1] >= first.unchanged_s
         if final:
-            # After the end of a job that was already explained, the rest is aftermath.
-            return not self.spoke
-        if is_on_record(diagnosis):
+            # The job has already been explained; what comes after its end is aftermath.
+            return not self.has_reported
+        if is_final(diagnosis):
             return True
         if first.group is not None and first.seq is not None:
-            # The same wait at the same sequence number: nobody in it has moved, whatever other
-            # threads of the same ranks do meanwhile.
+            # The same wait at the same sequence number: its members have not moved, whatever other
+            # threads of these ranks do.
             return cause in previous
         waiting = first.victims or first.culprits or tuple(progress)
         frozen = all(progress.get(rank) == before.get(rank) for rank in waiting)
         return cause in previous and frozen
 
-    def hush(self) -> None:
-        """The whole job has been explained elsewhere: this node's view of it adds nothing."""
-        self.spoke = self.told = True
+    def suppress(self) -> None:
+        """Another monitor has reported on the whole job; this node's view adds nothing."""
+        self.has_reported = self.reported_elsewhere = True
 
-    def said(self, diagnosis: Diagnosis) -> None:
-        """The diagnosis was printed."""
-        self.spoke = True
+    def mark_reported(self, diagnosis: Diagnosis) -> None:
+        """Remember that the diagnosis was printed."""
+        self.has_reported = True
         for finding in diagnosis.findings:
             self._said.add(cause_of(finding))
             if finding.culprits:

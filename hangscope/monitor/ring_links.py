@@ -1,4 +1,4 @@
-"""Brings rings out of local memory into the run directory once the job has ended."""
+"""Moves rings from local memory into the run directory after the job has ended."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 
-def mirror(directory: Path) -> None:
-    """Replace links to rings in local memory by the files themselves, for later readers."""
+def replace_ring_links(directory: Path) -> None:
+    """Replace each symlink to a ring in local memory by the ring file itself."""
     for link in directory.glob("*.ring"):
         try:
             if not link.is_symlink():

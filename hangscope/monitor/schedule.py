@@ -1,4 +1,4 @@
-"""When the monitor looks closely: soon after something happens, rarely while nothing does."""
+"""When the monitor takes a close look: soon after an event, rarely while nothing happens."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 SETTLE_S = 0.6
-"""After a process has ended: the others need a moment to show what it did to them."""
+"""Delay after a process ends: its peers need a moment to show the effect."""
 FIRST_LOOK_S = 1.0
-"""How long nothing may move before the job is looked at closely."""
+"""Time without progress before the first close look."""
 MAX_INTERVAL_S = 5.0
 _SHARE = 0.05
-"""At most this share of a processor is spent on looking, except around the timeout."""
+"""Largest share of a CPU that close looks may take, except around the timeout."""
 _BEFORE_S, _AFTER_S, _AROUND_INTERVAL_S = 1.0, 3.0, 0.5
-"""Around the timeout: from so long before it to so long after, and the interval then."""
+"""The window around the timeout (before, after), and the interval between looks within it."""
 
 
 @dataclass(slots=True)
-class Pace:
-    """When something last happened, and when to look next; times (s) on a monotonic clock.
+class LookSchedule:
+    """When something last happened, and when to look next. Times (s) are on a monotonic clock.
 
     Parameters
     ----------
     timeout_s:
         ``HANGSCOPE_TIMEOUT``.
     changed_s:
-        When any rank last made progress; now, to begin with.
+        When any rank last made progress; initially the present time.
     """
 
     timeout_s: float
@@ -34,17 +34,17 @@ class Pace:
     _next_look_s: float = 0.0
     _settling_until_s: float = 0.0
 
-    def note(self, progress: Mapping[int, bytes], now_s: float, *, ended: bool) -> None:
-        """What has become of the ranks since the last time.
+    def update(self, progress: Mapping[int, bytes], now_s: float, *, ended: bool) -> None:
+        """Take the ranks' present progress into account.
 
         Parameters
         ----------
         progress:
-            For each rank anything that differs when it has issued or finished an operation.
+            For each rank, any value that changes when it issues or finishes an operation.
         now_s:
-            The time.
+            The present time.
         ended:
-            Whether any process has ended.
+            Whether any process has ended since the last call.
         """
         if ended:
             self._next_look_s = self._settling_until_s = now_s + SETTLE_S
@@ -52,30 +52,30 @@ class Pace:
             return
         self._progress, self.changed_s = progress, now_s
         if not self._settling_until_s:
-            # Some ranks may stand still while others go on: look now and then all the same.
+            # Some ranks may be stuck while others make progress, so look now and then anyway.
             self._next_look_s = min(max(self._next_look_s, now_s), now_s + FIRST_LOOK_S)
 
     def is_due(self, now_s: float) -> bool:
-        """Whether to look now."""
+        """Whether a look is due."""
         return now_s >= self._next_look_s and now_s >= self._settling_until_s
 
     def looked(self, now_s: float, stalled_s: float, cost_s: float) -> None:
-        """The job was looked at.
+        """A close look is done: schedule the next one.
 
         Parameters
         ----------
         now_s:
-            The time.
+            The present time.
         stalled_s:
-            How long nothing has moved.
+            How long there has been no progress.
         cost_s:
-            Processor seconds of the last close look.
+            CPU seconds the look took.
         """
         self._settling_until_s = 0.0
         self._next_look_s = now_s + self._interval_s(stalled_s, cost_s)
 
     def _interval_s(self, stalled_s: float, cost_s: float) -> float:
-        """Until the next close look: often near the timeout, rarer the longer it lasts."""
+        """Time until the next look: short near the timeout, longer the longer a stall lasts."""
         remaining_s = self.timeout_s - stalled_s
         if -_AFTER_S < remaining_s < _BEFORE_S:
             return max(_AROUND_INTERVAL_S, 2 * cost_s)

@@ -1,8 +1,9 @@
-"""Whether others were told to stop at one moment, once one of them had ended of that.
+"""Whether all remaining ranks got a stop signal at the same moment, after a first one ended by it.
 
-A launcher that answers an end tells all others within a fraction of a millisecond; a script that
-stops process after process needs some for each. A monitor on a busy machine sees the second end
-long after it: what counts is when it last saw nobody told, and how soon all others were.
+A launcher that reacts to the end of one rank signals all others within a fraction of a millisecond;
+a script that kills one process after another takes some milliseconds for each. A monitor on a busy
+machine notices the second end long after it happened. So what counts is the time between the last
+look that found a process not signalled and the first look that found all of them signalled.
 """
 
 from __future__ import annotations
@@ -13,22 +14,22 @@ from collections.abc import Callable, Mapping
 from hangscope.monitor.processes import ProcessWatch
 
 LOOK_S = 0.002
-"""Between two looks while the others may be told any moment."""
+"""Interval between looks while the others may be signalled any moment."""
 AT_ONCE_S = 0.006
-"""Told within so long, as seen from outside, is told at one moment."""
+"""Signals seen within this time count as sent at the same moment."""
 WATCHED_S = 10.0
-"""Launchers ask every tenth of a second to every few seconds whether a process has ended."""
+"""How long to watch; launchers poll their processes every tenth of a second to few seconds."""
 
 
-class Telling:
-    """Follows who has been told to stop after the first has ended.
+class StopSignals:
+    """Tracks which ranks have been sent a stop signal after a first one ended by it.
 
     Parameters
     ----------
     processes:
-        Those of this node's ranks.
+        The processes of this node's ranks.
     clock:
-        Tells the time (s).
+        A monotonic clock (s).
     """
 
     def __init__(
@@ -39,57 +40,63 @@ class Telling:
         self._signal = 0
         self._until_s = 0.0
         self._ranks: dict[int, int] = {}
-        self._untold_s: dict[int, float] = {}
-        """For each process when a look had last begun that saw it untold."""
-        self._told_s: dict[int, float] = {}
-        """When a look had ended that saw it told, or on its way out."""
+        self._unsignalled_s: dict[int, float] = {}
+        """Start of the last look that found the process not signalled, by process id."""
+        self._signalled_s: dict[int, float] = {}
+        """End of the first look that found it signalled or exiting, by process id."""
 
     @property
     def is_watched(self) -> bool:
-        """Whether others may be told any moment."""
+        """Whether others may be signalled any moment."""
         return self._clock() < self._until_s
 
     def first_ended(self, number: int) -> list[tuple[int, int]]:
-        """A signal has ended the first: (rank, process) of those to which nobody has sent it."""
+        """A signal ended the first process: (rank, pid) of those that have not been sent it."""
         self._signal, began_s = number, self._clock()
-        untold = self._processes.untold(number)
+        untold = self._processes.unsignalled(number)
         self._ranks = {pid: rank for rank, pid in untold}
-        self._untold_s = dict.fromkeys(self._ranks, began_s)
+        self._unsignalled_s = dict.fromkeys(self._ranks, began_s)
         self._until_s = began_s + WATCHED_S if untold else 0.0
         return untold
 
     def look(self) -> None:
-        """Look again who has been told."""
+        """Check again which processes have been signalled."""
         began_s = self._clock()
-        untold = {pid for _, pid in self._processes.untold(self._signal)}
+        untold = {pid for _, pid in self._processes.unsignalled(self._signal)}
         ended_s = self._clock()
         for pid in self._ranks:
             if pid in untold:
-                self._untold_s[pid] = began_s
+                self._unsignalled_s[pid] = began_s
             else:
-                self._told_s.setdefault(pid, ended_s)
+                self._signalled_s.setdefault(pid, ended_s)
 
-    def left_by_itself(self, pid: int) -> None:
-        """A process has ended otherwise: whether it was told does not show."""
+    def discard(self, pid: int) -> None:
+        """Ignore a process that ended otherwise: nothing shows whether it was signalled."""
         self._ranks.pop(pid, None)
 
     def second_ended(self) -> list[tuple[int, int]] | None:
-        """The signal has ended another one: (rank, process) of those that are still untold.
+        """The signal ended another process: (rank, pid) of those still not signalled.
 
-        None where all have been told, and not seen to be so at one moment.
+        None if all have been signalled, but not provably at the same moment.
         """
         self.look()
-        time.sleep(LOOK_S)  # who tells all is done with that by then
+        time.sleep(LOOK_S)  # a sender that signals all of them is done by then
         self.look()
         self._until_s = 0.0
-        left = [(rank, pid) for pid, rank in self._ranks.items() if pid not in self._told_s]
-        return left if left or _at_one_moment(self._ranks, self._untold_s, self._told_s) else None
+        left = [(rank, pid) for pid, rank in self._ranks.items() if pid not in self._signalled_s]
+        return (
+            left
+            if left or _at_one_moment(self._ranks, self._unsignalled_s, self._signalled_s)
+            else None
+        )
 
 
 def _at_one_moment(
-    processes: Mapping[int, int], untold_s: Mapping[int, float], told_s: Mapping[int, float]
+    processes: Mapping[int, int],
+    unsignalled_s: Mapping[int, float],
+    signalled_s: Mapping[int, float],
 ) -> bool:
-    """Whether all were told between two looks that came right after each other."""
-    last_s = max((told_s[pid] for pid in processes), default=0.0)
-    first_s = min((untold_s[pid] for pid in processes), default=0.0)
+    """Whether all were signalled between two consecutive looks."""
+    last_s = max((signalled_s[pid] for pid in processes), default=0.0)
+    first_s = min((unsignalled_s[pid] for pid in processes), default=0.0)
     return last_s - first_s <= AT_ONCE_S

@@ -19,12 +19,12 @@ from hangscope.recording.identity import (
     run_directory,
     run_id_from_environment,
 )
-from hangscope.recording.local_leader import is_first_here
+from hangscope.recording.local_leader import is_local_leader
 from hangscope.recording.native_dumps import keep_native_dumps
 from hangscope.recording.ring_location import discard, link_latest, open_ring
 from hangscope.recording.session import Session
 from hangscope.recording.settings import Settings, settings_from_process
-from hangscope.recording.warn_once import complain
+from hangscope.recording.warn_once import warn_once
 from hangscope.recording.watcher import HEARTBEAT_INTERVAL_S
 
 MONITORED = "HANGSCOPE_INTERNAL_MONITORED"
@@ -81,16 +81,16 @@ def start(*, rank: int = -1, world_size: int = -1) -> bool:
             discard(directory, ring)  # it would look like a rank that never issued anything
             raise
     except Exception as error:
-        complain(f"not recording, the job goes on: {_explain(error)}{_remedy(error)}")
+        warn_once(f"not recording, the job goes on: {_explain(error)}{_remedy(error)}")
         return False
     _session = session
     os.environ[OWNER] = str(os.getpid())
     try:
         _dumps_variable = keep_native_dumps(directory, os.environ, identity.torch_version)
     except Exception as error:
-        complain(f"torch's own dumps stay where they are: {_explain(error)}")
+        warn_once(f"torch's own dumps stay where they are: {_explain(error)}")
     try:
-        if _speaks_for_node(place, ring.path):
+        if _starts_monitor(place, ring.path):
             if own_choice:
                 link_latest(directory)
             name = f"{run_id}.{place.attempt}"
@@ -99,7 +99,7 @@ def start(*, rank: int = -1, world_size: int = -1) -> bool:
                 _start_monitor(directory, run_id, place, settings)
                 os.environ[MONITOR_OF] = name
     except Exception as error:
-        complain(f"no monitor: {_explain(error)}; the recording goes on without one")
+        warn_once(f"no monitor: {_explain(error)}; the recording goes on without one")
     return True
 
 
@@ -238,9 +238,9 @@ def _place(rank: int, world_size: int) -> JobPlace:
     return place_from_arguments(rank, max(world_size, rank + 1), os.environ)
 
 
-def _speaks_for_node(place: JobPlace, ring: Path) -> bool:
+def _starts_monitor(place: JobPlace, ring: Path) -> bool:
     """Whether this process starts its node's monitor."""
-    return place.local_rank == 0 if place.is_numbered else is_first_here(ring)
+    return place.local_rank == 0 if place.is_numbered else is_local_leader(ring)
 
 
 def _place_in_default_group() -> tuple[int, int] | None:

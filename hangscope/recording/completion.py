@@ -16,7 +16,7 @@ from time import time_ns
 from typing import Any
 
 from hangscope.recording.groups import GroupState, Pending
-from hangscope.recording.user_exceptions import is_foreign
+from hangscope.recording.user_exceptions import is_user_exception
 from hangscope.ring.atomic import exclusive
 from hangscope.ring.layout import (
     SLOT,
@@ -273,13 +273,13 @@ def _succeeded(work: Any) -> bool:
     try:
         future = work.get_future()
     except Exception as error:
-        if is_foreign(error):
+        if is_user_exception(error):
             raise
         return True  # this backend's Works carry no future: finished is all there is to know
     try:
         future.value()
     except Exception as error:
-        if is_foreign(error):
+        if is_user_exception(error):
             raise
         return False
     return True

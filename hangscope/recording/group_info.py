@@ -17,7 +17,7 @@ _TORCHS_NAME = re.compile(r"\d+|[0-9a-f]{40}")
 """What ``new_group`` and the like call a group: its number, or a hash of its ranks."""
 
 
-class Described(NamedTuple):
+class GroupInfo(NamedTuple):
     """``ranks`` in the order of the members' places; this process's is ``group_rank``."""
 
     name: str
@@ -27,7 +27,7 @@ class Described(NamedTuple):
     backend: str
 
 
-def described(process_group: Any, rank: int) -> Described:
+def group_info(process_group: Any, rank: int) -> GroupInfo:
     """What is to be recorded of a group. ``rank``: this process's in its job."""
     name, desc = _text(process_group, "group_name"), _text(process_group, "group_desc")
     place, size = int(process_group.rank()), int(process_group.size())
@@ -36,8 +36,8 @@ def described(process_group: Any, rank: int) -> Described:
     if size > 1 and _by_hand(process_group, name, ranks, place, rank):
         ranks = [rank if other == place else OUTSIDE for other in range(size)]
         label = name or desc or "unnamed"
-        return Described(f"{name}@{_meeting(process_group)}", label, ranks, place, backend)
-    return Described(name, desc, ranks or list(range(size)), place, backend)
+        return GroupInfo(f"{name}@{_meeting(process_group)}", label, ranks, place, backend)
+    return GroupInfo(name, desc, ranks or list(range(size)), place, backend)
 
 
 def _by_hand(process_group: Any, name: str, ranks: list[int], place: int, rank: int) -> bool:

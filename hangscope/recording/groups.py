@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from hangscope.recording.group_info import described
+from hangscope.recording.group_info import group_info
 from hangscope.ring.layout import SlotFlag
 from hangscope.ring.writer import RingWriter
 
@@ -173,7 +173,7 @@ class GroupRegistry:
                 self._lock.release()
 
     def _enter(self, process_group: Any) -> GroupState:
-        name, desc, ranks, group_rank, backend = described(process_group, self._ring.rank)
+        name, desc, ranks, group_rank, backend = group_info(process_group, self._ring.rank)
         state = self._orphans.pop((name, tuple(ranks)), None)
         if state is not None:
             self._remember(state, process_group)

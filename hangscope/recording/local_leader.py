@@ -10,7 +10,7 @@ from hangscope.ring.layout import HEADER_BYTES
 from hangscope.ring.process_identity import start_ticks
 
 
-def is_first_here(ring: Path) -> bool:
+def is_local_leader(ring: Path) -> bool:
     """Whether no living process of this machine has begun to record the same attempt before.
 
     ``ring`` is this process's. Of two that begin at the same moment both may be told so: their

@@ -226,9 +226,9 @@ def _start_and_call(
         rank, world_size = declaration(args, kwargs, os.environ).place or (-1, -1)
         start(rank=rank, world_size=world_size)
     except Exception as error:
-        from hangscope.recording.warn_once import complain
+        from hangscope.recording.warn_once import warn_once
 
-        complain(f"recording is off: {type(error).__name__}: {error}")
+        warn_once(f"recording is off: {type(error).__name__}: {error}")
     # Recording has put its own wrapper there by now; without it this is the original.
     home = sys.modules["torch.distributed.distributed_c10d"]
     return home.init_process_group(*args, **kwargs)

@@ -28,8 +28,8 @@ from hangscope.recording.phases import (
 from hangscope.recording.recorder import Recorder
 from hangscope.recording.settings import Settings
 from hangscope.recording.store_waits import watch_stores
-from hangscope.recording.user_exceptions import is_foreign
-from hangscope.recording.warn_once import complain
+from hangscope.recording.user_exceptions import is_user_exception
+from hangscope.recording.warn_once import warn_once
 from hangscope.recording.watcher import Watcher
 from hangscope.recording.work_waits import watch_waits
 from hangscope.ring.layout import Unobservable
@@ -58,7 +58,7 @@ class Session:
         self.lifecycle = Lifecycle(ring, self.phases, self.guard, self._before_exit, self._catch_up)
         self.recorder = Recorder(
             ring,
-            complain,
+            warn_once,
             stacks=settings.stacks,
             record_fake=settings.record_fake_groups,
             failed=self.lifecycle.note_failure,
@@ -160,7 +160,7 @@ class Session:
             self.hook.listening = False
             self.watcher.stop()
             where = _where(error)
-            complain(f"recording stopped, the job goes on: {type(error).__name__}: {error}{where}")
+            warn_once(f"recording stopped, the job goes on: {type(error).__name__}: {error}{where}")
             self.ring.put_u4("disabled", self.ring.text(f"{type(error).__name__}: {error}{where}"))
         except Exception:
             pass
@@ -172,7 +172,7 @@ class Session:
         """
         foreign = False
         try:
-            foreign = is_foreign(error)
+            foreign = is_user_exception(error)
             if not foreign:
                 self.fail(error)
         except Exception:

@@ -119,8 +119,8 @@ def read_settings(environ: Mapping[str, str], warn: Callable[[str], None]) -> Se
 def settings_from_process() -> Settings:
     """Settings of this process; a node's first rank warns for all of them, on stderr."""
     from hangscope.recording.identity import place_from_environment
-    from hangscope.recording.warn_once import complain
+    from hangscope.recording.warn_once import warn_once
 
     place = place_from_environment(os.environ)
     first = place is None or place.local_rank == 0
-    return read_settings(os.environ, complain if first else lambda text: None)
+    return read_settings(os.environ, warn_once if first else lambda text: None)

@@ -22,7 +22,7 @@ Place = tuple[CodeType, int]
 """A frame by its code and the line it is at."""
 
 
-def places_of(frame: FrameType | None) -> list[Place]:
+def frame_places(frame: FrameType | None) -> list[Place]:
     """The innermost frames of a stack, the innermost first; of a deep recursion not all."""
     places: list[Place] = []
     while frame is not None and len(places) < _MOST_FRAMES:
@@ -31,7 +31,7 @@ def places_of(frame: FrameType | None) -> list[Place]:
     return places
 
 
-def called_away_from(places: list[Place], *, own_thread: bool = True) -> list[Place] | None:
+def interrupted_stack(places: list[Place], *, own_thread: bool = True) -> list[Place] | None:
     """Where a thread stood before it went on its way out; None where it is not.
 
     It is in a signal handler, with KeyboardInterrupt or SystemExit on its way through the
@@ -43,7 +43,7 @@ def called_away_from(places: list[Place], *, own_thread: bool = True) -> list[Pl
     Parameters
     ----------
     places:
-        The stack, as `places_of` gives it.
+        The stack, as `frame_places` gives it.
     own_thread:
         Whether it is the calling thread's: only that one's exceptions are known here.
     """
@@ -62,7 +62,7 @@ def _raised_at(error: BaseException) -> list[Place]:
     trace = error.__traceback__
     if trace is None:
         return []
-    outer = places_of(trace.tb_frame.f_back)
+    outer = frame_places(trace.tb_frame.f_back)
     inner: list[Place] = []
     while trace is not None and len(inner) < _MOST_FRAMES:
         inner.append((trace.tb_frame.f_code, trace.tb_lineno))

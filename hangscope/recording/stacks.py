@@ -15,7 +15,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from hangscope.recording.handled_exceptions import HandledExceptions, is_handling
-from hangscope.recording.shutdown import Place, called_away_from, places_of
+from hangscope.recording.shutdown import Place, frame_places, interrupted_stack
 from hangscope.ring.layout import SlotFlag, ValueKind
 from hangscope.ring.writer import RingWriter
 
@@ -130,11 +130,11 @@ class StackInterner:
     def _first_seen(self, frame: FrameType, own_thread: bool) -> int:
         """Put a stack into the ring: its id, marked where an exception or the end is dealt with.
 
-        That the mark is stable follows from the byte code, see `called_away_from`.
+        That the mark is stable follows from the byte code, see `interrupted_stack`.
         """
-        places = places_of(frame)
+        places = frame_places(frame)
         identifier = self._intern(places[:MAX_FRAMES])
-        left = called_away_from(places, own_thread=own_thread)
+        left = interrupted_stack(places, own_thread=own_thread)
         if left is None:
             return identifier | HANDLING if own_thread and is_handling() else identifier
         now_ns = time.time_ns()

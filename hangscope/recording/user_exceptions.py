@@ -12,7 +12,7 @@ from types import CodeType, TracebackType
 from typing import Any
 
 
-def is_foreign(error: BaseException) -> bool:
+def is_user_exception(error: BaseException) -> bool:
     """Whether an exception caught in the recorder comes out of one of the job's signal handlers."""
     handlers = _handler_codes()
     trace: TracebackType | None = error.__traceback__

@@ -8,7 +8,7 @@ import sys
 _said: set[str] = set()
 
 
-def complain(message: str) -> None:
+def warn_once(message: str) -> None:
     """Print ``[hangscope] message`` once per process and message; never raises."""
     try:
         if message in _said:

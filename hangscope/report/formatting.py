@@ -98,7 +98,7 @@ def arguments(side: Side) -> str:
 _ENDED = (Verdict.RANK_CRASHED, Verdict.RANK_EXITED, Verdict.RANK_LOST)
 
 
-def posture(side: Side, finding: Finding) -> str:
+def side_status(side: Side, finding: Finding) -> str:
     """How a side is, in a word or two: ``waiting 12 s``, ``elsewhere``, ``gone``."""
     if side.op is not None:
         return f"waiting {duration(side.waiting_s)}" if side.waiting_s is not None else "waiting"

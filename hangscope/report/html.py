@@ -27,9 +27,9 @@ from hangscope.report.formatting import (
     last_operation,
     operation,
     place,
-    posture,
     scene,
     short_path,
+    side_status,
 )
 from hangscope.report.ranks import compress, named
 from hangscope.report.source_lines import SourceLine, Sources
@@ -165,7 +165,7 @@ def _side_view(side: Side, finding: Finding, group: str, sources: Sources) -> Si
     return SideView(
         who=named(side.ranks, 60),
         culprit=bool(side.ranks) and set(side.ranks) <= set(finding.culprits),
-        how=posture(side, finding),
+        how=side_status(side, finding),
         what=what,
         given=arguments(side),
         last=f"last: {last}" if last else "",

@@ -26,9 +26,9 @@ from hangscope.report.formatting import (
     last_operation,
     operation,
     place,
-    posture,
     scene,
     short_path,
+    side_status,
 )
 from hangscope.report.ranks import compress, named
 from hangscope.report.source_lines import Sources
@@ -208,7 +208,7 @@ def _sides(finding: Finding, groups: Mapping[Side, str], everything: bool, width
     cells = [
         (
             _aligned(s.ranks),
-            posture(s, finding),
+            side_status(s, finding),
             _what(s, finding, groups.get(s, "")),
             _where(s),
         )

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from hangscope.monitor import helper_processes
-from hangscope.monitor.helper_processes import Helpers
+from hangscope.monitor.helper_processes import HelperProcesses
 
 RANK = "import subprocess, sys, time; subprocess.run([sys.executable, '-c', sys.argv[1]])"
 
@@ -27,11 +27,11 @@ def judged(program: str) -> list[bool]:
     assert rank.stdout is not None
     try:
         assert rank.stdout.readline() == b"begun\n"
-        found = Helpers()
+        found = HelperProcesses()
         # The least that counts: where much else runs, a compiler gets no fifth of a core.
-        said = [found.at_work([rank.pid], least=helper_processes.STIRS)]
-        time.sleep(2 * helper_processes.COMPARABLE_S)
-        return [*said, found.at_work([rank.pid], least=helper_processes.STIRS)]
+        said = [found.at_work([rank.pid], least=helper_processes.BARELY_BUSY)]
+        time.sleep(2 * helper_processes.MIN_INTERVAL_S)
+        return [*said, found.at_work([rank.pid], least=helper_processes.BARELY_BUSY)]
     finally:
         os.killpg(rank.pid, signal.SIGKILL)
         rank.communicate()
@@ -54,7 +54,7 @@ def test_what_has_ended_counts_and_what_the_ranks_use_does_not(tmp_path: Path) -
     stat(tmp_path, 11, 10, own=100, ended=0)  # a rank that another rank started
     stat(tmp_path, 12, 11, own=5, ended=0)
     stat(tmp_path, 13, 1, own=5, ended=0)
-    found = Helpers(tmp_path)
+    found = HelperProcesses(tmp_path)
     assert found._used({10, 11}) == 5
     (tmp_path / "12" / "stat").unlink()
     stat(tmp_path, 11, 10, own=900, ended=40)
@@ -67,8 +67,8 @@ def test_what_has_ended_counts_and_what_the_ranks_use_does_not(tmp_path: Path) -
     [
         (10.0, 201, True),
         (10.0, 200, False),
-        (helper_processes.COMPARABLE_S, 0, False),
-        (helper_processes.COMPARABLE_S - 0.1, 0, True),  # too early to tell
+        (helper_processes.MIN_INTERVAL_S, 0, False),
+        (helper_processes.MIN_INTERVAL_S - 0.1, 0, True),  # too early to tell
     ],
 )
 def test_a_fifth_of_a_core_is_work(
@@ -83,7 +83,7 @@ def test_a_fifth_of_a_core_is_work(
     monkeypatch.setattr(helper_processes, "_TICKS_PER_SECOND", 100)
     stat(tmp_path, 10, 1, own=0, ended=0)
     stat(tmp_path, 11, 10, own=50, ended=0)
-    found = Helpers(tmp_path)
+    found = HelperProcesses(tmp_path)
     assert found.at_work([10])
     now_s += passed_s
     stat(tmp_path, 11, 10, own=50 + used_ticks, ended=0)

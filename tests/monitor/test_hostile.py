@@ -13,7 +13,7 @@ import pytest
 from hangscope.diagnosis.engine import diagnose
 from hangscope.monitor.corruption import Corruptions
 from hangscope.monitor.early_pidfds import EarlyWatch
-from hangscope.monitor.log_output import say
+from hangscope.monitor.log_output import print_line
 from hangscope.monitor.node_reports import unpack
 from hangscope.ring import layout
 from hangscope.trace.external_reports.journal import MAX_BYTES, read_journal
@@ -123,7 +123,7 @@ def test_what_a_file_or_another_node_says_is_one_printable_line(
     path = tmp_path / "reduction_rank_0.jsonl"
     path.write_bytes(b"[" * 100_000 + b"\n" + b'{"text":"a\\n[hangscope] b\\u001b[31m"}\n')
     for sentence in Corruptions().new([str(path)]):
-        say(sentence)
+        print_line(sentence)
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert said.startswith("[hangscope] silent corruption: a [hangscope] b")

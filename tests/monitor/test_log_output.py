@@ -7,7 +7,7 @@ import io
 import pytest
 
 from hangscope.diagnosis.engine import diagnose
-from hangscope.monitor.log_output import speak
+from hangscope.monitor.log_output import print_report
 from tests.diagnosis.builder import Job
 
 
@@ -18,7 +18,7 @@ def test_a_report_begins_a_line_of_its_own_behind_a_prompt_or_a_progress_bar() -
         job.op(rank, done=False)
     log = io.StringIO()
     log.write("\r 37%|###       | 37/100")
-    speak(diagnose(job.trace()), where="more: hangscope analyze run", out=log)
+    print_report(diagnose(job.trace()), where="more: hangscope analyze run", out=log)
     lines = log.getvalue().splitlines()
     assert any(line.startswith("[hangscope] Rank 1 never joined") for line in lines)
     assert lines[-1] == "[hangscope] more: hangscope analyze run"
@@ -40,6 +40,6 @@ def test_only_a_terminal_gets_colours(
     job = Job(2, live=True)
     job.steps(3)
     job.op(0, done=False)
-    speak(diagnose(job.trace()), where="more", out=log)
+    print_report(diagnose(job.trace()), where="more", out=log)
     assert "Rank 1 never joined" in log.getvalue()
     assert ("\x1b[" in log.getvalue()) is coloured

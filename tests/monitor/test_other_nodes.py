@@ -20,7 +20,7 @@ class Carrier:
     """Stands where the relay process stands, and keeps what it is given."""
 
     failed = False
-    hears = False
+    has_contact = False
 
     def __init__(self) -> None:
         self.reports: list[bytes] = []
@@ -41,20 +41,20 @@ def test_the_same_is_not_said_again_and_again(
     others = other_nodes.OtherNodes(5.0)
     carrier = Carrier()
     monkeypatch.setattr(others, "_relay", carrier)
-    others.tell(run.look(), rings)
+    others.publish_report(run.look(), rings)
     assert not carrier.reports, "of a job that moves nothing is sent"
     others.stalled(3.0, run.look(), first=False)
     for _ in range(20):
         ranks[0].ring.beat()
-        others.tell(run.look(), rings)
+        others.publish_report(run.look(), rings)
     assert len(carrier.reports) == 1
     ranks[1].issue(groups[1])
-    others.tell(run.look(), rings)
+    others.publish_report(run.look(), rings)
     assert len(carrier.reports) == 2
     told = unpack(carrier.reports[-1], tmp_path / "opened")
     assert {f.facts.rank: len(f.records) for f in told if len(f.records)} == {0: 1, 1: 2}
     monkeypatch.setattr(other_nodes, "REPEAT_S", 0.0)  # long enough ago
-    others.tell(run.look(), rings)
+    others.publish_report(run.look(), rings)
     assert len(carrier.reports) == 3
 
 
@@ -76,13 +76,13 @@ def test_each_standstill_has_its_own_patience_for_the_other_nodes(
     def patient(now_s: float, stalled_s: float) -> bool:
         clock.now_s = now_s
         others.stalled(stalled_s, trace, first=first)
-        return others.is_patient()
+        return others.is_awaiting_reports()
 
     assert patient(100.0, stalled_s=3.0)
     assert patient(159.0, stalled_s=62.0), "the others are only importing torch"
     assert not patient(161.0, stalled_s=64.0), "nobody comes"
     assert not patient(162.0, stalled_s=0.1), "it goes on"
-    carrier.hears = True
+    carrier.has_contact = True
     assert patient(200.0, stalled_s=6.0)
     assert patient(199.0 + patience_s, stalled_s=6.0)
     assert not patient(201.0 + patience_s, stalled_s=6.0)

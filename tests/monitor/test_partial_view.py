@@ -6,20 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from hangscope.diagnosis.model import Verdict, WaitEdge
-from hangscope.monitor.partial_view import only_what_is_seen
-from hangscope.monitor.report_claims import claim
+from hangscope.monitor.partial_view import restricted_to_seen
+from hangscope.monitor.report_claims import claim_report
 from hangscope.monitor.report_policy import cause_of
 from hangscope.trace.live.rings import RunKey
 from tests.monitor.test_report_policy import HEALTHY, MISSING, diagnosis
 
 
 def test_ranks_that_were_seen_may_be_accused() -> None:
-    assert only_what_is_seen(MISSING, {0, 1}) is MISSING
-    assert only_what_is_seen(HEALTHY, {0}) is HEALTHY
+    assert restricted_to_seen(MISSING, {0, 1}) is MISSING
+    assert restricted_to_seen(HEALTHY, {0}) is HEALTHY
 
 
 def test_ranks_that_were_not_seen_may_not() -> None:
-    local = only_what_is_seen(diagnosis(Verdict.RANK_LOST, 4, 5), {0, 1, 2, 3})
+    local = restricted_to_seen(diagnosis(Verdict.RANK_LOST, 4, 5), {0, 1, 2, 3})
     assert local.verdict is Verdict.INCONCLUSIVE
     assert local.culprits == ()
     assert "other nodes" in local.summary
@@ -29,24 +29,26 @@ def test_ranks_that_were_not_seen_may_not() -> None:
 def test_who_waits_for_ranks_that_were_not_seen_is_told_for_whom() -> None:
     given = diagnosis(Verdict.INCONCLUSIVE)
     waits = tuple(WaitEdge(0, on, "0", 7, "all_reduce") for on in (1, 2, 3))
-    local = only_what_is_seen(replace(given, wait_for=waits), {0, 1})
+    local = restricted_to_seen(replace(given, wait_for=waits), {0, 1})
     assert "ranks 2, 3 on other nodes" in local.summary
-    assert only_what_is_seen(replace(given, wait_for=waits), range(4)).findings == given.findings
+    assert restricted_to_seen(replace(given, wait_for=waits), range(4)).findings == given.findings
 
 
 def test_a_cause_seen_here_comes_before_one_that_is_not() -> None:
     seen = diagnosis(Verdict.RANK_CRASHED, 1)
     both = replace(seen, findings=(*seen.findings, *diagnosis(Verdict.RANK_LOST, 9).findings))
-    assert only_what_is_seen(both, {0, 1}).verdict is Verdict.RANK_CRASHED
+    assert restricted_to_seen(both, {0, 1}).verdict is Verdict.RANK_CRASHED
 
 
 def test_one_monitor_claims_a_cause_and_the_others_keep_quiet(tmp_path: Path) -> None:
     cause = cause_of(MISSING.findings[0])
     key = RunKey("run", 0)
-    assert claim(tmp_path, key, cause)
-    assert not claim(tmp_path, key, cause)
-    assert claim(tmp_path, RunKey("run", 1), cause), "another attempt is another job"
-    assert claim(tmp_path / "missing", key, cause), "an unwritable directory silences nobody"
-    assert claim(tmp_path, key, cause, 5), "another job under the same name"
-    assert not claim(tmp_path, RunKey("run", 1), cause, 5), "nodes may count attempts differently"
-    assert claim(tmp_path, RunKey("other", 1), cause, 5)
+    assert claim_report(tmp_path, key, cause)
+    assert not claim_report(tmp_path, key, cause)
+    assert claim_report(tmp_path, RunKey("run", 1), cause), "another attempt is another job"
+    assert claim_report(tmp_path / "missing", key, cause), "an unwritable directory silences nobody"
+    assert claim_report(tmp_path, key, cause, 5), "another job under the same name"
+    assert not claim_report(tmp_path, RunKey("run", 1), cause, 5), (
+        "nodes may count attempts differently"
+    )
+    assert claim_report(tmp_path, RunKey("other", 1), cause, 5)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.monitor.pending_signals import is_told, is_untold
+from hangscope.monitor.pending_signals import is_signalled, is_unsignalled
 from hangscope.monitor.processes import ProcessWatch
 
 TERM = signal.SIGTERM
@@ -35,7 +35,7 @@ def sleeping(prepare: str = "") -> Iterator[subprocess.Popen[bytes]]:
 
 def test_who_does_as_the_kernel_does_is_untold() -> None:
     with sleeping() as process:
-        assert is_untold(process.pid, TERM)
+        assert is_unsignalled(process.pid, TERM)
 
 
 @pytest.mark.parametrize(
@@ -47,36 +47,36 @@ def test_who_does_as_the_kernel_does_is_untold() -> None:
 )
 def test_who_may_have_heard_it_is_not_known_to_be_untold(prepare: str) -> None:
     with sleeping(prepare) as process:
-        assert not is_untold(process.pid, TERM)
-        assert is_untold(process.pid, signal.SIGHUP)
+        assert not is_unsignalled(process.pid, TERM)
+        assert is_unsignalled(process.pid, signal.SIGHUP)
 
 
 def test_a_signal_that_waits_to_be_dealt_with_counts() -> None:
     """A stopped process deals with none but SIGKILL until it goes on."""
     with sleeping() as process:
         os.kill(process.pid, signal.SIGSTOP)
-        assert is_untold(process.pid, TERM)
-        assert not is_told(process.pid, TERM)
+        assert is_unsignalled(process.pid, TERM)
+        assert not is_signalled(process.pid, TERM)
         os.kill(process.pid, TERM)
-        assert not is_untold(process.pid, TERM)
-        assert is_told(process.pid, TERM)
+        assert not is_unsignalled(process.pid, TERM)
+        assert is_signalled(process.pid, TERM)
 
 
 def test_a_blocked_signal_counts_from_when_it_is_sent() -> None:
     with sleeping("signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])") as process:
-        assert is_untold(process.pid, TERM)
+        assert is_unsignalled(process.pid, TERM)
         os.kill(process.pid, TERM)
-        assert not is_untold(process.pid, TERM)
+        assert not is_unsignalled(process.pid, TERM)
 
 
 def test_who_has_ended_and_who_never_was_are_not_untold() -> None:
     with sleeping() as process:
         os.kill(process.pid, TERM)
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
-        assert not is_untold(process.pid, TERM)
-        assert is_told(process.pid, TERM)
-    assert not is_untold(process.pid, TERM)
-    assert not is_told(process.pid, TERM)
+        assert not is_unsignalled(process.pid, TERM)
+        assert is_signalled(process.pid, TERM)
+    assert not is_unsignalled(process.pid, TERM)
+    assert not is_signalled(process.pid, TERM)
 
 
 @pytest.mark.parametrize("status", ["", "SigPnd:\tnothing\n", "SigPnd:\t0\nShdPnd:\t0\n"])
@@ -84,7 +84,7 @@ def test_what_cannot_be_read_says_nothing(tmp_path: Path, status: str) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "status").write_text(status)
     (tmp_path / "7" / "stat").write_text("7 (python) S 1 1 1 0 -1 4194560 0\n")
-    assert not is_untold(7, TERM, tmp_path)
+    assert not is_unsignalled(7, TERM, tmp_path)
 
 
 @pytest.mark.parametrize(("flags", "untold"), [(0x400100, True), (0x400104, False)])
@@ -93,7 +93,7 @@ def test_who_is_on_its_way_out_has_been_told(tmp_path: Path, flags: int, untold:
     none = "".join(f"{name}:\t0\n" for name in ("SigPnd", "ShdPnd", "SigIgn", "SigCgt"))
     (tmp_path / "7" / "status").write_text(none)
     (tmp_path / "7" / "stat").write_text(f"7 (python) R 1 1 1 0 -1 {flags} 0\n")
-    assert is_untold(7, TERM, tmp_path) is untold
+    assert is_unsignalled(7, TERM, tmp_path) is untold
 
 
 def test_the_others_are_untold_when_the_first_has_ended() -> None:
@@ -104,6 +104,6 @@ def test_the_others_are_untold_when_the_first_has_ended() -> None:
         os.kill(first.pid, TERM)
         (end,) = watch.wait(60.0)
         assert (end.rank, end.signal) == (0, TERM)
-        assert watch.untold(TERM) == [(1, second.pid)]
+        assert watch.unsignalled(TERM) == [(1, second.pid)]
         os.kill(second.pid, TERM)
-        assert watch.untold(TERM) == []
+        assert watch.unsignalled(TERM) == []

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from hangscope.monitor.rank_state import has_failed, is_held_up, is_silent
+from hangscope.monitor.rank_state import has_failed, is_blocked_from_outside, is_heartbeat_late
 from hangscope.trace.model import ExceptionFacts, ExitFacts, RankFacts
 
 
@@ -52,6 +52,6 @@ def test_whose_heartbeat_is_late_but_not_known_to_have_stopped(
         process_state=state,
         gil_blocked=blocked,
     )
-    assert is_silent(facts) is silent
-    assert not is_silent(replace(facts, alive=False))
-    assert is_held_up(facts) is (blocked or state in ("stopped", "zombie"))
+    assert is_heartbeat_late(facts) is silent
+    assert not is_heartbeat_late(replace(facts, alive=False))
+    assert is_blocked_from_outside(facts) is (blocked or state in ("stopped", "zombie"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, GroupRef, Verdict
-from hangscope.monitor.report_policy import Judge, cause_of
+from hangscope.monitor.report_policy import ReportPolicy, cause_of
 
 
 def diagnosis(verdict: Verdict, *culprits: int, seq: int | None = 7) -> Diagnosis:
@@ -26,54 +26,56 @@ MISSING = diagnosis(Verdict.MISSING_RANK, 1)
 
 
 def test_a_hang_is_said_at_the_second_look_that_agrees() -> None:
-    judge = Judge()
-    assert not judge.hear(MISSING, {0: "still"}, final=False)
-    assert judge.hear(MISSING, {0: "still"}, final=False)
+    policy = ReportPolicy()
+    assert not policy.should_report(MISSING, {0: "still"}, final=False)
+    assert policy.should_report(MISSING, {0: "still"}, final=False)
 
 
 def test_a_job_that_moves_between_two_looks_is_not_hung() -> None:
-    judge = Judge()
-    assert not judge.hear(MISSING, {0: "step 7"}, final=False)
-    assert not judge.hear(diagnosis(Verdict.MISSING_RANK, 1, seq=8), {0: "step 8"}, final=False)
+    policy = ReportPolicy()
+    assert not policy.should_report(MISSING, {0: "step 7"}, final=False)
+    assert not policy.should_report(
+        diagnosis(Verdict.MISSING_RANK, 1, seq=8), {0: "step 8"}, final=False
+    )
 
 
 def test_without_a_sequence_number_whoever_waits_must_stand_still() -> None:
     somewhere = diagnosis(Verdict.MISSING_RANK, 1, seq=None)
-    judge = Judge()
-    assert not judge.hear(somewhere, {0: "then"}, final=False)
-    assert not judge.hear(somewhere, {0: "now"}, final=False)
-    assert judge.hear(somewhere, {0: "now"}, final=False)
+    policy = ReportPolicy()
+    assert not policy.should_report(somewhere, {0: "then"}, final=False)
+    assert not policy.should_report(somewhere, {0: "now"}, final=False)
+    assert policy.should_report(somewhere, {0: "now"}, final=False)
 
 
 def test_another_cause_at_the_second_look_is_not_confirmed() -> None:
-    judge = Judge()
-    judge.hear(diagnosis(Verdict.MISSING_RANK, 0), {0: "still"}, final=False)
-    assert not judge.hear(MISSING, {0: "still"}, final=False)
+    policy = ReportPolicy()
+    policy.should_report(diagnosis(Verdict.MISSING_RANK, 0), {0: "still"}, final=False)
+    assert not policy.should_report(MISSING, {0: "still"}, final=False)
 
 
 def test_what_is_on_record_needs_no_second_look() -> None:
-    assert Judge().hear(diagnosis(Verdict.SHAPE_MISMATCH, 1), {0: "x"}, final=False)
-    assert Judge().hear(diagnosis(Verdict.RANK_CRASHED, 1), {0: "x"}, final=False)
+    assert ReportPolicy().should_report(diagnosis(Verdict.SHAPE_MISMATCH, 1), {0: "x"}, final=False)
+    assert ReportPolicy().should_report(diagnosis(Verdict.RANK_CRASHED, 1), {0: "x"}, final=False)
 
 
 def test_every_cause_is_said_once() -> None:
-    judge = Judge()
-    judge.hear(MISSING, {0: "still"}, final=False)
-    assert judge.hear(MISSING, {0: "still"}, final=False)
-    judge.said(MISSING)
-    assert not judge.hear(MISSING, {0: "still"}, final=False)
-    assert not judge.hear(MISSING, {0: "still"}, final=True)
+    policy = ReportPolicy()
+    policy.should_report(MISSING, {0: "still"}, final=False)
+    assert policy.should_report(MISSING, {0: "still"}, final=False)
+    policy.mark_reported(MISSING)
+    assert not policy.should_report(MISSING, {0: "still"}, final=False)
+    assert not policy.should_report(MISSING, {0: "still"}, final=True)
 
 
 def test_a_cause_that_accuses_nobody_is_said_once_too() -> None:
     stuck, elsewhere = (diagnosis(Verdict.STUCK_COLLECTIVE, seq=seq) for seq in (7, 8))
-    judge = Judge()
-    judge.hear(stuck, {0: "still"}, final=False)
-    assert judge.hear(stuck, {0: "still"}, final=False)
-    judge.said(stuck)
-    assert not judge.hear(stuck, {0: "still"}, final=False)
-    judge.hear(elsewhere, {0: "still"}, final=False)
-    assert judge.hear(elsewhere, {0: "still"}, final=False), "it is another one"
+    policy = ReportPolicy()
+    policy.should_report(stuck, {0: "still"}, final=False)
+    assert policy.should_report(stuck, {0: "still"}, final=False)
+    policy.mark_reported(stuck)
+    assert not policy.should_report(stuck, {0: "still"}, final=False)
+    policy.should_report(elsewhere, {0: "still"}, final=False)
+    assert policy.should_report(elsewhere, {0: "still"}, final=False), "it is another one"
 
 
 def test_the_same_place_of_another_group_is_another_cause() -> None:
@@ -83,33 +85,35 @@ def test_the_same_place_of_another_group_is_another_cause() -> None:
 
 
 def test_the_end_of_an_explained_job_is_aftermath() -> None:
-    judge = Judge()
-    judge.said(MISSING)
-    assert not judge.hear(diagnosis(Verdict.RANK_CRASHED, 0, 2, 3), {0: "gone"}, final=True)
+    policy = ReportPolicy()
+    policy.mark_reported(MISSING)
+    assert not policy.should_report(
+        diagnosis(Verdict.RANK_CRASHED, 0, 2, 3), {0: "gone"}, final=True
+    )
 
 
 def test_the_end_of_an_unexplained_job_is_explained() -> None:
-    assert Judge().hear(MISSING, {0: "gone"}, final=True)
+    assert ReportPolicy().should_report(MISSING, {0: "gone"}, final=True)
 
 
 def test_health_is_never_said() -> None:
-    judge = Judge()
-    assert not judge.hear(HEALTHY, {0: "x"}, final=False)
-    assert not judge.hear(HEALTHY, {0: "x"}, final=True)
+    policy = ReportPolicy()
+    assert not policy.should_report(HEALTHY, {0: "x"}, final=False)
+    assert not policy.should_report(HEALTHY, {0: "x"}, final=True)
 
 
 def test_a_job_explained_by_another_node_is_not_explained_again() -> None:
-    judge = Judge()
-    judge.hush()
-    judge.hear(MISSING, {0: "still"}, final=False)
-    assert not judge.hear(MISSING, {0: "still"}, final=False)
-    assert not judge.hear(diagnosis(Verdict.RANK_CRASHED, 0), {0: "gone"}, final=True)
+    policy = ReportPolicy()
+    policy.suppress()
+    policy.should_report(MISSING, {0: "still"}, final=False)
+    assert not policy.should_report(MISSING, {0: "still"}, final=False)
+    assert not policy.should_report(diagnosis(Verdict.RANK_CRASHED, 0), {0: "gone"}, final=True)
 
 
 def test_a_hang_is_said_although_other_threads_and_ranks_go_on() -> None:
-    judge = Judge()
-    judge.hear(MISSING, {0: "beat 7", 7: "step 7"}, final=False)
-    assert judge.hear(MISSING, {0: "beat 8", 7: "step 8"}, final=False)
+    policy = ReportPolicy()
+    policy.should_report(MISSING, {0: "beat 7", 7: "step 7"}, final=False)
+    assert policy.should_report(MISSING, {0: "beat 8", 7: "step 8"}, final=False)
 
 
 def undated(summary: str) -> Diagnosis:
@@ -119,16 +123,16 @@ def undated(summary: str) -> Diagnosis:
 
 
 def test_what_nothing_dates_is_said_when_every_look_for_long_has_said_the_same() -> None:
-    judge = Judge()
+    policy = ReportPolicy()
     for now_s in (0.0, 2.0, 3.9):
-        assert not judge.hear(undated("at a"), {0: "x"}, final=False, now_s=now_s)
-    assert not judge.hear(undated("at b"), {0: "x"}, final=False, now_s=4.0)
-    assert not judge.hear(HEALTHY, {0: "x"}, final=False, now_s=7.0)
-    assert not judge.hear(undated("at b"), {0: "x"}, final=False, now_s=8.5)
-    assert judge.hear(undated("at b"), {0: "x"}, final=False, now_s=12.5)
+        assert not policy.should_report(undated("at a"), {0: "x"}, final=False, now_s=now_s)
+    assert not policy.should_report(undated("at b"), {0: "x"}, final=False, now_s=4.0)
+    assert not policy.should_report(HEALTHY, {0: "x"}, final=False, now_s=7.0)
+    assert not policy.should_report(undated("at b"), {0: "x"}, final=False, now_s=8.5)
+    assert policy.should_report(undated("at b"), {0: "x"}, final=False, now_s=12.5)
 
 
 def test_what_nothing_dates_is_not_said_of_a_job_that_has_ended() -> None:
-    judge = Judge()
-    assert not judge.hear(undated("at a"), {0: "x"}, final=False, now_s=0.0)
-    assert not judge.hear(undated("at a"), {0: "x"}, final=True, now_s=60.0)
+    policy = ReportPolicy()
+    assert not policy.should_report(undated("at a"), {0: "x"}, final=False, now_s=0.0)
+    assert not policy.should_report(undated("at a"), {0: "x"}, final=True, now_s=60.0)

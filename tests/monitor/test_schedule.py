@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import pytest
 
-from hangscope.monitor.schedule import FIRST_LOOK_S, SETTLE_S, Pace
+from hangscope.monitor.schedule import FIRST_LOOK_S, SETTLE_S, LookSchedule
 
 STEPS = [{0: b"step 1"}, {0: b"step 2"}, {0: b"step 3"}]
 
 
 def test_the_first_look_comes_at_once_and_another_soon_after_progress() -> None:
-    pace = Pace(120.0, changed_s=100.0)
-    pace.note(STEPS[0], 100.0, ended=False)
-    assert pace.is_due(100.0)
-    pace.looked(100.0, stalled_s=40.0, cost_s=0.0)
-    pace.note(STEPS[1], 101.0, ended=False)
-    assert pace.changed_s == 101.0
-    assert not pace.is_due(101.0)
-    assert pace.is_due(101.0 + FIRST_LOOK_S)
+    schedule = LookSchedule(120.0, changed_s=100.0)
+    schedule.update(STEPS[0], 100.0, ended=False)
+    assert schedule.is_due(100.0)
+    schedule.looked(100.0, stalled_s=40.0, cost_s=0.0)
+    schedule.update(STEPS[1], 101.0, ended=False)
+    assert schedule.changed_s == 101.0
+    assert not schedule.is_due(101.0)
+    assert schedule.is_due(101.0 + FIRST_LOOK_S)
 
 
 def test_after_an_end_the_others_may_settle_whatever_they_do_meanwhile() -> None:
-    pace = Pace(120.0, changed_s=100.0)
-    pace.note(STEPS[0], 100.0, ended=True)
-    pace.note(STEPS[1], 100.1, ended=False)
-    assert not pace.is_due(100.0 + SETTLE_S - 0.1)
-    assert pace.is_due(100.0 + SETTLE_S)
-    pace.looked(101.0, stalled_s=0.0, cost_s=0.0)
-    pace.note(STEPS[2], 101.5, ended=False)
-    assert pace.is_due(101.5 + FIRST_LOOK_S)
+    schedule = LookSchedule(120.0, changed_s=100.0)
+    schedule.update(STEPS[0], 100.0, ended=True)
+    schedule.update(STEPS[1], 100.1, ended=False)
+    assert not schedule.is_due(100.0 + SETTLE_S - 0.1)
+    assert schedule.is_due(100.0 + SETTLE_S)
+    schedule.looked(101.0, stalled_s=0.0, cost_s=0.0)
+    schedule.update(STEPS[2], 101.5, ended=False)
+    assert schedule.is_due(101.5 + FIRST_LOOK_S)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_after_an_end_the_others_may_settle_whatever_they_do_meanwhile() -> None
 def test_looks_are_often_around_the_timeout_and_never_take_much_of_a_processor(
     stalled_s: float, cost_s: float, after_s: float
 ) -> None:
-    pace = Pace(120.0, changed_s=100.0)
-    pace.looked(300.0, stalled_s, cost_s)
-    assert not pace.is_due(300.0 + after_s - 0.01)
-    assert pace.is_due(300.0 + after_s)
+    schedule = LookSchedule(120.0, changed_s=100.0)
+    schedule.looked(300.0, stalled_s, cost_s)
+    assert not schedule.is_due(300.0 + after_s - 0.01)
+    assert schedule.is_due(300.0 + after_s)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from hangscope.monitor.processes import ProcessWatch
-from hangscope.monitor.stop_signals import AT_ONCE_S, Telling
+from hangscope.monitor.stop_signals import AT_ONCE_S, StopSignals
 
 TERM = signal.SIGTERM
 RANK_OF = {101: 1, 102: 2, 103: 3}
@@ -27,7 +27,7 @@ class _Seen(ProcessWatch):
         now_s, self._looked_s = self._looked_s, None
         return self._looks[0][0] if now_s is None else now_s
 
-    def untold(self, number: int) -> list[tuple[int, int]]:
+    def unsignalled(self, number: int) -> list[tuple[int, int]]:
         assert number == TERM
         self._looked_s, pids = self._looks.pop(0) if len(self._looks) > 1 else self._looks[0]
         return [(RANK_OF[pid], pid) for pid in sorted(pids)]
@@ -36,7 +36,7 @@ class _Seen(ProcessWatch):
 def _after(looks: Sequence[tuple[float, set[int]]], *, others: int) -> list[tuple[int, int]] | None:
     """What is known when the second has ended, after so many looks in between."""
     seen = _Seen(looks)
-    telling = Telling(seen, clock=seen.clock)
+    telling = StopSignals(seen, clock=seen.clock)
     assert telling.first_ended(TERM) == [(1, 101), (2, 102), (3, 103)]
     assert telling.is_watched
     for _ in range(others):
@@ -75,18 +75,18 @@ def test_nobody_looked_for_longer_than_tells_them_apart() -> None:
 
 def test_who_fails_as_it_loses_the_first_was_not_told() -> None:
     seen = _Seen([(0.0, ALL), (0.05, ALL), (0.06, {102, 103}), (0.1, {102, 103}), (0.102, set())])
-    telling = Telling(seen, clock=seen.clock)
+    telling = StopSignals(seen, clock=seen.clock)
     telling.first_ended(TERM)
     assert telling.is_watched
     for _ in range(3):
         telling.look()
-    telling.left_by_itself(101)
+    telling.discard(101)
     assert telling.second_ended() == []
 
 
 @pytest.mark.parametrize(("untold", "watched"), [(ALL, True), (set(), False)])
 def test_it_is_watched_only_where_somebody_is_left_to_tell(untold: set[int], watched: bool) -> None:
     seen = _Seen([(0.0, untold)])
-    telling = Telling(seen, clock=seen.clock)
+    telling = StopSignals(seen, clock=seen.clock)
     telling.first_ended(TERM)
     assert telling.is_watched is watched

@@ -15,7 +15,7 @@ from hangscope.recording.identity import (
     place_from_environment,
     ring_identity,
 )
-from hangscope.recording.local_leader import is_first_here
+from hangscope.recording.local_leader import is_local_leader
 from hangscope.ring.process_identity import start_ticks
 from hangscope.ring.writer import RingIdentity, RingWriter
 
@@ -42,12 +42,12 @@ def ring(folder: Path, rank: int, created_ns: int, **changes: object) -> Path:
 def test_who_began_first_here(tmp_path: Path, neighbour: int) -> None:
     of_neighbour = {"pid": neighbour, "start_ticks": start_ticks(neighbour)}
     own = ring(tmp_path, 2, 50)
-    assert is_first_here(own)
+    assert is_local_leader(own)
     later = ring(tmp_path, 0, 60, **of_neighbour)
-    assert is_first_here(own)
-    assert not is_first_here(later)
+    assert is_local_leader(own)
+    assert not is_local_leader(later)
     ring(tmp_path, 1, 40, **of_neighbour)
-    assert not is_first_here(own)
+    assert not is_local_leader(own)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_who_is_not_of_this_node_does_not_count(
 ) -> None:
     known = {"pid": neighbour, "start_ticks": start_ticks(neighbour), **elsewhere}
     ring(tmp_path, 0, 10, **known)
-    assert is_first_here(ring(tmp_path, 1, 20))
+    assert is_local_leader(ring(tmp_path, 1, 20))
 
 
 def test_whether_a_launcher_numbers_the_ranks_of_a_node() -> None:

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from hangscope.diagnosis import diagnose
 from hangscope.recording.session import Session
-from hangscope.recording.shutdown import called_away_from, places_of
+from hangscope.recording.shutdown import frame_places, interrupted_stack
 from hangscope.replay.compact import compact_ring
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import Flag
@@ -28,7 +28,7 @@ Names = list[str] | None
 
 
 def names(frame: FrameType | None) -> Names:
-    left = called_away_from(places_of(frame))
+    left = interrupted_stack(frame_places(frame))
     return None if left is None else [code.co_name for code, _ in left]
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from hangscope.toolkit.barriers.meeting import Circle, _Progress, meet
+from hangscope.toolkit.barriers.meeting import StoreGroup, _Progress, meet
 
 PROCESSES = 4
 ROUNDS = 3
@@ -56,8 +56,8 @@ def process(port: int, ranks: range, size: int, absent: int, queue: Any) -> None
     failures: list[str] = []
 
     def one(rank: int, timeout_s: float) -> None:
-        circle = Circle(store, "scale", tuple(range(size)), rank, "scale", "life")  # type: ignore[arg-type]
-        outcome = meet(circle, timeout_s=timeout_s, progress=progress[rank])
+        store_group = StoreGroup(store, "scale", tuple(range(size)), rank, "scale", "life")  # type: ignore[arg-type]
+        outcome = meet(store_group, timeout_s=timeout_s, progress=progress[rank])
         if not outcome.met and outcome.missing != (absent,):
             failures.append(f"{rank}: {outcome}")
 

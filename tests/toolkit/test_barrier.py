@@ -9,7 +9,7 @@ import pytest
 
 from hangscope.toolkit.barriers.barrier import BarrierTimeout, MissingRank, likely_cause
 from hangscope.toolkit.barriers.last_seen import last_seen
-from hangscope.toolkit.barriers.meeting import Circle, Outcome
+from hangscope.toolkit.barriers.meeting import Outcome, StoreGroup
 from tests.real_jobs import JobResult, worlds
 from tests.toolkit.launcher import processes, torchrun
 from tests.toolkit.stores import CountingStore
@@ -105,12 +105,12 @@ def test_timeout_survives_pickling() -> None:
 def test_likely_causes(
     missing: tuple[int, ...], size: int, details: dict[int, MissingRank], words: str
 ) -> None:
-    circle = Circle(CountingStore(), "c", tuple(range(size)), 0)
-    assert words in likely_cause(circle, Outcome(False, missing=missing), details)
+    store_group = StoreGroup(CountingStore(), "c", tuple(range(size)), 0)
+    assert words in likely_cause(store_group, Outcome(False, missing=missing), details)
 
 
 def test_node_that_is_gone_is_said() -> None:
-    circle = Circle(CountingStore(), "c", tuple(range(16)), 0)
+    store_group = StoreGroup(CountingStore(), "c", tuple(range(16)), 0)
     hosts = {rank: f"node1 (pid {rank})" for rank in range(8, 16)}
-    text = likely_cause(circle, Outcome(False, missing=tuple(range(8, 16)), hosts=hosts), {})
+    text = likely_cause(store_group, Outcome(False, missing=tuple(range(8, 16)), hosts=hosts), {})
     assert "all of them run on node1" in text

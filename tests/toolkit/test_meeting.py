@@ -7,9 +7,9 @@ import pytest
 from hangscope.toolkit.barriers import meeting
 from hangscope.toolkit.barriers.agreement import minority
 from hangscope.toolkit.barriers.meeting import (
-    Circle,
     Member,
     Outcome,
+    StoreGroup,
     _Progress,
     host_by_layout,
     meet,
@@ -21,8 +21,8 @@ from tests.toolkit.stores import CountingStore
 _SMALL_STACK = 256 * 1024
 
 
-def circle(store: CountingStore, size: int, me: int) -> Circle:
-    return Circle(store, "test", tuple(range(size)), me, "test", "life")
+def store_group(store: CountingStore, size: int, me: int) -> StoreGroup:
+    return StoreGroup(store, "test", tuple(range(size)), me, "test", "life")
 
 
 class Crowd:
@@ -40,7 +40,7 @@ class Crowd:
 
         def one(rank: int) -> None:
             outcomes[rank] = meet(
-                circle(self.store, self.size, rank),
+                store_group(self.store, self.size, rank),
                 timeout_s=timeout_s,
                 progress=self.progress[rank],
                 **options,  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ def test_what_was_said_is_told_to_all() -> None:
 
     def one(rank: int) -> None:
         outcomes[rank] = meet(
-            circle(crowd.store, 4, rank),
+            store_group(crowd.store, 4, rank),
             timeout_s=5,
             say="b" if rank == 2 else "a",
             compare=True,
@@ -144,7 +144,7 @@ def test_lost_store_is_an_outcome_and_no_exception() -> None:
         def add(self, key: str, amount: int) -> int:
             raise RuntimeError("Connection reset by peer\nException raised from recvBytes")
 
-    outcome = meet(circle(Lost(), 2, 0), timeout_s=1, progress=_Progress())
+    outcome = meet(store_group(Lost(), 2, 0), timeout_s=1, progress=_Progress())
     assert not outcome.met
     assert outcome.store_error == "Connection reset by peer"
 

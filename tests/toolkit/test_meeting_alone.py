@@ -16,12 +16,12 @@ from hangscope.toolkit.barriers.meeting import (
     LONGEST_CAP_S,
     SERVER_LOOKS_PER_S,
     SHORTEST_CAP_S,
-    Circle,
     Outcome,
+    StoreGroup,
     _Progress,
     meet,
 )
-from hangscope.toolkit.barriers.store_incarnation import who_key
+from hangscope.toolkit.barriers.store_incarnation import host_key
 from tests.toolkit.stores import CountingStore
 
 _KEY = "test@life/0"
@@ -47,9 +47,11 @@ class Alone:
         self.meanwhile()
 
     def meet(self, timeout_s: float = 1.0, *, site: str = "", compare: bool = False) -> Outcome:
-        circle = Circle(self.store, "test", tuple(range(self.size)), self.me, "test", "life")
+        store_group = StoreGroup(
+            self.store, "test", tuple(range(self.size)), self.me, "test", "life"
+        )
         return meet(
-            circle,
+            store_group,
             timeout_s=timeout_s,
             site=site,
             compare=compare,
@@ -174,7 +176,7 @@ def test_the_missing_are_on_the_hosts_that_they_told_or_that_are_around_them() -
     alone = Alone(5)
     here = socket.gethostname()
     alone.store.append(f"{_KEY}/roll", "damaged\n" + json.dumps([2, here, 1, "", ""]) + "\n")
-    alone.store.set(who_key("life", 4), "node7")
+    alone.store.set(host_key("life", 4), "node7")
     outcome = alone.meet()
     assert outcome.missing == (1, 3, 4)
     assert outcome.hosts == {1: f"{here} (by the layout of the nodes)", 4: "node7"}

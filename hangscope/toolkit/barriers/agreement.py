@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hangscope.toolkit.barriers.barrier import timeout_error
-from hangscope.toolkit.barriers.meeting import Circle, Ranks, meet
+from hangscope.toolkit.barriers.meeting import Ranks, StoreGroup, meet
 from hangscope.toolkit.barriers.store_group import call_site
 from hangscope.toolkit.ranks import name_ranks
 
@@ -28,7 +28,7 @@ class Disagreement(ValueError):  # noqa: N818 - reads as what it is
         return type(self), (str(self), self.said)
 
 
-def compare(circle: Circle, say: str, *, timeout_s: float, what: str) -> dict[str, Ranks]:
+def compare(store_group: StoreGroup, say: str, *, timeout_s: float, what: str) -> dict[str, Ranks]:
     """Meet, and learn what every member said.
 
     Raises
@@ -36,15 +36,17 @@ def compare(circle: Circle, say: str, *, timeout_s: float, what: str) -> dict[st
     BarrierTimeout
         A member did not come.
     """
-    if len(circle.ranks) == 1:
-        return {say: circle.ranks}
-    outcome = meet(circle, timeout_s=timeout_s, say=say, compare=True, site=f"{call_site()}|{what}")
+    if len(store_group.ranks) == 1:
+        return {say: store_group.ranks}
+    outcome = meet(
+        store_group, timeout_s=timeout_s, say=say, compare=True, site=f"{call_site()}|{what}"
+    )
     if not outcome.met:
-        raise timeout_error(circle, outcome, timeout_s, what)
+        raise timeout_error(store_group, outcome, timeout_s, what)
     return dict(outcome.said)
 
 
-def agree(circle: Circle, say: str, *, timeout_s: float, what: str) -> None:
+def agree(store_group: StoreGroup, say: str, *, timeout_s: float, what: str) -> None:
     """Go on only if every member says the same and none refuses.
 
     Raises
@@ -54,11 +56,11 @@ def agree(circle: Circle, say: str, *, timeout_s: float, what: str) -> None:
     BarrierTimeout
         A member did not come.
     """
-    said = compare(circle, say, timeout_s=timeout_s, what=what)
+    said = compare(store_group, say, timeout_s=timeout_s, what=what)
     refusals = {text: ranks for text, ranks in said.items() if text.startswith(REFUSED)}
     if len(said) == 1 and not refusals:
         return
-    group = f" in group {circle.label or 'default'}"
+    group = f" in group {store_group.label or 'default'}"
     if refusals:
         views = "; ".join(f"{name_ranks(r)}: {t[len(REFUSED) :]}" for t, r in refusals.items())
         raise Disagreement(f"{what}{group}: {views}", said)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hangscope.toolkit.barriers.last_seen import last_seen
-from hangscope.toolkit.barriers.meeting import Circle, Outcome, meet
-from hangscope.toolkit.barriers.store_group import call_site, circle_of, ready
+from hangscope.toolkit.barriers.meeting import Outcome, StoreGroup, meet
+from hangscope.toolkit.barriers.store_group import call_site, ready, store_group_of
 from hangscope.toolkit.ranks import compress, name_ranks
 
 if TYPE_CHECKING:
@@ -96,16 +96,16 @@ def barrier(
     if not ready("barrier", group):
         return
     with _phase(reason):
-        hold(circle_of(group, "barrier"), timeout, reason, call_site())
+        hold(store_group_of(group, "barrier"), timeout, reason, call_site())
 
 
-def hold(circle: Circle, timeout: float, reason: str, site: str = "") -> None:
+def hold(store_group: StoreGroup, timeout: float, reason: str, site: str = "") -> None:
     """`barrier` for any circle, before a process group exists too."""
-    if len(circle.ranks) == 1:
+    if len(store_group.ranks) == 1:
         return
-    outcome = meet(circle, timeout_s=timeout, site=f"{site}|{reason}")
+    outcome = meet(store_group, timeout_s=timeout, site=f"{site}|{reason}")
     if not outcome.met:
-        raise timeout_error(circle, outcome, timeout, reason)
+        raise timeout_error(store_group, outcome, timeout, reason)
 
 
 def check_timeout(timeout: float, name: str = "timeout") -> None:
@@ -116,7 +116,9 @@ def check_timeout(timeout: float, name: str = "timeout") -> None:
         raise ValueError(f"{name}={timeout}: a positive number of seconds is needed")
 
 
-def timeout_error(circle: Circle, outcome: Outcome, timeout: float, reason: str) -> BarrierTimeout:
+def timeout_error(
+    store_group: StoreGroup, outcome: Outcome, timeout: float, reason: str
+) -> BarrierTimeout:
     """The exception for a meeting that failed, with everything that is known of the missing."""
     details = {
         rank: MissingRank(
@@ -127,7 +129,7 @@ def timeout_error(circle: Circle, outcome: Outcome, timeout: float, reason: str)
         for index, rank in enumerate(outcome.missing)
     }
     return BarrierTimeout(
-        _message(circle, outcome, details, timeout, reason),
+        _message(store_group, outcome, details, timeout, reason),
         outcome.missing,
         outcome.arrived,
         details,
@@ -137,13 +139,15 @@ def timeout_error(circle: Circle, outcome: Outcome, timeout: float, reason: str)
 
 
 def _message(
-    circle: Circle,
+    store_group: StoreGroup,
     outcome: Outcome,
     details: Mapping[int, MissingRank],
     timeout: float,
     reason: str,
 ) -> str:
-    what = f"barrier{f' for {reason!r}' if reason else ''} in group {circle.label or 'default'}"
+    what = (
+        f"barrier{f' for {reason!r}' if reason else ''} in group {store_group.label or 'default'}"
+    )
     if outcome.store_error:
         return (
             f"{what}: the job's key-value store was lost after {outcome.waited_s:.1f} s "
@@ -152,16 +156,17 @@ def _message(
         )
     if outcome.late:
         return (
-            f"{what}: rank {circle.me} came after the others had given up on "
+            f"{what}: rank {store_group.me} came after the others had given up on "
             f"{name_ranks(outcome.missing)}. Look at what delayed this rank, or give the barrier "
             f"more than {timeout:g} s."
         )
     known = [_known(details[rank]) for rank in outcome.missing[:HOSTS_NAMED]]
     return (
-        f"{what}: {name_ranks(outcome.missing)} of {len(circle.ranks)} did not come within "
+        f"{what}: {name_ranks(outcome.missing)} of {len(store_group.ranks)} did not come within "
         f"{timeout:g} s. Missing: {'; '.join(known)}"
         f"{'; ...' if len(outcome.missing) > HOSTS_NAMED else ''}. "
-        f"Arrived: {compress(outcome.arrived)}. Likely: {likely_cause(circle, outcome, details)}."
+        f"Arrived: {compress(outcome.arrived)}. "
+        f"Likely: {likely_cause(store_group, outcome, details)}."
     )
 
 
@@ -170,7 +175,9 @@ def _known(missing: MissingRank) -> str:
     return f"rank {missing.rank}{where}{f' ({missing.last})' if missing.last else ''}"
 
 
-def likely_cause(circle: Circle, outcome: Outcome, details: Mapping[int, MissingRank]) -> str:
+def likely_cause(
+    store_group: StoreGroup, outcome: Outcome, details: Mapping[int, MissingRank]
+) -> str:
     """The most probable explanation for who is missing, in one sentence."""
     ended = [rank for rank, known in details.items() if known.last.startswith(("ended", "raised"))]
     if ended:
@@ -179,7 +186,7 @@ def likely_cause(circle: Circle, outcome: Outcome, details: Mapping[int, Missing
     shared = set(hosts.values())
     if len(outcome.missing) > 1 and len(hosts) == len(outcome.missing) and len(shared) == 1:
         return f"all of them run on {shared.pop()}: that node or its network is down"
-    if len(outcome.missing) > 1 and len(outcome.missing) * 2 >= len(circle.ranks):
+    if len(outcome.missing) > 1 and len(outcome.missing) * 2 >= len(store_group.ranks):
         return (
             "the barrier stands in a branch that only some ranks take, or the ranks disagree on "
             "MASTER_ADDR, MASTER_PORT or WORLD_SIZE"

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from hangscope.toolkit.barriers.store_incarnation import who_key
+from hangscope.toolkit.barriers.store_incarnation import host_key
 from hangscope.toolkit.ranks import compress, expand
 
 FIRST_PAUSE_S = 0.0003
@@ -69,7 +69,7 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Circle:
+class StoreGroup:
     """Who meets where. ``ranks`` are global, in group order; ``name`` is unique in the store."""
 
     store: Store
@@ -77,13 +77,13 @@ class Circle:
     ranks: Ranks
     me: int
     label: str = ""
-    life: str = ""
+    incarnation: str = ""
     """Which life of the store this is (see `store_incarnation`); part of every key."""
 
     @property
     def key(self) -> str:
         """What all keys of this circle begin with."""
-        return f"{self.name}@{self.life}"
+        return f"{self.name}@{self.incarnation}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +125,17 @@ class _Progress:
         self.goodbye: tuple[Store, str, int] | None = None
         """The store, the key and the count at which everybody has read the last verdict."""
 
-    def take(self, circle: Circle) -> int:
+    def take(self, store_group: StoreGroup) -> int:
         with self.lock:
-            key = (circle.life, circle.name)
+            key = (store_group.incarnation, store_group.name)
             generation = self.next.get(key, 0)
             self.next[key] = generation + 1
             return generation
 
-    def cleaned(self, circle: Circle, upto: int) -> int:
+    def cleaned(self, store_group: StoreGroup, upto: int) -> int:
         """Note that everything before ``upto`` is gone; return where that began before."""
         with self.lock:
-            key = (circle.life, circle.name)
+            key = (store_group.incarnation, store_group.name)
             since = self.clean.get(key, 0)
             self.clean[key] = max(since, upto)
             return since
@@ -162,7 +162,7 @@ class _Visit:
 
 
 def meet(
-    circle: Circle,
+    store_group: StoreGroup,
     *,
     timeout_s: float,
     say: str = "",
@@ -197,31 +197,35 @@ def meet(
     visit = _Visit(say, compare, site, began_s, began_s + timeout_s, clock, sleep)
     try:
         while True:
-            outcome = _attend(circle, visit, progress.take(circle), progress)
+            outcome = _attend(store_group, visit, progress.take(store_group), progress)
             if outcome is not None:
                 return outcome
     except RuntimeError as error:  # torch's DistError and its children
         return Outcome(False, store_error=_one_line(error), waited_s=visit.waited_s())
 
 
-def _attend(circle: Circle, visit: _Visit, generation: int, progress: _Progress) -> Outcome | None:
+def _attend(
+    store_group: StoreGroup, visit: _Visit, generation: int, progress: _Progress
+) -> Outcome | None:
     """One generation; ``None`` means that it had failed before, elsewhere: try the next."""
-    store, key = circle.store, f"{circle.key}/{generation}"
+    store, key = store_group.store, f"{store_group.key}/{generation}"
     if store.has_extended_api():
-        store.append(f"{key}/roll", _line(circle.me, visit.say))
+        store.append(f"{key}/roll", _line(store_group.me, visit.say))
     else:  # a FileStore cannot append atomically
-        store.set(f"{key}/roll/{circle.me}", _line(circle.me, visit.say))
-    if store.add(f"{key}/count", 1) == len(circle.ranks):
-        verdict = _decide(circle, key, _met(circle, key, visit.compare))
+        store.set(f"{key}/roll/{store_group.me}", _line(store_group.me, visit.say))
+    if store.add(f"{key}/count", 1) == len(store_group.ranks):
+        verdict = _decide(store_group, key, _met(store_group, key, visit.compare))
     else:
-        verdict = _await(circle, visit, key, visit.deadline_s) or _judge(circle, visit, key)
+        verdict = _await(store_group, visit, key, visit.deadline_s) or _judge(
+            store_group, visit, key
+        )
     waited_s = visit.waited_s()
     if verdict.get("met"):
-        _tidy(circle, generation, progress)
+        _tidy(store_group, generation, progress)
         said = {text: tuple(expand(ranks)) for text, ranks in verdict.get("said", {}).items()}
-        return Outcome(True, circle.ranks, said=said, waited_s=waited_s, generation=generation)
+        return Outcome(True, store_group.ranks, said=said, waited_s=waited_s, generation=generation)
     missing = tuple(expand(verdict["missing"]))
-    late = circle.me in missing
+    late = store_group.me in missing
     if late and verdict.get("site") != visit.site:
         return None
     hosts = {int(rank): host for rank, host in verdict.get("hosts", {}).items()}
@@ -232,74 +236,76 @@ def _attend(circle: Circle, visit: _Visit, generation: int, progress: _Progress)
     return Outcome(False, arrived, missing, hosts, late=late, waited_s=waited_s)
 
 
-def _await(circle: Circle, visit: _Visit, key: str, deadline_s: float) -> dict[str, Any] | None:
+def _await(
+    store_group: StoreGroup, visit: _Visit, key: str, deadline_s: float
+) -> dict[str, Any] | None:
     """Look for the verdict until the deadline."""
-    cap = min(LONGEST_CAP_S, max(SHORTEST_CAP_S, len(circle.ranks) / SERVER_LOOKS_PER_S))
+    cap = min(LONGEST_CAP_S, max(SHORTEST_CAP_S, len(store_group.ranks) / SERVER_LOOKS_PER_S))
     pause = FIRST_PAUSE_S
-    while not circle.store.check([f"{key}/verdict"]):
+    while not store_group.store.check([f"{key}/verdict"]):
         left = deadline_s - visit.clock()
         if left <= 0:
             return None
         visit.sleep(min(pause, left))
         pause = min(pause * 1.5, cap)
-    return _loads(circle.store.get(f"{key}/verdict"))
+    return _loads(store_group.store.get(f"{key}/verdict"))
 
 
-def _judge(circle: Circle, visit: _Visit, key: str) -> dict[str, Any]:
+def _judge(store_group: StoreGroup, visit: _Visit, key: str) -> dict[str, Any]:
     """Time is up: one member finds out who is missing, the others wait for its word."""
     for election in range(JUDGES):
-        if circle.store.add(f"{key}/judge{election}", 1) == 1:
+        if store_group.store.add(f"{key}/judge{election}", 1) == 1:
             break
-        verdict = _await(circle, visit, key, visit.clock() + JUDGE_GRACE_S)
+        verdict = _await(store_group, visit, key, visit.clock() + JUDGE_GRACE_S)
         if verdict is not None:
             return verdict
-    members = _roll(circle, key)
+    members = _roll(store_group, key)
     here = {member.rank for member, _ in members}
-    missing = [rank for rank in circle.ranks if rank not in here]
+    missing = [rank for rank in store_group.ranks if rank not in here]
     if not missing:  # the one who made the count full died before it said so
-        return _decide(circle, key, _met(circle, key, compare=True))
+        return _decide(store_group, key, _met(store_group, key, compare=True))
     return _decide(
-        circle,
+        store_group,
         key,
         {
             "met": False,
             "missing": compress(missing),
             "arrived": compress(here),
-            "hosts": _hosts(circle, missing[:NAMED_HOSTS], [m for m, _ in members]),
+            "hosts": _hosts(store_group, missing[:NAMED_HOSTS], [m for m, _ in members]),
             "site": visit.site,
         },
     )
 
 
-def _decide(circle: Circle, key: str, verdict: dict[str, Any]) -> dict[str, Any]:
+def _decide(store_group: StoreGroup, key: str, verdict: dict[str, Any]) -> dict[str, Any]:
     """Write the verdict unless there is one; return the one that holds."""
-    return _loads(circle.store.compare_set(f"{key}/verdict", "", json.dumps(verdict)))
+    return _loads(store_group.store.compare_set(f"{key}/verdict", "", json.dumps(verdict)))
 
 
-def _met(circle: Circle, key: str, compare: bool) -> dict[str, Any]:
+def _met(store_group: StoreGroup, key: str, compare: bool) -> dict[str, Any]:
     if not compare:
         return {"met": True}
     said: dict[str, list[int]] = {}
-    for member, text in _roll(circle, key):
+    for member, text in _roll(store_group, key):
         said.setdefault(text, []).append(member.rank)
     return {"met": True, "said": {text: compress(ranks) for text, ranks in said.items()}}
 
 
-def _tidy(circle: Circle, generation: int, progress: _Progress) -> None:
+def _tidy(store_group: StoreGroup, generation: int, progress: _Progress) -> None:
     """Say goodbye; the last to go deletes what no member can ask for any more.
 
     Every member was here, so all have left the generations before this one.
     """
-    key = f"{circle.key}/{generation}/count"
-    twice = 2 * len(circle.ranks)  # each member adds 1 when it comes and 1 when it goes
-    progress.goodbye = (circle.store, key, twice)
-    gone = circle.store.add(key, 1)
-    since = progress.cleaned(circle, generation)
+    key = f"{store_group.key}/{generation}/count"
+    twice = 2 * len(store_group.ranks)  # each member adds 1 when it comes and 1 when it goes
+    progress.goodbye = (store_group.store, key, twice)
+    gone = store_group.store.add(key, 1)
+    since = progress.cleaned(store_group, generation)
     if gone != twice:
         return
     for old in range(since, generation):
         for part in _PARTS if old == generation - 1 else _PARTS + _FAILED_PARTS:
-            circle.store.delete_key(f"{circle.key}/{old}/{part}")
+            store_group.store.delete_key(f"{store_group.key}/{old}/{part}")
 
 
 def _line(rank: int, say: str) -> str:
@@ -310,12 +316,12 @@ def _line(rank: int, say: str) -> str:
     )
 
 
-def _roll(circle: Circle, key: str) -> list[tuple[Member, str]]:
-    store = circle.store
+def _roll(store_group: StoreGroup, key: str) -> list[tuple[Member, str]]:
+    store = store_group.store
     if store.has_extended_api():
         text = store.get(f"{key}/roll")
     else:
-        lines = (f"{key}/roll/{rank}" for rank in circle.ranks)
+        lines = (f"{key}/roll/{rank}" for rank in store_group.ranks)
         text = b"".join(store.get(line) for line in lines if store.check([line]))
     found: dict[int, tuple[Member, str]] = {}
     for line in text.decode("utf-8", "replace").splitlines():
@@ -324,16 +330,18 @@ def _roll(circle: Circle, key: str) -> list[tuple[Member, str]]:
         except ValueError:
             continue
         found[rank] = (Member(rank, host, pid, int(node) if node.isdigit() else None), say)
-    return [found[rank] for rank in circle.ranks if rank in found]
+    return [found[rank] for rank in store_group.ranks if rank in found]
 
 
-def _hosts(circle: Circle, missing: Iterable[int], present: Sequence[Member]) -> dict[str, str]:
+def _hosts(
+    store_group: StoreGroup, missing: Iterable[int], present: Sequence[Member]
+) -> dict[str, str]:
     """Hosts of the missing: what they said of themselves earlier, else by the layout of nodes."""
     hosts: dict[str, str] = {}
     for rank in missing:
-        who = who_key(circle.life, rank)
-        if circle.store.check([who]):
-            hosts[str(rank)] = circle.store.get(who).decode()
+        who = host_key(store_group.incarnation, rank)
+        if store_group.store.check([who]):
+            hosts[str(rank)] = store_group.store.get(who).decode()
         else:
             guess = host_by_layout(rank, present)
             if guess:

@@ -8,7 +8,7 @@ import warnings
 from typing import TYPE_CHECKING, Any, cast
 
 from hangscope.toolkit.barriers import store_incarnation
-from hangscope.toolkit.barriers.meeting import Circle, Store
+from hangscope.toolkit.barriers.meeting import Store, StoreGroup
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -71,7 +71,7 @@ def label_of(group: dist.ProcessGroup | None) -> str:
     return desc if desc and desc != "undefined" else name or "default"
 
 
-def circle_of(group: dist.ProcessGroup | None, purpose: str) -> Circle:
+def store_group_of(group: dist.ProcessGroup | None, purpose: str) -> StoreGroup:
     """The circle of ``group`` for one ``purpose``; its generations are counted apart from others'.
 
     Raises
@@ -91,24 +91,24 @@ def circle_of(group: dist.ProcessGroup | None, purpose: str) -> Circle:
     # Names are reused after a re-initialisation, so the members are part of the key.
     digest = hashlib.sha1(repr(ranks).encode()).hexdigest()[:10]
     me = dist.get_rank()
-    return Circle(
+    return StoreGroup(
         store=cast(Store, store),
         name=f"hangscope/{purpose}/{name}/{digest}",
         ranks=ranks,
         me=me,
         label=label_of(group),
-        life=_life(store, me),
+        incarnation=_incarnation(store, me),
     )
 
 
-def _life(store: Any, rank: int) -> str:
-    for known, life in _STORES:
+def _incarnation(store: Any, rank: int) -> str:
+    for known, incarnation in _STORES:
         if known is store:
-            return life
-    life = store_incarnation.join(cast(Store, store), rank)
-    _STORES.append((store, life))
+            return incarnation
+    incarnation = store_incarnation.join(cast(Store, store), rank)
+    _STORES.append((store, incarnation))
     del _STORES[:-4]
-    return life
+    return incarnation
 
 
 def call_site(depth: int = 6) -> str:

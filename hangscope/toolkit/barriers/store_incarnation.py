@@ -73,15 +73,15 @@ def join(
         if not outlives or held == mine or not _is_stale(store, held, here, began):
             break
         held = store.compare_set(_KEY, held, mine).decode()
-    life = str(json.loads(held)["id"])
-    store.compare_set(f"{_KEY}/{life}/{here}", "", repr(now))
-    store.set(who_key(life, rank), f"{here} (pid {os.getpid()})")
-    return life
+    incarnation = str(json.loads(held)["id"])
+    store.compare_set(f"{_KEY}/{incarnation}/{here}", "", repr(now))
+    store.set(host_key(incarnation, rank), f"{here} (pid {os.getpid()})")
+    return incarnation
 
 
-def who_key(life: str, rank: int) -> str:
+def host_key(incarnation: str, rank: int) -> str:
     """Where a rank leaves its host."""
-    return f"hangscope/who/{life}/{rank}"
+    return f"hangscope/who/{incarnation}/{rank}"
 
 
 def _is_stale(store: Store, held: str, host: str, began: float) -> bool:

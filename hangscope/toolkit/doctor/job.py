@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import Any
 
 from hangscope.toolkit.barriers import store_incarnation
-from hangscope.toolkit.barriers.meeting import Circle, meet
+from hangscope.toolkit.barriers.meeting import StoreGroup, meet
 from hangscope.toolkit.doctor.devices import shared_devices
 from hangscope.toolkit.doctor.model import ERROR, WARNING, Finding, Surroundings
 from hangscope.toolkit.environments.variables import BY_NAME
@@ -122,26 +122,26 @@ def examine(
     """
     from hangscope.toolkit.barriers.barrier import timeout_error
 
-    life = store_incarnation.join(store, world.rank)
-    circle = Circle(
+    incarnation = store_incarnation.join(store, world.rank)
+    store_group = StoreGroup(
         store,
         "hangscope/doctor",
         tuple(range(world.world_size)),
         world.rank,
         "default",
-        life=life,
+        incarnation=incarnation,
     )
-    keys = f"hangscope/doctor/{life}"
+    keys = f"hangscope/doctor/{incarnation}"
     mine = {"facts": facts_of(s, world), "findings": [asdict(f) for f in local]}
     store.set(f"{keys}/facts/{world.rank}", json.dumps(mine))
-    outcome = meet(circle, timeout_s=timeout_s, site="doctor")
+    outcome = meet(store_group, timeout_s=timeout_s, site="doctor")
     if not outcome.met:
-        raise timeout_error(circle, outcome, timeout_s, "doctor")
+        raise timeout_error(store_group, outcome, timeout_s, "doctor")
     verdict = f"{keys}/verdict"
     if world.rank == 0:
         findings = _decide(store, keys, world.world_size)
         store.set(verdict, json.dumps([asdict(f) for f in findings]))
-        _meet_again(circle, timeout_s)
+        _meet_again(store_group, timeout_s)
         return findings
     _answer_clock(store, keys, world)
     _wait(store, verdict, timeout_s)
@@ -149,13 +149,13 @@ def examine(
         Finding(**(item | {"ranks": tuple(item["ranks"])}))
         for item in json.loads(store.get(verdict))
     ]
-    _meet_again(circle, timeout_s)
+    _meet_again(store_group, timeout_s)
     return told
 
 
-def _meet_again(circle: Circle, timeout_s: float) -> None:
+def _meet_again(store_group: StoreGroup, timeout_s: float) -> None:
     """Rank 0 may serve the store, so it stays until everybody has read the verdict."""
-    meet(circle, timeout_s=timeout_s, site="doctor: end")
+    meet(store_group, timeout_s=timeout_s, site="doctor: end")
 
 
 def _decide(store: Any, keys: str, world_size: int) -> list[Finding]:

@@ -17,7 +17,9 @@ from hangscope.toolkit.environments.interfaces import read_interfaces
 _SMI_TIMEOUT_S = 15
 
 
-def gather(command: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> Surroundings:
+def read_surroundings(
+    command: Sequence[str] = (), environ: Mapping[str, str] | None = None
+) -> Surroundings:
     """Everything the checks need, read once."""
     env = dict(os.environ if environ is None else environ)
     version = installed_torch_version()

@@ -228,12 +228,14 @@ def rendezvous_store(world: WorldInfo, timeout_s: float) -> Store:
 def _meet_everybody(store: Store, world: WorldInfo, timeout_s: float, wanted: str) -> str:
     """Wait for all ranks, compare what they want, and return a prefix that is theirs alone."""
     shared = cast(meeting.Store, store)
-    life = store_incarnation.join(shared, world.rank)
+    incarnation = store_incarnation.join(shared, world.rank)
     everybody = tuple(range(world.world_size))
-    circle = meeting.Circle(shared, "hangscope/rendezvous", everybody, world.rank, "default", life)
-    outcome = meeting.meet(circle, timeout_s=timeout_s, say=wanted, compare=True)
+    store_group = meeting.StoreGroup(
+        shared, "hangscope/rendezvous", everybody, world.rank, "default", incarnation
+    )
+    outcome = meeting.meet(store_group, timeout_s=timeout_s, say=wanted, compare=True)
     if not outcome.met:
-        error = timeout_error(circle, outcome, timeout_s, "rendezvous")
+        error = timeout_error(store_group, outcome, timeout_s, "rendezvous")
         where = f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise BarrierTimeout(
             f"{error} Checked at {where} with WORLD_SIZE={world.world_size}: is that the same on "
@@ -247,7 +249,7 @@ def _meet_everybody(store: Store, world: WorldInfo, timeout_s: float, wanted: st
     if len(outcome.said) > 1:
         views = "; ".join(f"{name_ranks(ranks)}: {said}" for said, ranks in outcome.said.items())
         raise ValueError(f"init_distributed: the ranks were called differently: {views}")
-    return f"hangscope/{life}/{outcome.generation}"
+    return f"hangscope/{incarnation}/{outcome.generation}"
 
 
 def _unreachable(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from hangscope.toolkit.barriers.agreement import REFUSED, agree, compare, minority
-from hangscope.toolkit.barriers.store_group import circle_of, members, ready
+from hangscope.toolkit.barriers.store_group import members, ready, store_group_of
 from hangscope.toolkit.reductions.arithmetic import ORDERED, refusal
 from hangscope.toolkit.reductions.chunks import reduce_chunk
 from hangscope.toolkit.tensors import checksum
@@ -88,10 +88,13 @@ def check_all_reduce(
         if reason:
             raise ValueError(f"check_all_reduce: {reason}")
         return None
-    circle = circle_of(group, "check")
+    store_group = store_group_of(group, "check")
     say = f"{op} of {tensor.dtype} {tuple(tensor.shape)}, chunks of {chunk_bytes} bytes"
     agree(
-        circle, f"{REFUSED}{reason}" if reason else say, timeout_s=timeout, what="check_all_reduce"
+        store_group,
+        f"{REFUSED}{reason}" if reason else say,
+        timeout_s=timeout,
+        what="check_all_reduce",
     )
     if reason:
         raise ValueError(f"check_all_reduce: {reason}")
@@ -113,7 +116,9 @@ def check_all_reduce(
             if op == "mean":
                 exact, scale = exact / size, scale / size
             result.add(live[start : start + step], exact, scale, size)
-    said = compare(circle, checksum([live]), timeout_s=timeout, what="check_all_reduce: checksums")
+    said = compare(
+        store_group, checksum([live]), timeout_s=timeout, what="check_all_reduce: checksums"
+    )
     return ReductionCheck(
         bitwise_equal=result.mismatches == 0,
         max_abs_diff=result.max_abs,

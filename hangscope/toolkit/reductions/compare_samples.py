@@ -19,7 +19,7 @@ from hangscope.toolkit.tensors import checksum
 if TYPE_CHECKING:
     import torch
 
-    from hangscope.toolkit.barriers.meeting import Circle
+    from hangscope.toolkit.barriers.meeting import StoreGroup
 
 Finding = dict[str, Any]
 
@@ -28,7 +28,7 @@ Finding = dict[str, Any]
 class Sample:
     """One all-reduce as this rank has seen it."""
 
-    circle: Circle
+    store_group: StoreGroup
     number: int
     op: str
     reduce_op: str
@@ -39,7 +39,7 @@ class Sample:
 def entry_of(sample: Sample) -> dict[str, Any]:
     """What this rank leaves for the others, a kilobyte of plain values."""
     return {
-        "rank": sample.circle.me,
+        "rank": sample.store_group.me,
         "what": _what(sample),
         "sum": checksum(sample.outputs),
         "in": [_pack(sketch(tensor)) for tensor in sample.inputs],
@@ -47,9 +47,9 @@ def entry_of(sample: Sample) -> dict[str, Any]:
     }
 
 
-def judge(entries: Sequence[Mapping[str, Any]], sample: Sample) -> Finding | None:
+def compare_samples(entries: Sequence[Mapping[str, Any]], sample: Sample) -> Finding | None:
     """What is wrong with one all-reduce, from everybody's numbers; ``None`` if nothing is."""
-    circle = sample.circle
+    store_group = sample.store_group
     if len({entry["what"] for entry in entries}) > 1:
         return None  # members do not count the same calls: nothing here can be compared
     sums: dict[str, tuple[int, ...]] = {}
@@ -60,30 +60,31 @@ def judge(entries: Sequence[Mapping[str, Any]], sample: Sample) -> Finding | Non
     if not accused and not blocks:
         return None
     if accused:
-        everyone = len(accused) == len(circle.ranks)
+        everyone = len(accused) == len(store_group.ranks)
         text = (
-            f"the results of all_reduce #{sample.number} in group {circle.label} differ"
+            f"the results of all_reduce #{sample.number} in group {store_group.label} differ"
             f"{' on all ranks' if everyone else f': {name_ranks(accused)} disagree(s)'}"
         )
     else:
         text = (
             f"all ranks hold the same result of all_reduce #{sample.number} in group "
-            f"{circle.label}, but it is not the sum of their inputs (blocks {blocks} of {BLOCKS})"
+            f"{store_group.label}, but it is not the sum of their inputs "
+            f"(blocks {blocks} of {BLOCKS})"
         )
     return {
         "hangscope": "reduction/1",
         "kind": "reduction_corrupt",
         "at_ns": time.time_ns(),
-        "group": circle.label,
-        "ranks": list(circle.ranks),
+        "group": store_group.label,
+        "ranks": list(store_group.ranks),
         "number": sample.number,
         "op": "all_reduce",
         "reduce_op": sample.reduce_op,
         "accused": list(accused),
-        "ambiguous": len(accused) in (0, len(circle.ranks)),
+        "ambiguous": len(accused) in (0, len(store_group.ranks)),
         "wrong_blocks": blocks,
         "checksums": {text_: list(ranks) for text_, ranks in sums.items()},
-        "reported_by": circle.me,
+        "reported_by": store_group.me,
         "text": text,
     }
 
@@ -94,7 +95,7 @@ def _wrong(entries: Sequence[Mapping[str, Any]], sample: Sample) -> list[int]:
 
     if sample.reduce_op not in ("sum", "avg"):
         return []
-    own = next(entry for entry in entries if entry["rank"] == sample.circle.me)
+    own = next(entry for entry in entries if entry["rank"] == sample.store_group.me)
     wrong: set[int] = set()
     for index, tensor in enumerate(sample.outputs):
         dtype = tensor.dtype

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hangscope.toolkit.barriers.agreement import REFUSED, Disagreement, agree
 from hangscope.toolkit.barriers.barrier import check_timeout
-from hangscope.toolkit.barriers.store_group import circle_of, members, ready
+from hangscope.toolkit.barriers.store_group import members, ready, store_group_of
 from hangscope.toolkit.reductions.arithmetic import (
     MODES,
     ORDERED,
@@ -98,10 +98,10 @@ def deterministic_all_reduce(
             raise ValueError(f"deterministic_all_reduce: {reason}")
         return tensor
     if config.check_arguments:
-        circle = circle_of(config.group, "reduce")
+        store_group = store_group_of(config.group, "reduce")
         wait = config.timeout if not _bad_timeout(config.timeout) else 300.0
         agree(
-            circle,
+            store_group,
             f"{REFUSED}{reason}" if reason else _signature(tensor, config),
             timeout_s=wait,
             what="deterministic_all_reduce",

@@ -27,12 +27,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hangscope.toolkit.reductions.compare_samples import Finding, Sample, entry_of, judge
+from hangscope.toolkit.reductions.compare_samples import (
+    Finding,
+    Sample,
+    compare_samples,
+    entry_of,
+)
 
 if TYPE_CHECKING:
     import torch
 
-    from hangscope.toolkit.barriers.meeting import Circle
+    from hangscope.toolkit.barriers.meeting import StoreGroup
 
 NAMES = ("all_reduce", "allreduce_", "allreduce", "nccl:all_reduce", "gloo:all_reduce")
 PENDING = 16
@@ -43,7 +48,7 @@ PENDING = 16
 class Token:
     """One sampled call between `before` and `after`."""
 
-    circle: Circle
+    store_group: StoreGroup
     number: int
     op: str
     reduce_op: str
@@ -116,12 +121,12 @@ class ReductionSampler:
                 number = self._count(group)
             if number % self.every or not _readable(tensors, async_op):
                 return None
-            circle = self._circle(group)
-            if circle is None or len(circle.ranks) < 2:
+            store_group = self._store_group(group)
+            if store_group is None or len(store_group.ranks) < 2:
                 return None
             copies = [tensor.detach().clone() for tensor in tensors]
             op = _reduce_name(reduce_op)
-            return Token(circle, number, op_name, op, copies, async_op)
+            return Token(store_group, number, op_name, op, copies, async_op)
         except Exception as error:
             self._give_up(error)
             return None
@@ -169,12 +174,12 @@ class ReductionSampler:
             self._counts[pg] = number
         return number
 
-    def _circle(self, group: Any) -> Circle | None:
-        from hangscope.toolkit.barriers.store_group import circle_of, is_member, is_ready
+    def _store_group(self, group: Any) -> StoreGroup | None:
+        from hangscope.toolkit.barriers.store_group import is_member, is_ready, store_group_of
 
         if not is_ready() or not is_member(group):
             return None
-        return circle_of(group, "sampled")
+        return store_group_of(group, "sampled")
 
     def _on_done(self, token: Token, outputs: list[torch.Tensor], future: Any) -> None:
         try:
@@ -191,7 +196,9 @@ class ReductionSampler:
             return
         token.taken = True
         copies = [tensor.detach().clone() for tensor in outputs]
-        sample = Sample(token.circle, token.number, token.op, token.reduce_op, token.inputs, copies)
+        sample = Sample(
+            token.store_group, token.number, token.op, token.reduce_op, token.inputs, copies
+        )
         self._start()
         try:
             self._queue.put_nowait(sample)
@@ -230,31 +237,33 @@ class ReductionSampler:
 
     def _leave(self, sample: Sample) -> None:
         """Leave this rank's numbers in the store; the last to do so compares."""
-        circle = sample.circle
-        store = self._own_connection(circle)
-        key = f"{circle.key}/{sample.number}"
+        store_group = sample.store_group
+        store = self._own_connection(store_group)
+        key = f"{store_group.key}/{sample.number}"
         if not store.has_extended_api():
             raise RuntimeError("the job's store cannot append")
         store.append(f"{key}/entries", json.dumps(entry_of(sample)) + "\n")
-        if store.add(f"{key}/count", 1) != len(circle.ranks):
+        if store.add(f"{key}/count", 1) != len(store_group.ranks):
             return
         entries = [json.loads(line) for line in store.get(f"{key}/entries").splitlines()]
         store.delete_key(f"{key}/entries")
         store.delete_key(f"{key}/count")
         self.checked += 1
-        finding = judge(entries, sample)
+        finding = compare_samples(entries, sample)
         if finding is not None:
             self._report(finding)
 
-    def _own_connection(self, circle: Circle) -> Any:
+    def _own_connection(self, store_group: StoreGroup) -> Any:
         """A connection of this thread's own, where the store can give one."""
-        if circle.life not in self._stores:
-            clone = getattr(circle.store, "clone", None)
+        if store_group.incarnation not in self._stores:
+            clone = getattr(store_group.store, "clone", None)
             try:
-                self._stores[circle.life] = clone() if clone is not None else circle.store
+                self._stores[store_group.incarnation] = (
+                    clone() if clone is not None else store_group.store
+                )
             except RuntimeError:
-                self._stores[circle.life] = circle.store
-        return self._stores[circle.life]
+                self._stores[store_group.incarnation] = store_group.store
+        return self._stores[store_group.incarnation]
 
     def _report(self, finding: Finding) -> None:
         directory = self._directory or os.environ.get("HANGSCOPE_DIR")

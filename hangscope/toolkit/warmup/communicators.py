@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 
 from hangscope.toolkit.barriers.agreement import Disagreement, agree, compare
 from hangscope.toolkit.barriers.barrier import BarrierTimeout, check_timeout
-from hangscope.toolkit.barriers.store_group import circle_of, is_member, label_of, members, ready
+from hangscope.toolkit.barriers.store_group import (
+    is_member,
+    label_of,
+    members,
+    ready,
+    store_group_of,
+)
 from hangscope.toolkit.bounded import TookTooLong, bounded
 from hangscope.toolkit.ranks import compress, name_ranks
 
@@ -145,10 +151,10 @@ def _warm(
     label, ranks = label_of(group), members(group)
     where = f"group {label} (ranks {compress(ranks)}) on {device}"
     began = time.monotonic()
-    circle = circle_of(group, "warmup")
+    store_group = store_group_of(group, "warmup")
     what = f"warm-up of {where}"
     try:
-        agree(circle, f"{device.type} x {iterations}", timeout_s=timeout, what=what)
+        agree(store_group, f"{device.type} x {iterations}", timeout_s=timeout, what=what)
     except BarrierTimeout as error:
         raise WarmupError(str(error), label, ranks, error.missing) from error
     except Disagreement as error:
@@ -161,7 +167,9 @@ def _warm(
     except Exception as error:
         problem = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
     try:
-        said = compare(circle, problem, timeout_s=max(timeout, VERDICT_S), what=f"{what}: result")
+        said = compare(
+            store_group, problem, timeout_s=max(timeout, VERDICT_S), what=f"{what}: result"
+        )
     except BarrierTimeout as error:
         raise WarmupError(str(error), label, ranks, error.missing) from error
     said.pop("", None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hangscope.toolkit.barriers.agreement import REFUSED, agree, compare, minority
 from hangscope.toolkit.barriers.barrier import check_timeout
-from hangscope.toolkit.barriers.store_group import circle_of, members, ready
+from hangscope.toolkit.barriers.store_group import members, ready, store_group_of
 from hangscope.toolkit.ranks import name_ranks
 from hangscope.toolkit.tensors import as_bytes, checksum, local_part
 
@@ -103,23 +103,23 @@ def sync_parameters(
             "if it could not be made, stop the job: copying one shard over all others would "
             "destroy the model"
         )
-    circle = circle_of(group, "sync")
+    store_group = store_group_of(group, "sync")
     named = list(named_state(module))
     meta = [name for name, tensor in named if local_part(tensor).is_meta]
     say = _structure(named, _where(device))
-    if meta and circle.me == source:
+    if meta and store_group.me == source:
         say = f"{REFUSED}the source itself has meta tensors ({', '.join(meta[:3])})"
-    agree(circle, say, timeout_s=timeout, what="sync_parameters")
+    agree(store_group, say, timeout_s=timeout, what="sync_parameters")
     if meta:
         _materialize(module, _where(device))
         named = list(named_state(module))
     tensors = [local_part(tensor) for _, tensor in named]
     sent = [
-        _broadcast(bucket, source, group, receives=circle.me != source)
+        _broadcast(bucket, source, group, receives=store_group.me != source)
         for bucket in _buckets(tensors, message_bytes)
     ]
     mine = checksum(tensors)
-    said = compare(circle, mine, timeout_s=timeout, what="sync_parameters: checksums")
+    said = compare(store_group, mine, timeout_s=timeout, what="sync_parameters: checksums")
     if len(said) > 1:
         wrong = minority(said)
         raise SyncError(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from hangscope.toolkit.barriers.agreement import compare, minority
 from hangscope.toolkit.barriers.barrier import check_timeout
-from hangscope.toolkit.barriers.store_group import circle_of, ready
+from hangscope.toolkit.barriers.store_group import ready, store_group_of
 from hangscope.toolkit.tensors import checksum
 from hangscope.toolkit.warmup.parameters import is_sharded, named_state
 
@@ -62,15 +62,15 @@ def compare_replicas(
         return None
     if group is None and is_sharded(module):
         raise ValueError("compare_replicas: the module is sharded: pass the replicate group")
-    circle = circle_of(group, "replicas")
+    store_group = store_group_of(group, "replicas")
     named = list(named_state(module))
     parameters = {name for name, _ in module.named_parameters()}
     whole = checksum(tensor for _, tensor in named)
-    if len(compare(circle, whole, timeout_s=timeout, what="compare_replicas")) == 1:
+    if len(compare(store_group, whole, timeout_s=timeout, what="compare_replicas")) == 1:
         return []
     # Everybody knows that something differs, so everybody comes again with the details.
     mine = json.dumps({name: checksum([tensor])[:DIGITS] for name, tensor in named})
-    said = compare(circle, mine, timeout_s=timeout, what="compare_replicas: tensors")
+    said = compare(store_group, mine, timeout_s=timeout, what="compare_replicas: tensors")
     views = {text: json.loads(text) for text in said}
     found = []
     for name in sorted({name for view in views.values() for name in view}):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from hangscope.toolkit.barriers.agreement import REFUSED, agree, compare
 from hangscope.toolkit.barriers.barrier import check_timeout
-from hangscope.toolkit.barriers.store_group import circle_of, is_member, is_ready
+from hangscope.toolkit.barriers.store_group import is_member, is_ready, store_group_of
 from hangscope.toolkit.ranks import name_ranks
 from hangscope.toolkit.warmup.communicators import WarmupError
 from hangscope.toolkit.warmup.snapshot import snapshot
@@ -130,7 +130,7 @@ def warmup_training(
     if data is not None and rewindable is None:
         extra.append(_with_state(data))
     together = is_ready() and is_member(group)
-    circle = circle_of(group, "training") if together else None
+    store_group = store_group_of(group, "training") if together else None
     say = f"{steps} steps"
     try:
         restore = snapshot(
@@ -141,13 +141,13 @@ def warmup_training(
         raise
     finally:
         # Nobody enters a collective before all are here, with the same number of steps to go.
-        if circle is not None:
-            agree(circle, say, timeout_s=timeout, what="training warm-up")
+        if store_group is not None:
+            agree(store_group, say, timeout_s=timeout, what="training warm-up")
     began = time.monotonic()
     results, failure = _run(step, steps, restore, rewindable)
     elapsed = time.monotonic() - began
-    if circle is not None:
-        _compare_results(circle, failure, timeout)
+    if store_group is not None:
+        _compare_results(store_group, failure, timeout)
     if failure is not None:
         raise failure
     return TrainingWarmup(steps, elapsed, tuple(results))
@@ -185,11 +185,11 @@ def _run(
     return results, None
 
 
-def _compare_results(circle: Any, failure: Exception | None, timeout: float) -> None:
+def _compare_results(store_group: Any, failure: Exception | None, timeout: float) -> None:
     """Tell everybody who failed; this rank's own failure is more useful than that."""
     text = "" if failure is None else f"{type(failure).__name__}: {failure}"[:_MOST_SAID]
     try:
-        said = compare(circle, text, timeout_s=timeout, what="training warm-up: result")
+        said = compare(store_group, text, timeout_s=timeout, what="training warm-up: result")
     except Exception:
         if failure is None:
             raise
@@ -199,7 +199,7 @@ def _compare_results(circle: Any, failure: Exception | None, timeout: float) -> 
         failing = sorted(rank for side in said.values() for rank in side)
         views = "; ".join(f"{name_ranks(side)}: {why}" for why, side in said.items())
         raise WarmupError(
-            f"training warm-up failed on {views}", circle.label, circle.ranks, failing
+            f"training warm-up failed on {views}", store_group.label, store_group.ranks, failing
         )
 
 

@@ -35,7 +35,7 @@ _NOT_RECORDED = {
     # Not part of a recording: the launcher's side, or only there for tests.
     "enable", "_is_rank_now", "_is_multiprocessing_child", "_is_launcher", "is_launch",
     "start_on_init",
-    "_argument", "extend_history", "dump", "stop", "start", "complain",
+    "_argument", "extend_history", "dump", "stop", "start", "warn_once",
     "current_session", "phase", "record", "__repr__", "_start_monitor", "settings_from_process",
 }  # fmt: skip
 _MAKERS = {"beginner", "issuer", "_writer", "key_reader", "shape_reader", "pair_manner"}

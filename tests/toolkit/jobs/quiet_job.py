@@ -12,9 +12,9 @@ meetings: list[str] = []
 real = meeting.meet
 
 
-def counted(circle, **options):
-    meetings.append(circle.name.split("/")[1])
-    return real(circle, **options)
+def counted(store_group, **options):
+    meetings.append(store_group.name.split("/")[1])
+    return real(store_group, **options)
 
 
 for module in (meeting, barrier, agreement):
