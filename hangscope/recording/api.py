@@ -28,16 +28,16 @@ from hangscope.recording.warn_once import warn_once
 from hangscope.recording.watcher import HEARTBEAT_INTERVAL_S
 
 MONITORED = "HANGSCOPE_INTERNAL_MONITORED"
-"""Set by `hangscope run`, which is the monitor itself."""
+"""Set by `hangscope run`, which is itself the monitor."""
 MONITOR_OF = "HANGSCOPE_INTERNAL_MONITOR_OF"
-"""The run and attempt for which this process, or one that has started it, has a monitor running."""
+"""The run and attempt for which this process, or an ancestor, has already started a monitor."""
 
 _session: Session | None = None
 _dumps_variable: str | None = None
 
 
 def current_session() -> Session | None:
-    """The running recording of this very process, or None."""
+    """This process's active recording, or None; a parent's recording does not count after fork."""
     session = _session
     if session is None or session.pid != os.getpid():
         return None
@@ -50,14 +50,13 @@ def start(*, rank: int = -1, world_size: int = -1) -> bool:
     Parameters
     ----------
     rank, world_size:
-        This process's place in its job where neither a launcher variable nor a process group says
-        it.
+        Used if neither launcher variables nor a process group tell this process's rank.
 
     Returns
     -------
     bool
-        Whether this process records now. On any trouble it prints one line on stderr and returns
-        False: it never raises and never stops the job.
+        Whether this process is recording now. On failure, prints one line to stderr and returns
+        False; never raises and never stops the job.
     """
     global _session, _dumps_variable
     if current_session() is not None:
@@ -159,7 +158,7 @@ def dump(path: str | os.PathLike[str] | None = None) -> Path:
 def phase(name: str, detail: str = "") -> Iterator[None]:
     """Say what this rank is doing outside collectives, for the duration of a block.
 
-    Costs two stores; a no-op where nothing is recorded.
+    Costs two stores; does nothing if this process is not recording.
     """
     session = current_session()
     if session is None or session.failed:
@@ -204,8 +203,8 @@ def record(
     desc:
         A description of the communicator.
 
-    The operation counts as complete when the block ends: end it where the result is known to be
-    there, or accept that "complete" means "issued".
+    The operation counts as complete when the block ends. End the block when the result is known to
+    be available, or accept that "complete" means "issued".
     """
     session = current_session()
     if session is None or session.failed:
@@ -244,7 +243,7 @@ def _starts_monitor(place: JobPlace, ring: Path) -> bool:
 
 
 def _place_in_default_group() -> tuple[int, int] | None:
-    """Rank and world size where the job has made its default group before recording begins."""
+    """Rank and world size if the default group was created before recording began."""
     import torch.distributed as dist
 
     if not (dist.is_available() and dist.is_initialized()):
@@ -253,17 +252,17 @@ def _place_in_default_group() -> tuple[int, int] | None:
 
 
 def _start_monitor(directory: Path, run_id: str, place: JobPlace, settings: Settings) -> None:
-    """Start the node's monitor in a session of its own, as nobody's child.
+    """Start the node's monitor as a daemon: in its own session, and not as a child of this process.
 
-    The launcher kills sessions and waits for children: the monitor must be neither. It is started
-    through a short-lived process that leaves it to init, so the job's own ``wait()`` never sees it.
+    Launchers kill sessions and wait for children, so the monitor must be in neither. It is started
+    through a short-lived process that leaves it to init; the job's own ``wait()`` never sees it.
     """
     environment = {
         key: value
         for key, value in os.environ.items()
         if key not in ("HANGSCOPE", "LD_PRELOAD") and not key.startswith("HANGSCOPE_INTERNAL_")
     }
-    # numpy would start a thread on every core of a machine that has better to do.
+    # numpy would otherwise start a BLAS thread per core.
     environment["OPENBLAS_NUM_THREADS"] = "1"
     command = [
         sys.executable,
@@ -285,11 +284,11 @@ def _start_monitor(directory: Path, run_id: str, place: JobPlace, settings: Sett
         env=environment,
         cwd="/",
     ):
-        pass  # it detaches at once; waiting for the short-lived half leaves no zombie
+        pass  # it detaches at once; waiting for the intermediate process leaves no zombie
 
 
 def _remedy(error: BaseException) -> str:
-    """What to do where the run directory is what fails."""
+    """What the user can do if the run directory is the problem."""
     if isinstance(error, OSError) and error.filename:
         return "; set HANGSCOPE_DIR to a directory with room that this user may write"
     return ""

@@ -1,9 +1,9 @@
-"""Which of the issued operations are finished: polled, because the operators return before that.
+"""Polls which operations have completed, because the operators return before that.
 
-A `Work` pins its tensors, so it is dropped when the job has waited for it, at the watcher's next
-turn (at most half a second), or when many have gathered, whichever comes first.
+A `Work` pins its tensors. It is dropped when the job has waited for it, at the watcher's next turn
+(within half a second), or when many have accumulated, whichever comes first.
 
-There is no lock here. A thread that finds another one at work in a group leaves it to that one;
+There is no lock here. A thread that finds another one draining a group leaves the group to it;
 every step that two threads could disturb is a run of plain stores without a call (see
 `hangscope.ring.atomic`).
 """
@@ -28,13 +28,13 @@ from hangscope.ring.layout import (
 from hangscope.ring.writer import RingWriter
 
 MAX_PENDING = 1024
-"""Unfinished operations watched per group; each pins its tensors, so there is a bound."""
+"""Limit on unfinished operations watched per group, as each pins its tensors."""
 DRAIN_AT = 32
-"""So many unfinished operations of a group are looked through at once by the next one."""
+"""Number of pending operations at which the next one issued in the group polls them."""
 MAX_EXPECTED = 4096
-"""Bound on all that are watched, over all groups."""
+"""Limit on watched operations over all groups."""
 _LOOK_BEHIND = 64
-"""How far behind an unfinished head finished operations are looked for."""
+"""How far to search for finished operations behind an unfinished one."""
 _COMPLETED = group_offset("completed") // 8
 _COMPLETED_NS = group_offset("completed_ns") // 8
 _P2P = int(SlotFlag.P2P)
@@ -64,10 +64,10 @@ class Completions:
         self._script_object = torch.ScriptObject
         self._watched: dict[int, Pending] = {}
         self.unwaited: dict[int, Pending] = {}
-        """Each ``isend`` and ``irecv`` that nobody has begun to wait for, by the Work's id."""
+        """Every ``isend`` and ``irecv`` not yet waited for, by the Work's id."""
         self.boxed: deque[Pending] = deque()
-        """Entries whose Work is still in its script object. Taking it out costs half a microsecond;
-        it is done where it is polled or waited for, which is where the job has time."""
+        """Entries whose Work is still inside its script object. Unboxing costs half a microsecond,
+        so it is deferred until the Work is polled or waited for, when the job has time."""
 
     def watch(self, entry: Pending) -> None:
         """Watch an operation that was just issued."""
@@ -78,9 +78,9 @@ class Completions:
         self._watched[id(entry[1])] = entry
 
     def expect(self, entry: Pending) -> None:
-        """Remember an operation of which only `waited` will tell; nothing is polled."""
+        """Remember an operation that cannot be polled; only `waited` will tell its end."""
         if len(self._watched) >= MAX_EXPECTED:
-            self._watched.clear()  # they stay what they are on record: not observed
+            self._watched.clear()  # their records stay "not observed"
         self._watched[id(entry[1])] = entry
 
     def waiting(self, work: Any) -> None:
@@ -89,27 +89,27 @@ class Completions:
         if entry is None:
             return
         entry[3] |= _WAITED
-        # Only the flag is added: another thread may have noted its end just now.
+        # Only add the flag: another thread may just have recorded its completion.
         cell = self._slots + (entry[0] - 1) % self._slot_count * _SLOT_CELLS
         if self._q[cell] == entry[0]:
             self._q[cell + _SLOT_STATE] |= _WAITED << 32
 
     def waited(self, work: Any, succeeded: bool) -> None:
-        """Python waited for a Work: it is over, whatever polling says.
+        """Python has waited for a Work: it is over, whatever polling says.
 
-        Some Works never say that they are done (Gloo's reduce-scatter), others only once they were
-        waited for (send and recv).
+        Some Works never report completion (Gloo's reduce-scatter), others only after a wait (send
+        and recv).
         """
         if self.boxed:
             self.unbox()
         found = self._watched.get(id(work))
         if found is None or not (succeeded or work.is_completed()):
-            return  # the wait ran into its own time limit: the operation goes on
+            return  # only the wait timed out; the operation goes on
         self._forget(work)
         record_id, _, seq, flags, state = found
         if flags & _UNOBSERVED:
             flags &= ~_UNOBSERVED
-        elif not _take(state.pending, found):  # the watcher was here
+        elif not _take(state.pending, found):  # the watcher was faster
             return
         now = self.finish(record_id, flags, succeeded=succeeded)
         if flags & _P2P:
@@ -120,16 +120,16 @@ class Completions:
             state.failed_seq = seq
 
     def unbox(self) -> None:
-        """Take all Works out of their script objects, each by one thread alone.
+        """Take all Works out of their script objects, each by a single thread.
 
-        Another thread may come to wait for a Work that is in work here: it does not find it, and
-        polling will.
+        If another thread begins to wait for a Work while it is unboxed here, it does not find the
+        entry; polling will notice the completion.
         """
         boxed, watched, unbox_work = self.boxed, self._watched, self._unbox_work
         while boxed:
             try:
                 entry = boxed.popleft()
-            except IndexError:  # another thread has had the last one
+            except IndexError:  # another thread took the last one
                 return
             entry[1] = work = unbox_work(entry[1])
             watched[id(work)] = entry
@@ -137,11 +137,11 @@ class Completions:
                 self.unwaited[id(work)] = entry
 
     def drain(self, state: GroupState, *, deep: bool = False) -> None:
-        """Note which of a group's operations have finished.
+        """Record which of a group's operations have finished.
 
-        ``deep`` also looks behind an unfinished head, as independent operations overtake, and asks
-        each whether it succeeded. The hot path does not: where the group goes on to issue another
-        operation, the one before has not failed, or its failure was told by its wait.
+        ``deep`` also searches behind an unfinished head, since independent operations may overtake
+        it, and asks each whether it succeeded. The hot path does neither: if the group issues
+        another operation, the previous one has not failed, or its wait has told of the failure.
         """
         if state.draining:
             return
@@ -158,12 +158,12 @@ class Completions:
             state.draining = False
 
     def _finish_in_order(self, state: GroupState, *, ask: bool) -> None:
-        """From the oldest on, up to the first that has not finished."""
+        """Finish operations from the oldest up to the first that has not completed."""
         pending = state.pending
         while True:
             try:
                 entry = pending[0]
-            except IndexError:  # empty, perhaps since another thread's wait is over
+            except IndexError:  # empty, perhaps because another thread's wait has ended
                 return
             if not self._is_completed(entry):
                 return
@@ -171,13 +171,13 @@ class Completions:
                 self._finish_pending(state, entry, ask=ask)
 
     def _finish_overtakers(self, state: GroupState) -> None:
-        """Behind an unfinished head: not far, as there may be a thousand."""
+        """Finish completed operations behind an unfinished head, up to `_LOOK_BEHIND` of them."""
         for entry in list(state.pending)[1:_LOOK_BEHIND]:
             if self._is_completed(entry) and _take(state.pending, entry):
                 self._finish_pending(state, entry, ask=True)
 
     def drain_all(self, states: Iterable[GroupState]) -> bool:
-        """`drain` for every group, the watcher's turn; whether there was anything to look at."""
+        """`drain` every group, called by the watcher; True if there was anything pending."""
         found = False
         for state in states:
             if state.pending:
@@ -189,7 +189,7 @@ class Completions:
         """Mark a record as finished; returns the time."""
         now = time_ns()
         q = self._q
-        # `RingWriter.set_record`, inlined; no call in these lines, either.
+        # `RingWriter.set_record`, inlined; like there, no call in these lines.
         cell = self._slots + (record_id - 1) % self._slot_count * _SLOT_CELLS
         if q[cell] == record_id:
             q[cell + _SLOT_COMPLETED] = now if succeeded else 0
@@ -200,7 +200,7 @@ class Completions:
 
     @exclusive
     def completed(self, state: GroupState, seq: int, now: int) -> None:
-        """A collective is finished: move the group's counter as far as nothing stands before it."""
+        """A collective has finished: advance the group's counter to the oldest unfinished one."""
         if not state.observable:
             return
         if seq > state.highest_done:
@@ -218,7 +218,7 @@ class Completions:
             self._q[state.cells + _COMPLETED_NS] = now
 
     def _give_up(self, entry: Pending) -> None:
-        """Too many are unfinished: the oldest is watched no more."""
+        """Too many operations are pending: stop watching the oldest."""
         record_id, work, _, flags, _ = entry
         self._forget(work)
         self._ring.set_record(record_id, state=0, flags=flags | _UNOBSERVED, completed_ns=0)
@@ -248,7 +248,7 @@ class Completions:
 
 
 def _take(pending: deque[Pending], entry: Pending) -> bool:
-    """Take an entry out; False where another thread has done so since it was looked at."""
+    """Remove an entry; False if another thread has done so since it was looked at."""
     try:
         pending.remove(entry)
     except ValueError:
@@ -257,7 +257,7 @@ def _take(pending: deque[Pending], entry: Pending) -> bool:
 
 
 def _first_unfinished(state: GroupState) -> int:
-    """Sequence number of the oldest collective that is still watched; a huge one where none is."""
+    """Sequence number of the oldest collective still watched; a huge number if there is none."""
     try:
         oldest = state.pending[0]
     except IndexError:  # another thread has emptied it
@@ -268,14 +268,14 @@ def _first_unfinished(state: GroupState) -> int:
 
 
 def _succeeded(work: Any) -> bool:
-    """Whether a finished collective's result is there (asking the Work itself is deprecated, and
-    says so on stderr)."""
+    """Whether a finished collective has a result (asking the Work itself is deprecated and prints a
+    warning)."""
     try:
         future = work.get_future()
     except Exception as error:
         if is_user_exception(error):
             raise
-        return True  # this backend's Works carry no future: finished is all there is to know
+        return True  # this backend's Works have no future, so "finished" is all there is to know
     try:
         future.value()
     except Exception as error:

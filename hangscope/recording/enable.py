@@ -15,7 +15,7 @@ from pathlib import Path
 from hangscope.recording.identity import place_from_environment
 
 OWNER = "HANGSCOPE_INTERNAL_OWNER"
-"""Environment marker: the pid of the rank that records; children see it and keep quiet."""
+"""Environment marker: pid of the rank that records; children that inherit it do not record."""
 
 _LAUNCHERS = frozenset({"torchrun", "accelerate", "accelerate-launch", "deepspeed", "fabric"})
 _LAUNCHER_MODULES = frozenset(
@@ -28,7 +28,7 @@ _LAUNCHER_MODULES = frozenset(
 
 
 def enable() -> None:
-    """Start recording now where this process is a rank, else when it becomes one."""
+    """Start recording now if this process is a rank, else when it becomes one."""
     if _is_rank_now():
         from hangscope.recording.api import start
 
@@ -49,7 +49,7 @@ def _is_rank_now() -> bool:
 
 
 def _is_multiprocessing_child() -> bool:
-    """A ``spawn`` or ``forkserver`` child: its parent's environment says nothing about it."""
+    """Whether this is a ``spawn`` or ``forkserver`` child, whose inherited rank is its parent's."""
     if any(word in ("--multiprocessing-fork",) for word in sys.argv):
         return True
     process = sys.modules.get("multiprocessing.process")
@@ -57,21 +57,22 @@ def _is_multiprocessing_child() -> bool:
 
 
 def _is_launcher() -> bool:
-    """The launcher itself, which Slurm and mpirun give a rank too."""
+    """Whether this is the launcher itself, to which Slurm and mpirun give a rank, too."""
     if os.environ.get("TORCHELASTIC_RUN_ID"):
         return False
     return is_launch(getattr(sys, "orig_argv", sys.argv), len(sys.argv) - 1)
 
 
 def is_launch(words: Sequence[str], arguments: int) -> bool:
-    """Whether a command starts ranks.
+    """Whether a command is a launcher.
 
     Parameters
     ----------
     words:
-        The interpreter, its options, and what it runs with its own arguments.
+        The whole command: interpreter, its options, the program and the program's arguments.
     arguments:
-        How many of these there are at the end: ``--strategy deepspeed`` makes no launcher.
+        Number of the program's arguments, which do not count: ``--strategy deepspeed`` makes no
+        launcher.
     """
     words = words[: len(words) - arguments]
     module = words[words.index("-m") + 1 :][:1] if "-m" in words else []

@@ -1,4 +1,4 @@
-"""An exception, or the last words of a program, as JSON for the ring."""
+"""An exception, or the message of a ``sys.exit``, as JSON for the ring."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ def describe_exception(
     most_frames: int = MAX_FRAMES,
     most_text: int = MAX_MESSAGE,
 ) -> bytes:
-    """Type, message, thread and the innermost frames (innermost first) of an exception.
+    """Type, message, thread and innermost frames (innermost first) of an exception.
 
-    What it was raised from is a part of it: its words, and the frames down to where that came from.
+    Includes its first cause (``raise ... from ...``): the cause's message, and the frames down to
+    where that was raised.
     """
     walked = _down_to_first_cause(value, trace)[-most_frames:]
     frames = [
@@ -45,7 +46,7 @@ def describe_exception(
 
 
 def describe_last_words(text: str, frame: FrameType) -> bytes:
-    """``sys.exit("no such data set")``, called in ``frame``: Python prints that and fails."""
+    """``sys.exit("no such data set")``, called in ``frame``: Python prints it and exits with 1."""
     walked = itertools.islice(traceback.walk_stack(frame), MAX_FRAMES)
     frames = [[f.f_code.co_name, f.f_code.co_filename, line or 0] for f, line in walked]
     return _as_json("SystemExit", text[:MAX_MESSAGE], threading.main_thread(), frames)
@@ -67,7 +68,7 @@ def _as_json(
 
 
 def _native_id(thread: threading.Thread | None) -> int:
-    """The kernel's number of a thread; in a forked process the main thread's own word is old."""
+    """The kernel's id of a thread. A forked process's main thread object may still hold the old."""
     if thread is threading.current_thread():
         return threading.get_native_id()
     return getattr(thread, "native_id", None) or 0
@@ -85,8 +86,8 @@ def _down_to_first_cause(
 ) -> list[tuple[FrameType, int]]:
     """Frames and lines, outermost first, down to where the first cause was raised.
 
-    A cause that was caught under one of these frames begins there; one of another thread or
-    process does not, and says nothing of this one's frames.
+    The traceback of a cause that was caught in one of these frames begins at that frame. A cause
+    from another thread or process does not, and is ignored.
     """
     walked = list(traceback.walk_tb(trace))  # reads no source, unlike extract_tb
     for cause in _causes(value):
@@ -99,12 +100,12 @@ def _down_to_first_cause(
 
 
 def _first_cause(value: BaseException | None) -> BaseException | None:
-    """What the exception was raised from in the first place."""
+    """The first exception in the chain of causes."""
     return ([None, *_causes(value)])[-1]
 
 
 def _causes(value: BaseException | None) -> Iterator[BaseException]:
-    """What the exception was raised from (``raise ... from ...``), back to the first."""
+    """The chain of causes (``raise ... from ...``), back to the first."""
     for _ in range(_MOST_CAUSES):
         value = value.__cause__ if value is not None else None
         if value is None:

@@ -1,9 +1,9 @@
-"""What torch tells of a process group: name, description, members, backend.
+"""What torch knows about a process group: name, description, members, backend.
 
-torch knows the members of the groups that its own functions make. One made by hand, from a store, a
-place and a size, may span several jobs: trainers and inference engines share one to hand weights
-over, fault-tolerant training has one across its replicas. Its places are no ranks of this job, even
-where whoever made it has noted them as 0, 1, 2, ...
+torch knows the members of groups made by its own functions. A group constructed by hand, from a
+store, a rank and a size, may span several jobs: trainers and inference engines share one to
+transfer weights, fault-tolerant training has one across its replicas. Its group ranks are not ranks
+of this job, even if whoever made it registered them as 0, 1, 2, ...
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import re
 from typing import Any, NamedTuple
 
 OUTSIDE = -1
-"""Stands for a member of which it is not known whether it is a rank of this job."""
+"""Stands for a member that may not be a rank of this job."""
 _TORCHS_NAME = re.compile(r"\d+|[0-9a-f]{40}")
-"""What ``new_group`` and the like call a group: its number, or a hash of its ranks."""
+"""Group names given by ``new_group`` and the like: a number, or a hash of the ranks."""
 
 
 class GroupInfo(NamedTuple):
-    """``ranks`` in the order of the members' places; this process's is ``group_rank``."""
+    """Description of a group; ``ranks`` are in group-rank order, ``group_rank`` is our own."""
 
     name: str
     desc: str
@@ -28,7 +28,7 @@ class GroupInfo(NamedTuple):
 
 
 def group_info(process_group: Any, rank: int) -> GroupInfo:
-    """What is to be recorded of a group. ``rank``: this process's in its job."""
+    """Describe a group for the record. ``rank`` is this process's global rank."""
     name, desc = _text(process_group, "group_name"), _text(process_group, "group_desc")
     place, size = int(process_group.rank()), int(process_group.size())
     ranks = _listed(process_group)
@@ -41,24 +41,24 @@ def group_info(process_group: Any, rank: int) -> GroupInfo:
 
 
 def _by_hand(process_group: Any, name: str, ranks: list[int], place: int, rank: int) -> bool:
-    """Whether a list of members is none of ranks of this job."""
+    """Whether a group was constructed by hand, so that its members are not ranks of this job."""
     import torch.distributed.distributed_c10d as c10d
 
     torchs = _TORCHS_NAME.fullmatch(name) is not None
     if not ranks:
-        return not torchs  # torch forgets its own ones as well, once they are destroyed
+        return not torchs  # torch also forgets the members of its own groups once destroyed
     try:
         if process_group is c10d._world.default_pg:
             return False
     except Exception:
         return False
     if ranks != list(range(len(ranks))):
-        return False  # somebody has listed ranks, not just counted places
+        return False  # these are listed ranks, not just counted members
     return ranks[place : place + 1] != [rank] or not torchs
 
 
 def _listed(process_group: Any) -> list[int]:
-    """The members as torch lists them; empty for a group that it has not made."""
+    """The members as torch lists them; empty for a group that torch has not made."""
     import torch.distributed.distributed_c10d as c10d
 
     try:
@@ -68,7 +68,7 @@ def _listed(process_group: Any) -> list[int]:
 
 
 def _meeting(process_group: Any) -> str:
-    """Where the members of a group have found each other, as far as its store tells."""
+    """The address of a group's store; empty if it has none."""
     try:
         store = process_group.get_group_store()
         store = getattr(store, "_underlying_non_prefix_store", store)

@@ -15,9 +15,9 @@ from hangscope.ring.writer import RingWriter
 MAX_ORPHANS = 256
 LOCK_TIMEOUT_S = 2.0
 Pending = list[Any]
-"""An issued operation whose completion is awaited: record id, Work (or the script object it is
-in), collective sequence number, flags, `GroupState`. The id comes first: it is what tells two
-entries from each other, and script objects must not be compared."""
+"""An issued operation whose completion is awaited: record id, Work (or the script object that holds
+it), collective sequence number, flags, `GroupState`. The id comes first so that comparing two
+entries never gets to the script objects, which must not be compared."""
 
 
 class DeviceBackend(NamedTuple):
@@ -29,9 +29,9 @@ class DeviceBackend(NamedTuple):
     from Python can break graph capture)."""
     timeout_ms: int
     flags: int = 0
-    """Flags of every record: not observed, where the Works are not polled."""
+    """Flags of every record: UNOBSERVED if the Works are not polled."""
     native_id: str = ""
-    """The backend's number in the native recorder's ``pg_status``, where it has one."""
+    """The backend's key in the native recorder's ``pg_status``, if it has one."""
 
 
 class GroupState:
@@ -81,8 +81,8 @@ class GroupState:
         self.group_rank = group_rank
         self.recorded = recorded and index > 0
         self.observable = observable
-        """Whether all its backends are polled: otherwise some operation may be unfinished unseen,
-        and "completed up to here" cannot be said."""
+        """Whether all its backends are polled. Otherwise an operation may be unfinished without our
+        knowledge, and there is no "completed up to here"."""
         self.collective_seq = 0
         self.seq_before = 0
         """`collective_seq` before the newest collective."""
@@ -95,9 +95,9 @@ class GroupState:
         """The history before the newest collective."""
         self.completed = 0
         self.highest_done = 0
-        """The highest sequence number known to be finished; `completed` may be held back."""
+        """Highest sequence number known to be finished; `completed` may lag behind it."""
         self.failed_seq = 0
-        """Sequence number of the first collective that ended without a result; 0: none."""
+        """Sequence number of the first collective that ended without a result; 0 if none."""
         self.draining = False
         self.destroyed = False
         self.pairs: dict[tuple[bool, int], str] = {}
@@ -116,7 +116,7 @@ class GroupState:
         return known
 
     def pair(self, sends: bool, other: int) -> str:
-        """What the Flight Recorder appends to a send or recv: `` 0->1``, with group ranks."""
+        """The suffix that the Flight Recorder gives a send or recv: `` 0->1``, with group ranks."""
         known = self.pairs.get((sends, other))
         if known is None:
             arrow = "->" if sends else "<-"
@@ -125,11 +125,11 @@ class GroupState:
         return known
 
     def is_of(self, process_group: Any) -> bool:
-        """Whether this is the state of that group."""
+        """Whether this is the state of the given group."""
         return self.process_group is not None and self.process_group() is process_group
 
     def native_sequence(self) -> int | None:
-        """The backend's own collective sequence number, where it tells."""
+        """The backend's own collective sequence number; None if not available."""
         process_group = self.process_group() if self.process_group is not None else None
         try:
             return int(process_group._get_sequence_number_for_group())  # type: ignore[union-attr]
@@ -152,19 +152,19 @@ class GroupRegistry:
         self._record_fake = record_fake
         self.by_identity: dict[int, GroupState] = {}
         self._epochs: dict[str, int] = {}
-        # Groups whose Python object went away while the group lives on in C++: a DDP reducer, say,
-        # holds it; torch then makes a new Python object whenever one is asked for.
+        # Groups whose Python object is gone while the group lives on in C++ (held by a DDP reducer,
+        # say). torch then makes a new Python object whenever one is requested.
         self._orphans: dict[tuple[str, tuple[int, ...]], GroupState] = {}
         self._lock = threading.RLock()
 
     def register(self, process_group: Any) -> GroupState:
-        """Enter a group on first sight."""
+        """The state of a group, created on first use."""
         key = id(process_group)
         known = self.by_identity.get(key)
         if known is not None:
             return known
-        # Two threads may meet a new group at once. The time limit is for a daemon thread that was
-        # frozen in here when the interpreter began to shut down: nobody may wait for it.
+        # Two threads may use a new group at once. The time limit is for shutdown: a daemon thread
+        # that was frozen while holding the lock will never release it.
         taken = self._lock.acquire(timeout=LOCK_TIMEOUT_S)
         try:
             return self.by_identity.get(key) or self._enter(process_group)
@@ -197,15 +197,15 @@ class GroupRegistry:
         return state
 
     def _remember(self, state: GroupState, process_group: Any) -> None:
-        """Find the state by the object's identity for as long as the object lives.
+        """Map the object's id to the state for as long as the object lives.
 
-        Its id may be given to another object afterwards, and holding the group itself would keep
-        its communicator alive.
+        Afterwards its id may be reused by another object. A strong reference is no alternative: it
+        would keep the group's communicator alive.
         """
         key = id(process_group)
 
         def forget(_: object, limit: int = MAX_ORPHANS) -> None:
-            # May run when the interpreter has already taken this module's names away.
+            # May run after interpreter shutdown has cleared this module's globals.
             self.by_identity.pop(key, None)
             if not state.destroyed and len(self._orphans) < limit:
                 self._orphans[state.name, tuple(state.ranks)] = state
@@ -214,7 +214,7 @@ class GroupRegistry:
         self.by_identity[key] = state
 
     def destroyed(self, process_group: Any) -> None:
-        """A group (None: all of them) is being destroyed: its names may be used again."""
+        """A group (None: every group) is being destroyed; its name may be reused."""
         if process_group is None:
             self._orphans.clear()
         for state in self.states():
@@ -222,7 +222,7 @@ class GroupRegistry:
                 state.destroyed = True
 
     def scan(self) -> None:
-        """Enter groups that were made but have issued nothing yet."""
+        """Register groups that exist but have issued nothing yet."""
         import sys
 
         module = sys.modules.get("torch.distributed.distributed_c10d")
@@ -234,7 +234,7 @@ class GroupRegistry:
                 self.register(process_group)
 
     def states(self) -> list[GroupState]:
-        """The groups of this moment."""
+        """The states of all groups known now."""
         return [*self.by_identity.values(), *self._orphans.values()]
 
 
@@ -262,5 +262,5 @@ def _backend(process_group: Any, device_type: str) -> DeviceBackend:
 
 
 def _is_pollable(backend: str) -> bool:
-    """The fake backend counts as a device: it stands in for one."""
+    """Whether Works may be polled. Not those of the fake backend, which stands in for a GPU one."""
     return any(word in backend for word in ("gloo", "mpi"))

@@ -1,8 +1,8 @@
 """The exception that a rank is handling while it issues an operation.
 
-A rank that fails often has an ``except`` or ``finally`` clause to go through before anybody hears
-of it, and what runs there may communicate: a barrier, a last checkpoint. The others wait elsewhere,
-so the clause never ends, and the exception is never printed.
+A failing rank often runs an ``except`` or ``finally`` clause before its exception is printed, and
+that clause may communicate: a barrier, a last checkpoint. As the other ranks wait elsewhere, the
+clause never ends and the exception is never printed.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from hangscope.recording.exceptions import describe_exception
 from hangscope.ring.writer import RingWriter
 
 MOST_KEPT = 128
-"""So many different exceptions are put into the ring, which keeps each for good."""
+"""Limit on different exceptions put into the ring, which keeps each for good."""
 _MOST_FRAMES = 16
 _MOST_TEXT = 1000
 _PLAIN = (str, int, float, bool, bytes, type(None))
 
 
 class HandledExceptions:
-    """Keeps the newest of them in the ring, as text: to hold it would keep its frames alive."""
+    """Keeps the newest one in the ring, as text: holding the object would keep its frames alive."""
 
     def __init__(self, ring: RingWriter) -> None:
         self._ring = ring
@@ -29,13 +29,13 @@ class HandledExceptions:
         self._kept: set[bytes] = set()
 
     def note(self) -> None:
-        """Keep what the calling thread handles now."""
+        """Keep the exception that the calling thread is handling now."""
         error = sys.exc_info()[1]
         if error is None:
             return
-        # A whole program may run in an ``except`` clause: what it handles is described once, as its
-        # ``__str__`` may be code of the job's. Another one at the same address, with the same words
-        # where these are no more than text and numbers, reads nearly the same.
+        # A whole program may run inside an ``except`` clause. Describe its exception only once, as
+        # ``__str__`` may be the job's own code. Another exception with the same address, traceback
+        # address, type and plain arguments would read nearly the same.
         identity = (id(error), id(error.__traceback__), type(error), _plain(error.args))
         if identity == self._newest:
             return
@@ -55,11 +55,11 @@ class HandledExceptions:
 
 
 def is_handling() -> bool:
-    """Whether the calling thread handles an exception."""
+    """Whether the calling thread is handling an exception."""
     return sys.exc_info()[1] is not None
 
 
 def _plain(args: tuple[object, ...]) -> tuple[object, ...]:
-    """What an exception was made with, if it can be kept and compared without the job's code."""
+    """Those arguments of an exception that can be kept and compared without running job code."""
     kept = (value for value in args[:8] if type(value) in _PLAIN)
     return tuple(v[:_MOST_TEXT] if isinstance(v, (str, bytes)) else v for v in kept)

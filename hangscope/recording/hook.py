@@ -1,8 +1,9 @@
-"""The choke point: kernels for every ``c10d::`` operator at the dispatch key BackendSelect.
+"""The interception point: kernels for every ``c10d::`` operator at dispatch key BackendSelect.
 
 Eager calls, DDP's C++ reducer, FSDP, DTensor, functional collectives and compiled graphs all pass
-here; patching Python functions misses most of them. Each kernel records and redispatches to the
-keys after its own. Whatever goes wrong in the recorder, the operator is called exactly once.
+through here; patching Python functions would miss most of them. Each kernel records the call and
+redispatches to the keys after its own. Whatever goes wrong in the recorder, the operator is called
+exactly once.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Listener(Protocol):
 
 
 class DispatcherHook:
-    """Owns the registered kernels; ``listening`` switches what they do besides redispatching."""
+    """Owns the registered kernels; unless ``listening`` is set, they only redispatch."""
 
     def __init__(self, on_error: Callable[[BaseException], None]) -> None:
         self.listening = False
@@ -66,7 +67,7 @@ class DispatcherHook:
         self._library = library
 
     def remove(self) -> None:
-        """Take the kernels out again; calls in flight finish."""
+        """Unregister the kernels; calls in flight finish."""
         self.listening = False
         library, self._library = self._library, None
         if library is not None:
@@ -79,7 +80,7 @@ class DispatcherHook:
         after = torch._C._dispatch_keyset_full_after(DispatchKey.BackendSelect)
         redispatch = operator._handle.redispatch_boxed
         on_error = self._on_error
-        # A keyset is a new object at every call; as a number it is found faster than combined.
+        # Every call has a new keyset object. Looking up its number is faster than combining sets.
         number_of = torch._C.DispatchKeySet.raw_repr
         keysets: dict[int, Any] = {}
 

@@ -1,7 +1,7 @@
-"""Who this process is in its job, and where its run directory lies.
+"""This process's rank in its job, the run id, and the run directory.
 
-All ranks of a job must arrive at the same answers without talking to each other: at this point no
-process group exists yet.
+All ranks of a job must arrive at the same run id and directory without communication: no process
+group exists yet.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ RANK_VARIABLES = (
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
     ("PMI_RANK", "PMI_SIZE", "", ""),
 )
-"""(rank, world size, local rank, local world size) of each launcher, most specific first.
+"""(rank, world size, local rank, local world size) variables of each launcher, most specific first.
 
-Where mpirun starts a job in an allocation of Slurm, srun has started its daemons: the ranks inherit
-the numbers of those. ``PMI_RANK`` alone is what srun sets as well (``--mpi=pmi2``), and srun tells
-more.
+If mpirun runs inside a Slurm allocation, srun has started its daemons and the ranks inherit their
+Slurm variables, so mpirun's come first. ``PMI_RANK`` alone comes last: srun sets it as well
+(``--mpi=pmi2``), and srun's own variables tell more.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class JobPlace:
-    """A rank's place in its job."""
+    """A process's position in its job: its ranks and the sizes they count in."""
 
     rank: int
     world_size: int
     local_rank: int
-    """The rank itself where nobody tells its number on its node."""
+    """The global rank if the launcher gives no local rank."""
     local_world_size: int
-    """0: nobody tells how many ranks its node has."""
+    """0 if not known."""
     node_rank: int
     attempt: int
     is_numbered: bool = True
-    """Whether its number on its node was told."""
+    """Whether the launcher gives a local rank."""
 
 
 def place_from_environment(environ: Mapping[str, str]) -> JobPlace | None:
-    """This process's place as its launcher tells it, or None where no launcher does."""
+    """This process's position according to its launcher's variables; None without any."""
     for names in RANK_VARIABLES:
         rank, world, local_rank, local_world = (_integer(environ.get(name)) for name in names)
         if rank is None or world is None or not 0 <= rank < world:
@@ -83,10 +83,10 @@ def place_from_environment(environ: Mapping[str, str]) -> JobPlace | None:
 
 
 def place_from_arguments(rank: int, world_size: int, environ: Mapping[str, str]) -> JobPlace:
-    """The place of a rank that ``init_process_group`` was told, as Lightning's ranks are.
+    """The position of a rank that is known only from ``init_process_group`` (Lightning, say).
 
-    Such launchers may still say which process of its node this is, so that every node gets a
-    monitor. How many there are on the node is as a rule not said.
+    The launcher may still give a local rank, which is what every node needs for its monitor. It
+    usually does not tell how many ranks the node has.
     """
     local_rank = _integer(environ.get("LOCAL_RANK"))
     node_rank = _integer(environ.get("GROUP_RANK") or environ.get("NODE_RANK")) or 0
@@ -101,8 +101,8 @@ def place_from_arguments(rank: int, world_size: int, environ: Mapping[str, str])
 def run_id_from_environment(environ: Mapping[str, str]) -> str:
     """A name for the run on which all its ranks agree.
 
-    The launcher's own id where it has one; otherwise the rendezvous address, made distinct by the
-    launcher's process where that process is shared (one node).
+    The launcher's own id if it has one. Otherwise the rendezvous address or, if all ranks share one
+    launcher process (one node), that process's identity.
     """
     elastic = environ.get("TORCHELASTIC_RUN_ID", "")
     if elastic and elastic != "none":
@@ -126,10 +126,10 @@ def run_id_from_environment(environ: Mapping[str, str]) -> str:
 
 
 def _meets_elsewhere(environ: Mapping[str, str]) -> bool:
-    """Whether this is a helper of a rank, in a world of such helpers that meets by itself.
+    """Whether this is a helper of a rank, and the helpers of all ranks form a world of their own.
 
-    Ranks that write checkpoints in processes of their own start one each: these share no parent,
-    and have inherited what the launcher told the ranks, but for the port.
+    Ranks that write checkpoints in separate processes start one each. These processes share no
+    parent and have inherited the launcher's variables from their rank, except for the port.
     """
     try:
         raw = Path(f"/proc/{os.getppid()}/environ").read_bytes()
@@ -145,8 +145,8 @@ def _meets_elsewhere(environ: Mapping[str, str]) -> bool:
 def run_directory(environ: Mapping[str, str], run_id: str) -> tuple[Path, bool]:
     """The run directory, and whether it is HangScope's own choice (then ``latest`` points to it).
 
-    Ranks may have changed their working directory before importing torch; the launcher has not, so
-    its working directory is the one all ranks of a node agree on.
+    Ranks may have changed their working directory before importing torch. The launcher has not, so
+    its working directory is the one on which all ranks of a node agree.
     """
     given = environ.get("HANGSCOPE_DIR")
     base = Path.cwd()

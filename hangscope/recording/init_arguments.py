@@ -1,9 +1,8 @@
-"""Which rank of how many a call of ``init_process_group`` declares this process to be, and where it
-meets the others.
+"""Rank, world size and rendezvous that a call of ``init_process_group`` declares.
 
-What the launcher's variables said when torch was imported may be something else: programs set
-``RANK`` and ``WORLD_SIZE`` themselves, pass numbers of their own, or compute them wrongly. Found
-before the call, because a call that waits for ranks that do not exist never returns.
+They may differ from the launcher's variables at the time torch was imported: programs set ``RANK``
+and ``WORLD_SIZE`` themselves, pass their own numbers, or compute them wrongly. They are read before
+the call, because a call that waits for ranks that do not exist never returns.
 """
 
 from __future__ import annotations
@@ -16,38 +15,38 @@ from urllib.parse import SplitResult, parse_qs, urlsplit
 from hangscope.ring.layout import MAX_RANK
 
 _ARGUMENTS = ("backend", "init_method", "timeout", "world_size", "rank", "store")
-"""Parameters of ``torch.distributed.init_process_group`` in their order, as far as they matter."""
+"""The first parameters of ``torch.distributed.init_process_group`` in their order."""
 
 
 class Declaration(NamedTuple):
-    """What a call of ``init_process_group`` says of the process that makes it."""
+    """What a call of ``init_process_group`` says about the calling process."""
 
     place: tuple[int, int] | None = None
-    """Rank and world size; None where the call leaves them to somebody else."""
+    """Rank and world size; None if the call does not determine them."""
     meets_at: str = ""
-    """Where it meets the other ranks: ``tcp://host:port``, ``file:///path``, or the name of a store
-    that reaches no other process. Empty where that is not known."""
+    """The rendezvous: ``tcp://host:port``, ``file:///path``, or the type of a store that no other
+    process can reach. Empty if not known."""
 
 
 def declaration(
     args: tuple[Any, ...], kwargs: Mapping[str, Any], environ: Mapping[str, str]
 ) -> Declaration:
-    """What the call declares.
+    """Evaluate the arguments of a call.
 
-    As in torch: what stands in the arguments counts before what stands in the URL (which must not
-    hold both), and the variables are asked where the URL is ``env://`` or none is given. A call
-    that torch is going to refuse declares nothing.
+    As in torch: arguments take precedence over the URL (which must not hold both), and environment
+    variables are read if the URL is ``env://`` or not given. A call that torch will reject declares
+    nothing.
 
     Parameters
     ----------
     args, kwargs:
         The call's arguments.
     environ:
-        The variables of the process at the time of the call.
+        The process's environment at the time of the call.
     """
     given = {**dict(zip(_ARGUMENTS, args, strict=False)), **kwargs}
     if str(given.get("backend")).lower() == "mpi":
-        return Declaration()  # that runtime has numbers, and a meeting, of its own
+        return Declaration()  # the MPI runtime has its own ranks and rendezvous
     rank, world = _number(given.get("rank")), _number(given.get("world_size"))
     if given.get("store") is not None:
         return Declaration(_place(rank, world), _of_store(given["store"]))
@@ -78,7 +77,7 @@ def _of_url(url: SplitResult, environ: Mapping[str, str]) -> str:
 
 
 def _of_store(store: Any) -> str:
-    for _ in range(8):  # stores that only put something before the keys of another
+    for _ in range(8):  # unwrap stores that only prefix the keys of another
         inner = getattr(store, "underlying_store", None)
         if inner is None:
             break
@@ -93,7 +92,7 @@ def _of_store(store: Any) -> str:
 
 
 def _number(value: Any) -> int | None:
-    """A number of ranks, or one of them; torch takes -1 for "not given"."""
+    """A valid rank or world size, else None; torch uses -1 for "not given"."""
     try:
         number = int(value) if isinstance(value, str) else operator.index(value)
     except (TypeError, ValueError):

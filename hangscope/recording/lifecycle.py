@@ -1,6 +1,6 @@
-"""How a rank ends, in its own words: uncaught exceptions, exits, ``os._exit``.
+"""How a rank ends, as seen from inside: uncaught exceptions, exits, ``os._exit``.
 
-Every hook calls what was there before it, with the same arguments.
+Every hook calls the one it replaced, with the same arguments.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hangscope.ring.layout import LEAVING_PHASE, ExitKind
 from hangscope.ring.writer import LAST_RECORD_CELL, RingWriter
 
 _FIRST = 1000
-"""Before whatever else ``multiprocessing`` ends: queues, managers, temporary folders."""
+"""Run before all other ``multiprocessing`` finalizers (queues, managers, temporary folders)."""
 _BOOTSTRAP = multiprocessing.process.BaseProcess._bootstrap.__code__  # type: ignore[attr-defined]
 _SPAWN = "multiprocessing.spawn"
 
@@ -48,7 +48,7 @@ class Lifecycle:
         self._patches = Patches()
         self._exit_code: int | None = None
         self._exit_called = b""
-        """The stacks as ``sys.exit`` was called with a status; handlers and the shutdown follow."""
+        """Stacks at the call of ``sys.exit`` with a status, before handlers and shutdown run."""
         self._failed = False
         self._is_over = False
         self._handled: bytes | None = None
@@ -56,7 +56,7 @@ class Lifecycle:
         self._finalizer: multiprocessing.util.Finalize | None = None
 
     def install(self) -> None:
-        """Put the hooks in place."""
+        """Install the hooks."""
         patches = self._patches
         patches.replace(sys, "excepthook", self._excepthook(sys.excepthook))
         patches.replace(threading, "excepthook", self._threading_hook(threading.excepthook))
@@ -71,17 +71,17 @@ class Lifecycle:
             patches.replace(traceback, "print_exc", self._print_exc(traceback.print_exc))
 
     def remove(self) -> None:
-        """Take the hooks out again where nobody has put others over them."""
+        """Remove the hooks that nobody else has replaced since."""
         self._patches.undo()
         atexit.unregister(self._at_exit)
         if self._finalizer is not None:
             self._finalizer.cancel()
 
     def note_end_of_program(self) -> None:
-        """Note that the main thread has left the program, once it has; the process may live on.
+        """Note once that the main thread has left the program, though the process may live on.
 
-        Before Python runs what is registered for its exit it waits for executors, then for all
-        threads but daemons.
+        Before running ``atexit`` functions, Python waits for executors and then for all non-daemon
+        threads.
         """
         if not self._is_over and (
             getattr(threading, "_SHUTTING_DOWN", False) or not threading.main_thread().is_alive()
@@ -89,9 +89,10 @@ class Lifecycle:
             self._enter_leaving()
 
     def note_failure(self) -> None:
-        """Keep the exception that an operation or its wait raises in the main thread: the job may
-        catch it, print it somewhere and return a status, and nothing else would say of what the
-        process ended.
+        """Keep the exception that an operation or its wait raised in the main thread.
+
+        The job may catch it, print it somewhere and exit with a status. Then nothing else would
+        tell why the process ended.
         """
         error = sys.exc_info()[1]
         if isinstance(error, Exception) and threading.current_thread() is threading.main_thread():
@@ -99,7 +100,7 @@ class Lifecycle:
             self._refused = self._ring.cells[LAST_RECORD_CELL], described
 
     def _failed_last(self) -> bytes | None:
-        """What the last operation failed of, if none was issued since."""
+        """The exception of the last failed operation, if none was issued since."""
         if self._refused is None or self._refused[0] != self._ring.cells[LAST_RECORD_CELL]:
             return None
         return self._refused[1]
@@ -122,8 +123,8 @@ class Lifecycle:
                 try:
                     self._guard(error)
                 except Exception as foreign:
-                    # One of the job's signal handlers raised in here (a data loader's, of a worker
-                    # that died). What ends the process is noted and reported before that.
+                    # One of the job's signal handlers raised in here (a data loader's, whose worker
+                    # died). First record and report the exception that ends the process.
                     late = foreign
                     with contextlib.suppress(Exception):
                         self._note_exception(kind, value, trace, threading.current_thread())
@@ -159,7 +160,7 @@ class Lifecycle:
 
     def _exit(self, previous: Callable[..., Any]) -> Callable[..., Any]:
         def exit(*args: Any) -> None:
-            # Only a hint: SystemExit may yet be caught. It counts when the interpreter shuts down.
+            # Only a hint, as SystemExit may still be caught; used when the interpreter shuts down.
             if threading.current_thread() is threading.main_thread():
                 status = args[0] if args else None
                 before, self._exit_code = (
@@ -167,7 +168,7 @@ class Lifecycle:
                     status & 0xFF if isinstance(status, int) else 0 if status is None else 1,
                 )
                 try:
-                    # ``multiprocessing`` passes on the status that its process has ended with.
+                    # ``multiprocessing.spawn`` only passes on the status of its process.
                     passed_on = sys._getframe(1).f_globals.get("__name__") == _SPAWN
                     if not self._exit_code:
                         self._handled, self._exit_called = None, b""
@@ -214,7 +215,7 @@ class Lifecycle:
             self._enter_leaving()
             value = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
             if not self._failed and isinstance(value, BaseException):
-                # Another tool replaced the excepthook; the interpreter has kept the exception.
+                # Another tool has replaced the excepthook, but the interpreter keeps the exception.
                 self._note_exception(
                     type(value), value, value.__traceback__, threading.main_thread()
                 )
@@ -232,12 +233,12 @@ class Lifecycle:
             self._guard(error)
 
     def _process_ends(self) -> None:
-        """``multiprocessing`` runs this on the way out of a process of its own."""
+        """Finalizer that ``multiprocessing`` runs at the end of its processes."""
         try:
             error = sys.exc_info()[1]
-            self._catch_up()  # a forked one leaves by os._exit, past everything else of ours
+            self._catch_up()  # a forked process ends by os._exit, so no other hook of ours runs
             if isinstance(error, SystemExit):
-                if not self._exit_code and isinstance(error.code, str):  # raised, not called for
+                if not self._exit_code and isinstance(error.code, str):  # not from sys.exit
                     trace, thread = error.__traceback__, threading.main_thread()
                     self._handled = describe_exception(type(error), error, trace, thread)
                 if self._exit_code is None or self._exit_code:
@@ -246,7 +247,7 @@ class Lifecycle:
             self._guard(error)
 
     def _print_exc(self, previous: Callable[..., Any]) -> Callable[..., Any]:
-        """``multiprocessing`` prints what its processes die of; no hook is called for that."""
+        """``multiprocessing`` prints its processes' uncaught exceptions without calling a hook."""
 
         def print_exc(*args: Any, **kwargs: Any) -> None:
             try:
@@ -262,10 +263,10 @@ class Lifecycle:
         return print_exc
 
     def _keep_handled(self, error: BaseException | None, otherwise: bytes | None = None) -> None:
-        """Keep the exception in whose handler the process is told to exit.
+        """Keep the exception in whose handler the process exits.
 
-        Launchers of all kinds catch, log and call ``sys.exit(1)``. That it was the end is only
-        known at the end.
+        Launchers of all kinds catch, log and call ``sys.exit(1)``. Whether that really ends the
+        process is known only at its end.
         """
         self._handled = otherwise
         if error is None or isinstance(error, SystemExit) or self._failed:
@@ -298,9 +299,9 @@ class Lifecycle:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Note that Ctrl-C has ended what the process waited for at its end: a thread, a function.
+        """Note that Ctrl-C interrupted a wait during shutdown, for a thread or an exit function.
 
-        Python prints that, and leaves with the status it would have had.
+        Python prints the exception and keeps the exit status it would have had.
         """
         self.note_end_of_program()
         if self._is_over and not self._failed and os.getpid() == self._pid:

@@ -1,4 +1,4 @@
-"""Which of a machine's ranks starts the monitor, where no launcher numbers them."""
+"""Elects the rank that starts a machine's monitor if no launcher assigns local ranks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hangscope.ring.process_identity import start_ticks
 
 
 def is_local_leader(ring: Path) -> bool:
-    """Whether no living process of this machine has begun to record the same attempt before.
+    """Whether this process was the first live one on this machine to record this attempt.
 
-    ``ring`` is this process's. Of two that begin at the same moment both may be told so: their
-    monitors say a cause once.
+    ``ring`` is this process's. Two that begin at the same moment may both be leaders, which is
+    harmless: their monitors report a cause only once.
     """
     own = _header(ring)
     others = (_header(path) for path in ring.parent.glob("*.ring") if path != ring)
@@ -31,7 +31,7 @@ def _is_before(other: RingHeader, own: RingHeader) -> bool:
 
 
 def _life(header: RingHeader) -> tuple[bytes, int, bytes, int]:
-    """One attempt of one run on one machine."""
+    """Identifies one attempt of one run on one machine."""
     return header.run_id, header.attempt, header.boot_id, header.pid_namespace
 
 

@@ -1,4 +1,4 @@
-"""``hangscope.record``: operations that never pass the dispatcher."""
+"""``hangscope.record``: operations that bypass the dispatcher."""
 
 from __future__ import annotations
 

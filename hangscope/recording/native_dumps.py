@@ -1,8 +1,8 @@
-"""Where torch's own recorder leaves its dump: beside the ring, unless the user has a place for it.
+"""Directs torch's own Flight Recorder dumps into the run directory, unless the user chose a place.
 
-NCCL's watchdog writes the native entries when a collective times out. They hold what must not be
-asked of CUDA from Python: when each operation started, and when it was found completed. Lying in
-the run directory, they are read together with the ring (`hangscope.trace.merging.records`).
+NCCL's watchdog writes native entries when a collective times out. They contain what Python must not
+query from CUDA: when each operation started, and when it was found completed. In the run directory
+they are read together with the ring (`hangscope.trace.merging.records`).
 
 Source: ``FlightRecorderDetail.hpp`` and ``ProcessGroupNCCL.cpp`` of torch. The file is named by
 the variable with the rank appended; the older name is read by releases before 2.8 and, with a
@@ -18,7 +18,7 @@ from pathlib import Path
 VARIABLE = "TORCH_FR_DUMP_TEMP_FILE"
 OLD_VARIABLE = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
 DYNAMIC = "TORCH_FR_DUMP_DYNAMIC_FILE_NAME"
-"""The job names each rank's file itself, while it runs: no rank is appended then."""
+"""If set, the job itself names each rank's file at run time, and no rank is appended."""
 STEM = "nccl_trace_rank_"
 RENAMED_IN = (2, 8)
 
@@ -26,16 +26,16 @@ RENAMED_IN = (2, 8)
 def keep_native_dumps(
     directory: Path, environment: MutableMapping[str, str], torch_version: str
 ) -> str | None:
-    """Have native dumps written into the run directory: the variable that now says so, if any.
+    """Have native dumps written into the run directory; returns the variable it has set, if any.
 
     Parameters
     ----------
     directory:
-        The run directory; the job may change its working directory later.
+        The run directory, made absolute because the job may change its working directory later.
     environment:
-        Of this process. It is changed only where none of these variables is set.
+        This process's environment; not changed if the user has set any of the variables.
     torch_version:
-        Such as ``"2.13.0+cpu"``; what does not begin with two numbers counts as new.
+        Such as ``"2.13.0+cpu"``; one that does not begin with two numbers counts as new.
     """
     if any(environment.get(name) for name in (VARIABLE, OLD_VARIABLE, DYNAMIC)):
         return None

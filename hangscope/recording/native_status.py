@@ -1,12 +1,13 @@
-"""What the native recorder knows and Python must not ask CUDA for: started and completed.
+"""Started and completed counters of GPU groups, from the native recorder.
 
-NCCL's own watchdog keeps ``pg_status`` (last enqueued, started and completed collective); the JSON
-dump without entries hands it out cheaply. With entries it would query CUDA events from this thread,
-which can break a graph capture: entries are never asked for here. They come from the dumps that
-NCCL's watchdog writes itself (`hangscope.recording.native_dumps`).
+Python must not query CUDA for these. NCCL's own watchdog keeps ``pg_status`` (last enqueued,
+started and completed collective), which the JSON dump without entries returns cheaply. A dump with
+entries would query CUDA events from this thread, which can break a graph capture, so entries are
+never requested here. They come from the dumps that NCCL's watchdog writes itself
+(`hangscope.recording.native_dumps`).
 
-Gloo's native entries carry neither times nor states (torch 2.13: ``scheduled`` for ever, both times
-None), so there is nothing in them to merge; polling knows more.
+Gloo's native entries have neither times nor states (torch 2.13: ``scheduled`` for ever, both times
+None), so there is nothing to merge; polling knows more.
 
 Sources: ``FlightRecorderDetail.hpp`` and ``ProcessGroupNCCL.cpp`` of torch. ``pg_status`` is keyed
 by the backend's ``uid``, a number local to the process.
@@ -39,7 +40,7 @@ class NativeStatus:
 
     @classmethod
     def available(cls) -> NativeStatus | None:
-        """The native status of this torch build, or None where it has none."""
+        """The native status of this torch build; None if it offers none."""
         module = sys.modules.get("torch._C._distributed_c10d")
         dump_json = getattr(module, "_dump_nccl_trace_json", None)
         if dump_json is None:
@@ -70,24 +71,24 @@ class NativeStatus:
 
     def _copy(self, recorder: Recorder, state: GroupState, counters: Mapping[str, Any]) -> None:
         if state.p2p_seq:
-            return  # sends and receives have numbers of their own, which stand in the same counters
+            return  # sends and receives, numbered separately, are in the same native counters
         enqueued = int(counters.get("last_enqueued_collective", -1))
         if not 0 < enqueued <= state.collective_seq:
-            return  # not numbered as here: some operation has passed the hook by
+            return  # the numbering differs from ours: some operation has bypassed the hook
         cells = recorder.ring.cells
         cells[state.cells + _STARTED] = int(counters.get("last_started_collective", -1))
-        # Before the first is finished the native counter is -1, which here means "not known".
+        # Until the first collective completes the native counter is -1, our value for "not known".
         completed = max(int(counters.get("last_completed_collective", -1)), 0)
         if completed > cells[state.cells + _COMPLETED]:
-            # When this was seen: a heartbeat late at most. The counter itself has no time.
+            # The time this was seen, at most a heartbeat late: the counter itself has no time.
             cells[state.cells + _COMPLETED_NS] = time_ns()
         cells[state.cells + _COMPLETED] = completed
 
 
 def native_id(state: GroupState) -> str:
-    """The key of a group in ``pg_status``; empty where its counters are not to be merged.
+    """The key of a group in ``pg_status``; empty if its counters must not be merged.
 
-    A group that used several backends counts here over all of them, natively for each alone.
+    With several backends our counters cover all of them, but each native counter only one.
     """
     if not state.recorded or state.observable or len(state.backends) != 1:
         return ""

@@ -1,9 +1,11 @@
-"""What the dispatcher's ``c10d::`` operators are, argument by argument.
+"""The arguments of the dispatcher's ``c10d::`` operators.
+
+Arguments are found by name in the schema of the installed torch: their positions have changed
+between releases (``async_op`` was added late), their names have not. The dispatcher passes them by
+position and omits trailing ones that have their default.
 
 Sources: the operator schemas (``torch/csrc/distributed/c10d/Ops.cpp``) and the names the native
-recorder gives the operations. Arguments are found by name in the schema of the torch at hand: their
-positions have changed between releases (``async_op`` came late), their names have not. The
-dispatcher passes them by position and leaves off trailing ones that have their default.
+recorder gives the operations.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from hangscope.ring.layout import SlotFlag
 
 @dataclass(frozen=True, slots=True)
 class OpSpec:
-    """Where an operator keeps what we record; positions are -1 where there is none."""
+    """Positions of the arguments that we record; -1 for one that the operator does not have."""
 
     operator: str
     name: str
@@ -27,7 +29,7 @@ class OpSpec:
     inputs: int = -1
     outputs: int = -1
     group: int = -1
-    """-1: not known; the first argument that is a process group."""
+    """-1 means unknown: take the first argument that is a process group."""
     reduce_op: int = -1
     root: int = -1
     peer: int = -1
@@ -37,21 +39,21 @@ class OpSpec:
     input_splits: int = -1
     output_splits: int = -1
     scalars: int = -1
-    """From here on all arguments are plain numbers, and all numbers that count are here; -1: not
-    so."""
+    """From this position on, all arguments are plain numbers, and there are no relevant numbers
+    before it; -1 if the operator is not like that."""
     p2p: bool = False
     sequence_step: int = 1
     """How far the operation advances the group's collective sequence number."""
     blocking: bool = False
-    """The operator itself returns only when the operation is done, and has no Work."""
+    """The operator returns only when the operation is done, and has no Work."""
     gloo_counts: str = ""
-    """Gloo makes all-reduces of it and counts those: ``"one"``, or one for each of the group's
-    ``"members"`` or of the ``"tensors"``. The Work of such a bundle cannot be polled."""
+    """How many all-reduces Gloo implements it with, and counts: ``"one"``, or one for each of the
+    group's ``"members"`` or of the ``"tensors"``. The Work of several cannot be polled."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """An operator by the names of its arguments."""
+    """An operator described by the names of its arguments."""
 
     name: str
     inputs: str = ""
@@ -101,7 +103,7 @@ _SCALARS = frozenset({"root_rank", "root_tensor", "async_op", "asyncOp", "timeou
 def spec_for(operator: str, arguments: Sequence[str]) -> OpSpec:
     """The spec of an operator whose schema has these argument names.
 
-    A new, unknown operator is recorded by name, with what its well-known arguments tell.
+    An unknown, newer operator is recorded by its name and its arguments of well-known names.
     """
     at = {name: position for position, name in enumerate(arguments)}
 
@@ -141,7 +143,7 @@ def spec_for(operator: str, arguments: Sequence[str]) -> OpSpec:
 
 
 def _scalars(arguments: Sequence[str]) -> int:
-    """Where the arguments' tail of plain numbers begins."""
+    """Position at which the trailing plain numbers among the arguments begin."""
     start = len(arguments)
     while start and arguments[start - 1] in _SCALARS:
         start -= 1
@@ -149,10 +151,10 @@ def _scalars(arguments: Sequence[str]) -> int:
 
 
 def pair_manner() -> Callable[[FrameType], int]:
-    """A function that tells from the caller's frame how a send or recv was asked for.
+    """Make a function that tells from the caller's frame whether a send or recv is blocking.
 
-    The operators are the same for ``send`` and ``isend``; which of them called is all there is to
-    know. The flag is ``BLOCKING``, ``ASYNC``, or 0 where it was neither.
+    ``send`` and ``isend`` call the same operator, so only the calling function tells. Returns the
+    flag ``BLOCKING``, ``ASYNC``, or 0 for any other caller.
     """
     import torch.distributed as dist
 
@@ -164,7 +166,7 @@ def pair_manner() -> Callable[[FrameType], int]:
             return waits
         if frame.f_code not in loose:
             return 0
-        caller = frame.f_back  # in newer torch ``send`` is an ``isend`` and a wait
+        caller = frame.f_back  # in newer torch ``send`` is ``isend`` plus a wait
         return waits if caller is not None and caller.f_code in blocking else asynchronous
 
     return manner

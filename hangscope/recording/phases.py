@@ -1,5 +1,7 @@
-"""Phases: what a rank is doing outside collectives, above all inside the calls that make and
-destroy process groups. Those wait on the store, not in the dispatcher: they are wrapped by name.
+"""Phases: what a rank is doing outside collectives.
+
+Above all, the calls that make and destroy process groups: they wait in the store rather than in the
+dispatcher, so they are wrapped by name.
 """
 
 from __future__ import annotations
@@ -24,9 +26,9 @@ WRAPPED = (
 """Functions of ``torch.distributed.distributed_c10d`` that may hang outside the dispatcher."""
 
 MAX_NUMBER = 4096
-"""Calls of ``new_group`` that get a number: each takes a little of the ring."""
+"""Calls of ``new_group`` that get a number; each takes some space in the ring."""
 MAX_MEMBERS = 512
-"""Members of a group that only they make, which the detail of a phase lists."""
+"""Members listed in a phase's detail for a group that only its members create."""
 
 
 class PhaseStack:
@@ -34,13 +36,13 @@ class PhaseStack:
 
     def __init__(self, ring: RingWriter) -> None:
         self._ring = ring
-        # In order of opening; no lock, because threads and signal handlers may come in between.
+        # In order of opening. No lock: other threads and signal handlers may interrupt anywhere.
         self._open: dict[object, tuple[int, int, int]] = {}
         self._version = 0
         self._groups_asked_for = 0
 
     def enter(self, name: str, detail: str = "") -> object:
-        """Open a phase; returns what `leave` wants."""
+        """Open a phase; returns the key for `leave`."""
         key = object()
         ring = self._ring
         entry = (ring.text(name), ring.text(detail) if detail else 0, time.time_ns())
@@ -49,18 +51,18 @@ class PhaseStack:
         return key
 
     def is_in(self, names: Collection[str]) -> bool:
-        """Whether a phase of one of these names is open."""
+        """Whether a phase with one of these names is open."""
         ids = {self._ring.text(name) for name in names}
         return any(name in ids for name, _, _ in list(self._open.values()))
 
     def count_groups_anew(self) -> None:
-        """A default group is about to be made: calls of ``new_group`` are counted from there."""
+        """A default group is about to be created: restart counting calls of ``new_group``."""
         self._groups_asked_for = 0
 
     def number(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """Which call of ``new_group`` this one is since the default group was made; 0 for others.
+        """Number of this call of ``new_group`` since the default group was created; 0 for others.
 
-        Groups that only their members make (``use_local_synchronization``) have no such number.
+        Groups that only their members create (``use_local_synchronization``) are not counted.
         """
         if name != "new_group" or _is_local(args, kwargs):
             return 0
@@ -68,12 +70,12 @@ class PhaseStack:
         return self._groups_asked_for if self._groups_asked_for <= MAX_NUMBER else 0
 
     def leave(self, key: object) -> None:
-        """Close a phase, whatever was opened since on other threads."""
+        """Close a phase, even if other threads have opened phases since."""
         self._open.pop(key, None)
         self._publish()
 
     def _publish(self) -> None:
-        for _ in range(8):  # again where another thread came in between
+        for _ in range(8):  # repeat if another thread interfered
             self._version = version = self._version + 1
             self._ring.set_phases(list(self._open.values()))
             if self._version == version:
@@ -81,7 +83,7 @@ class PhaseStack:
 
 
 class Patches:
-    """Replaced attributes of other modules, and the way back."""
+    """Monkey patches of other modules' attributes, which can be undone."""
 
     def __init__(self) -> None:
         self._replaced: list[tuple[Any, str, Any, Any]] = []
@@ -106,7 +108,7 @@ class Patches:
                 self.replace(module, name, wrapper)
 
     def undo(self) -> None:
-        """Put everything back that still is as we left it."""
+        """Restore every attribute that nobody else has replaced since."""
         for owner, name, old, new in reversed(self._replaced):
             if getattr(owner, name, None) is new:
                 setattr(owner, name, old)
@@ -120,7 +122,7 @@ def wrap_phase(
     after: Callable[[Any, tuple[Any, ...], dict[str, Any]], None],
     guard: Callable[[BaseException], None],
 ) -> Callable[[Any], Any]:
-    """A decorator: the call is a phase; ``before`` and ``after`` never reach the caller."""
+    """A decorator that makes calls phases. Errors of ``before`` and ``after`` go to ``guard``."""
 
     def decorate(original: Any) -> Any:
         @functools.wraps(original)
@@ -154,12 +156,12 @@ def wrap_phase(
 
 
 def _detail(name: str, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    """What helps to tell one such call from another: its number and the ranks of a new group."""
+    """What tells such calls apart: the number and the ranks of a new group."""
     local = name == "new_group" and _is_local(args, kwargs)
     words = [f"call {number}"] if number else ["members only"] if local else []
     ranks, desc = kwargs.get("ranks", args[0] if args else None), kwargs.get("group_desc")
     if isinstance(ranks, (list, tuple, range)):
-        shown = MAX_MEMBERS if local else 16  # nothing else tells such groups from each other
+        shown = MAX_MEMBERS if local else 16  # only the members tell local groups apart
         words.append("ranks " + ",".join(map(str, ranks[:shown])) + (",..." * (len(ranks) > shown)))
     elif isinstance(desc, str):
         words.append(desc)
@@ -167,7 +169,7 @@ def _detail(name: str, number: int, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def _is_local(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call of ``new_group`` is one for the members alone."""
+    """Whether a call of ``new_group`` is made by the members only."""
     position = 4
     return bool(
         kwargs.get("use_local_synchronization", args[position] if len(args) > position else False)
@@ -193,10 +195,10 @@ def start_on_init() -> None:
 def start_in_child(
     wrap: Callable[[Any], Any], pid: int, leave: Callable[[], None]
 ) -> Callable[[Any], Any]:
-    """``wrap``, and where a forked child of process ``pid`` becomes a rank, a recording of its own.
+    """Extend ``wrap``: a forked child of process ``pid`` that becomes a rank records by itself.
 
-    A rank that forks and lets the child take part is a launcher. ``leave`` takes the parent's
-    recording out of the child.
+    A parent whose children take part in the job is a launcher. ``leave`` removes the parent's
+    recording from the child.
     """
 
     def wrap_both(original: Any) -> Any:
@@ -218,7 +220,7 @@ def start_in_child(
 def _start_and_call(
     leave: Callable[[], None], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Take away what stands around ``init_process_group``, start recording, and call it."""
+    """Remove the wrapper around ``init_process_group``, start recording, and call it."""
     try:
         leave()
         from hangscope.recording.api import start
@@ -229,6 +231,6 @@ def _start_and_call(
         from hangscope.recording.warn_once import warn_once
 
         warn_once(f"recording is off: {type(error).__name__}: {error}")
-    # Recording has put its own wrapper there by now; without it this is the original.
+    # The recording has installed its own wrapper by now; if it failed, this is the original.
     home = sys.modules["torch.distributed.distributed_c10d"]
     return home.init_process_group(*args, **kwargs)

@@ -1,7 +1,7 @@
-"""What of a record follows from the operator, its group and its arguments alone.
+"""The part of a record that follows from the operator, its group and its arguments alone.
 
-A training loop repeats its shapes. What `Planner` works out for a call is remembered under a key
-that costs a fraction of it, for the operators of one tensor in and one out: those of DDP and FSDP.
+A training loop repeats its shapes. For operators with one tensor in and one out (those of DDP and
+FSDP), the plan that `Planner` works out for a call is cached under a key that is much cheaper.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from hangscope.recording.signatures import SignatureInterner, SignatureKey
 from hangscope.ring.layout import SlotFlag
 
 MAX_PLANS = 1024
-"""Plans remembered per operator, about half a kilobyte each; then all are forgotten."""
+"""Plans cached per operator, about half a kilobyte each; at the limit the cache is cleared."""
 
 Plan = tuple[int, int, int, int, int, int, int, int, int, bool, SignatureKey]
-"""(flags, step of the collective sequence number, root or tag, peer, timeout in ms; the signature:
-its id, what members must agree on as a 64-bit hash, numbers of elements in and out; whether the
-operation runs on CUDA, whose stream may be capturing; what the signature was made of). A plain
-tuple: it is unpacked once a call."""
+"""(flags, step of the collective sequence number, root or tag, peer, timeout in ms; the signature's
+id, the 64-bit hash of what members must agree on, element counts in and out; whether the operation
+runs on CUDA, whose stream may be capturing; the signature's key). A plain tuple for speed, as every
+call unpacks one."""
 PlanKey = tuple[Any, ...]
 
 _MAX_TAG = 0x7FFF_FFFF
@@ -32,14 +32,14 @@ _UNOBSERVED = int(SlotFlag.UNOBSERVED)
 
 
 def _steps_of_gloo(spec: OpSpec, args: tuple[Any, ...], state: GroupState) -> int:
-    """How many operations Gloo makes of one, and counts."""
+    """How many operations Gloo splits this one into, and counts."""
     if spec.gloo_counts == "one":
         return spec.sequence_step
     return len(state.ranks) if spec.gloo_counts == "members" else len(args[spec.inputs])
 
 
 class Planner:
-    """Makes plans, and the keys under which they are remembered."""
+    """Makes plans, and the keys under which they are cached."""
 
     def __init__(self, signatures: SignatureInterner) -> None:
         import torch
@@ -50,10 +50,10 @@ class Planner:
         self._plain = frozenset({torch.Tensor, torch.nn.Parameter})
 
     def key_reader(self, spec: OpSpec) -> Callable[[tuple[Any, ...], int], PlanKey | None]:
-        """A function that makes the key of a call; None where its plan is not to be remembered.
+        """Make a function that computes a call's key, or None if its plan must not be cached.
 
         It takes the operator's arguments and the group's index in the ring. The key holds
-        everything `plan` looks at.
+        everything that `plan` depends on.
         """
         inputs_at, outputs_at, scalars_at = spec.inputs, spec.outputs, spec.scalars
         plain = self._plain
@@ -88,7 +88,7 @@ class Planner:
     def plan(
         self, spec: OpSpec, args: tuple[Any, ...], state: GroupState, process_group: Any
     ) -> Plan | None:
-        """The plan of a call; None where it is not to be recorded."""
+        """The plan of a call; None if the call is not to be recorded."""
         inputs, outputs, device = self._tensors(spec, args)
         if device is None:
             device = self._device_without_tensors(args)
@@ -120,12 +120,12 @@ class Planner:
         step = spec.sequence_step
         if spec.gloo_counts and backend.name == "gloo":
             step = _steps_of_gloo(spec, args, state)
-            flags |= _UNOBSERVED  # done only in the job's own ``wait``: polling says nothing
+            flags |= _UNOBSERVED  # completes only in the job's own ``wait``, so polling is useless
         place = tag if spec.p2p else root  # the slot has one field for both
         return (flags, step, place, peer, timeout_ms, *signature, device == "cuda", key)
 
     def _tensors(self, spec: OpSpec, args: tuple[Any, ...]) -> tuple[Any, Any, str | None]:
-        """Shapes and dtypes that go in and come out, and on which device; None without tensors."""
+        """Shapes and dtypes of inputs and outputs, and the device type (None without tensors)."""
         inputs, device = self._shapes(args[spec.inputs]) if spec.inputs >= 0 else ((), None)
         if spec.outputs == spec.inputs:
             return inputs, inputs, device
@@ -139,7 +139,7 @@ class Planner:
         return self._shapes(tensors)[0]
 
     def _device_without_tensors(self, args: tuple[Any, ...]) -> str:
-        """A barrier's device is that of its dummy tensor."""
+        """The device of an operator without tensors: that of a barrier's dummy tensor."""
         if args and isinstance(args[0], self._tensor):
             return str(args[0].device.type)
         return "cpu"

@@ -1,11 +1,11 @@
 """The hot path: one call of a ``c10d::`` operator becomes one record in the ring.
 
-Counted in microseconds. In the steady state a call costs a dictionary look-up for its group, its
-signature and its stack each, one ``pack_into`` and a few single stores. The functions called for
-every operation are closures: what they need stands in cells, not behind attributes.
+Every microsecond counts here. In the steady state a call costs one dictionary look-up each for its
+group, signature and stack, one ``pack_into`` and a few single stores. The functions called for
+every operation are closures, because cell variables are faster than attributes.
 
-There is no lock. What must happen together (a group's counters and the record's number) is a run of
-plain loads, stores and arithmetic without a call (see `hangscope.ring.atomic`).
+There is no lock. What must be atomic (updating a group's counters and taking the record's number)
+is a run of plain loads, stores and arithmetic without a call (see `hangscope.ring.atomic`).
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _COALESCED_P2P = 2
 _NOT_THE_CALLER = frozenset({"hangscope", "contextlib"})
 _SIGN = 1 << 63
 _WRAP = 1 << 64
-# Counters of a group's entry, in eight-byte cells from its first.
+# Counters in a group's entry, as eight-byte cells from its start.
 _ENQUEUED, _P2P_ENQUEUED, _HISTORY, _ENQUEUED_NS = (
     group_offset(name) // 8 for name in ("enqueued", "p2p_enqueued", "history", "enqueued_ns")
 )
 
 
 Token = Pending
-"""Ties what happens after an operator's call to the record made before it: what is to be watched,
-whose Work is not there yet. A plain list: it is made once a call."""
+"""Connects the end of an operator's call to the record made at its start: a `Pending` entry whose
+Work is not known yet. A plain list for speed, as every call makes one."""
 Begin = Callable[[tuple[Any, ...]], "Token | None"]
 
 
@@ -68,7 +68,7 @@ class Recorder:
     record_fake:
         Whether groups of backend ``fake`` are recorded (benchmarks).
     failed:
-        Called where an operator has raised, with that being handled.
+        Called when an operator has raised, while that exception is being handled.
     """
 
     def __init__(
@@ -101,9 +101,9 @@ class Recorder:
     # -- before the operator ---------------------------------------------------------------
 
     def beginner(self, spec: OpSpec) -> Begin:  # noqa: C901 one closure: each call in it costs time
-        """What the kernel of one operator calls first: records an operation about to be issued.
+        """Make the function that an operator's kernel calls first, to record the operation.
 
-        The function returns None where the operation is not to be recorded.
+        That function returns None if the operation is not to be recorded.
         """
         import torch
 
@@ -121,7 +121,7 @@ class Recorder:
 
         def begin(args: tuple[Any, ...], depth: int = 2) -> Token | None:  # noqa: C901 as above
             if depth == 2 and function_mode():
-                # Reading a shape would run the job's own torch-function modes.
+                # Reading a shape must not run the job's own torch-function modes.
                 with torch._C.DisableTorchFunction():
                     return begin(args, 3)
             process_group = unbox(args[group_at]) if group_at >= 0 else self._search_group(args)
@@ -154,8 +154,8 @@ class Recorder:
                 try:
                     frame = getframe(depth)  # 0 is this function, 1 the kernel, 2 the caller
                 except ValueError:
-                    # A C++ thread (autograd, say) has no Python frames: the main thread's tell
-                    # what led here.
+                    # A C++ thread (autograd, say) has no Python frames; the main thread's stack
+                    # shows what led here.
                     stack = stacks.main_thread()
                 else:
                     stack = stacks.current(frame)
@@ -171,7 +171,7 @@ class Recorder:
         return begin
 
     def _writer(self) -> Callable[..., Token]:
-        """The function that numbers a record and stores it."""
+        """Make the function that numbers a record and stores it."""
         local = threading.local()
         get_native_id = threading.get_native_id
         pack, memory, q = SLOT_FORMAT.pack_into, self.ring.memory, self.ring.cells
@@ -193,13 +193,13 @@ class Recorder:
             # No call from here ...
             fresh = True
             if batching:
-                # The first of its kind in a batch advances the counter for the whole batch.
+                # The first operation of its kind advances the counter for the whole batch.
                 kind = _COALESCED_P2P if flags & _P2P else _COALESCED_COLLECTIVE
                 fresh = not state.coalesced_kinds & kind
                 state.coalesced_kinds |= kind
                 flags |= _MEMBER
             if flags & _P2P:
-                if fresh and not flags & _BATCH:  # which has the number of its members
+                if fresh and not flags & _BATCH:  # a batch record shares its members' number
                     state.p2p_seq += 1
             else:
                 if fresh:
@@ -217,7 +217,7 @@ class Recorder:
                 p2p_seq, op_id, history, state.index, identifier, stack, peer, root, thread,
                 timeout_ms, input_numel, output_numel, 0, flags, record_id,
             )  # fmt: skip
-            # No call from here to the end: another thread's newer record may be out already.
+            # No call from here to the end: another thread may have published a newer record.
             if published < record_id:
                 q[LAST_RECORD_CELL] = published = record_id
             if state.published < op_id:
@@ -234,7 +234,7 @@ class Recorder:
     # -- after the operator ----------------------------------------------------------------
 
     def issuer(self, spec: OpSpec) -> Callable[[Token, Any], None]:
-        """What the kernel of one operator calls when it has returned: watches its Work."""
+        """Make the function that an operator's kernel calls after it: it watches the Work."""
         completions, script_object, boxed = self.completions, self._script_object, self._boxed
         drain, may_be_late = completions.drain, spec.p2p
 
@@ -251,25 +251,25 @@ class Recorder:
             elif type(work) is script_object:
                 token[1] = work
                 pending = state.pending
-                if len(pending) >= DRAIN_AT:  # otherwise the watcher or the job's own wait does it
+                if len(pending) >= DRAIN_AT:  # else left to the watcher or the job's own wait
                     drain(state)
                 pending.append(token)
                 boxed.append(token)
                 if may_be_late and flags & _ASYNC:
-                    completions.unbox()  # so that the beginning of its wait is seen, too
+                    completions.unbox()  # so that the start of its wait is seen as well
 
         return issued
 
     def raised(self, spec: OpSpec, token: Token) -> None:
-        """The operator raised: its peer is gone, or its arguments were refused."""
+        """The operator raised: its peer is gone, or the backend rejected its arguments."""
         self._take_back(spec, token)
         self._failed()
 
     def _take_back(self, spec: OpSpec, token: Token) -> None:
-        """Note that an operation has failed as it was issued.
+        """Mark an operation as failed on issue.
 
-        Where the backend refused its arguments, its own counter has not moved, and neither must
-        ours: the next operation takes the same number.
+        If the backend rejected its arguments, the backend's own counter has not advanced. Ours must
+        not either: the next operation gets the same number.
         """
         record_id, _, seq, flags, state = token
         self.completions.finish(record_id, flags, succeeded=False)
@@ -286,7 +286,7 @@ class Recorder:
             self.ring.forget_record(record_id)
 
     def catch_up(self) -> bool:
-        """Complete what the hot path has left: the watcher's turn. Whether there was anything."""
+        """Do what the hot path has deferred to the watcher; True if there was anything to do."""
         return self.reductions.read() | self.completions.drain_all(self.groups.states())
 
     # -- operations that do not pass the dispatcher ------------------------------------------
@@ -302,14 +302,14 @@ class Recorder:
         return self._write(state, (flags, 1, -1, -1, 0, *signature, False, key), stack)
 
     def end_manual(self, token: Token, *, succeeded: bool) -> None:
-        """The job says that its operation is over; one that raised is over, too."""
+        """The job says that its operation is over, whether or not it raised."""
         record_id, _, seq, flags, state = token
         flags |= 0 if succeeded else _FAILED
         now = self.completions.finish(record_id, flags, succeeded=True)
         self.completions.completed(state, seq, now)
 
     def world(self) -> tuple[int, int]:
-        """(rank, world size) of this process as far as it is known."""
+        """(rank, world size) of this process as known so far."""
         import torch.distributed as dist
 
         if dist.is_initialized():
@@ -350,7 +350,7 @@ class Recorder:
     # -- pieces ----------------------------------------------------------------------------
 
     def _stack(self) -> tuple[int, int]:
-        """The caller's stack, from the first frame that is not ours, and the flag it brings."""
+        """The caller's stack without our own frames, and the record flag that follows from it."""
         if self._stacks is None:
             return 0, 0
         frame: FrameType | None = getframe(1)
@@ -362,7 +362,7 @@ class Recorder:
         return self._stacks.unmarked(stack) if stack >= HANDLING else (stack, 0)
 
     def _capture_seen(self) -> None:
-        """A CUDA graph is being captured with collectives in it: its replays dispatch nothing."""
+        """Note that collectives are captured in a CUDA graph: its replays bypass the dispatcher."""
         if not self._captured:
             self._captured = True
             at = header_offset("unobservable")
@@ -370,7 +370,7 @@ class Recorder:
             self.ring.put_u4("unobservable", bits | Unobservable.CUDA_GRAPH)
 
     def _search_group(self, args: Sequence[Any]) -> Any:
-        """The group of an operator we do not know."""
+        """Find the process group among the arguments of an unknown operator."""
         for value in args:
             if type(value) is self._script_object:
                 try:

@@ -1,9 +1,9 @@
-"""Which reduction an operation asked for: read later, off the hot path.
+"""Reduce ops of recorded operations, read later, off the hot path.
 
-The dispatcher hands the reduce op over as a script object; asking it costs as much as half of the
-record (1.5 µs: a method of a custom class runs through the script interpreter). So the record is
-written without it, "not known", and completed within half a second by the watcher. Nothing
-hangs because of a reduce op, so nothing is lost where a process dies in between.
+The dispatcher passes the reduce op as a script object. Reading it takes half as long as making the
+whole record (1.5 µs: a method of a custom class runs through the script interpreter). So the record
+is written without it ("not known"), and the watcher completes it within half a second. A reduce op
+never causes a hang, so nothing is lost if the process dies in between.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from hangscope.ring.writer import RingWriter
 
 MAX_UNREAD = 256
 MAX_NEWEST = 32
-"""Of a job that issues more than the watcher can read, the first of each of its turns and the very
-last are read. The last are few, so that what they hold stays in the processor's cache: with 256,
-freeing the oldest at every call costs half a microsecond."""
+"""If a job issues more than the watcher can read, only the first of each turn and the very last are
+read. The last are few so that they stay in the CPU cache: with 256, freeing the oldest at every
+call costs half a microsecond."""
 REDUCE_OP = 4
 """Position of the reduce op in a `SignatureKey`."""
 
 Unread = tuple[int, Any, SignatureKey, OpSpec]
-"""Record id, reduce op as script object, what the signature without it was made of."""
+"""Record id, reduce op as a script object, key of the signature without it."""
 
 
 class Reductions:
-    """Reduce ops that are still to be read; ``unread`` is appended to by the hot path."""
+    """Reduce ops still to be read; the hot path appends to ``unread``."""
 
     def __init__(self, ring: RingWriter, signatures: SignatureInterner) -> None:
         self._ring = ring
@@ -38,14 +38,14 @@ class Reductions:
         self._tells: bool | None = None
 
     def read(self) -> bool:
-        """Complete the records written so far, if any; those that fell out stay "not known"."""
+        """Complete the records written so far; those dropped from the queue stay "not known"."""
         if not self.unread:
             return False
         for waiting in (self.unread, self.newest):
             for _ in range(len(waiting)):
                 try:
                     unread = waiting.popleft()
-                except IndexError:  # another thread does the same
+                except IndexError:  # another thread is doing the same
                     break
                 self._read(*unread)
         return True

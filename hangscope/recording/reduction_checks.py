@@ -1,6 +1,6 @@
-"""``HANGSCOPE_CHECK_REDUCE=N``: lets every Nth all-reduce pass by the toolkit's sampler as well.
+"""``HANGSCOPE_CHECK_REDUCE=N``: passes every Nth all-reduce to the toolkit's sampler as well.
 
-A layer around the recorder, there only when asked for: a job that does not check pays nothing.
+A layer around the recorder that exists only if asked for, so it costs other jobs nothing.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _NAMES = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_
 
 
 class ReductionChecks:
-    """Stands between the hook and the recorder.
+    """A listener between the hook and the recorder.
 
     Parameters
     ----------
     recorder:
-        What hears every operator.
+        The listener that gets every operator.
     sampler:
         A `hangscope.toolkit.reductions.sampler.ReductionSampler`, or anything with its ``before``
         and ``after``, which never raise.
@@ -36,7 +36,7 @@ class ReductionChecks:
         self._unbox_work = dist.Work.unbox
 
     def beginner(self, spec: OpSpec) -> Callable[..., Any]:
-        """The recorder's own function, with a look at the tensors before an all-reduce."""
+        """The recorder's function, preceded by sampling the inputs of an all-reduce."""
         begin: Callable[..., Any] = self._recorder.beginner(spec)
         if spec.name != "all_reduce":
             return begin
@@ -64,7 +64,7 @@ class ReductionChecks:
         return begin_checked
 
     def issuer(self, spec: OpSpec) -> Callable[[Any, Any], Any]:
-        """The recorder's own function; a sampled result is read when it is there."""
+        """The recorder's function; also lets the sampler read a result once it is available."""
         issued = self._recorder.issuer(spec)
         if spec.name != "all_reduce":
             return issued

@@ -1,7 +1,7 @@
-"""Where a rank's ring file lies: in the run directory, unless that is on a network file system.
+"""Where a rank's ring file is: in the run directory, unless that is on a network file system.
 
-A page fault over NFS must never sit in a training step, so there the ring lies in local memory and
-the run directory holds a link; the monitor copies the file over when the job ends.
+A training step must never wait for a page fault over NFS. There, the ring is in local memory and
+the run directory holds a symlink; the monitor copies the file over when the job ends.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _NETWORK = frozenset(
     }
 )  # fmt: skip
 MAX_STARTS = 100
-"""How often one process may start recording in one directory."""
+"""How many times one process may start recording in the same directory."""
 LOCAL_PLACES = (Path("/dev/shm"), Path("/tmp"))
 
 
 def file_system_of(path: Path) -> str:
-    """The type of the file system a path is on, or an empty text."""
+    """The type of the file system a path is on; empty if not known."""
     try:
         target = str(path.resolve())
         best, kind = "", ""
@@ -39,23 +39,23 @@ def file_system_of(path: Path) -> str:
 
 
 def is_network(path: Path) -> bool:
-    """Whether a path is on a network file system, or on one that a process serves (FUSE).
+    """Whether a path is on a network file system or on FUSE.
 
-    What that process waits for nobody knows: most of them stand for a network.
+    A FUSE server may wait for anything; most of them access a network.
     """
     kind = file_system_of(path)
     return kind in _NETWORK or kind.partition(".")[0] == "fuse"
 
 
 def open_ring(directory: Path, identity: RingIdentity, slot_count: int) -> RingWriter:
-    """Make this rank's ring file in, or linked from, the run directory.
+    """Create this rank's ring file in the run directory, or elsewhere with a link in it.
 
-    Another run's file of the same name is never touched: this one then carries its run in its name.
+    Another run's file of the same name is never touched; the new name then includes the run id.
 
     Raises
     ------
     OSError
-        If the directory cannot be made or written, or is full.
+        If the directory cannot be created or written, or is full.
     """
     directory.mkdir(parents=True, exist_ok=True)
     stem = f"rank_{identity.rank}"
@@ -82,7 +82,7 @@ def open_ring(directory: Path, identity: RingIdentity, slot_count: int) -> RingW
 
 
 def discard(directory: Path, ring: RingWriter) -> None:
-    """Take away the file of a recording that could not begin; a best effort."""
+    """Delete the file of a recording that could not begin; best effort."""
     links = [path for path in directory.glob("rank_*.ring") if path.is_symlink()]
     try:
         for link in links:
@@ -105,7 +105,7 @@ def _local_directory(identity: RingIdentity) -> Path:
 
 
 def link_latest(directory: Path) -> None:
-    """Point ``latest`` beside the run directory at it; a best effort."""
+    """Point the ``latest`` link beside the run directory at it; best effort."""
     link = directory.parent / "latest"
     temporary = directory.parent / f".latest-{os.getpid()}"
     try:

@@ -1,6 +1,6 @@
-"""One recording of one process: everything that is switched on together and off together.
+"""One recording of one process: everything that is switched on and off together.
 
-Whatever goes wrong becomes one warning and a disabled recorder; the job goes on.
+Any failure of the recorder becomes one warning and disables it; the job goes on.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ class Session:
         self._manual: ManualRecorder | None = None
 
     def start(self) -> None:
-        """Switch everything on; where something fails, everything off again.
+        """Switch everything on, or nothing if a part fails.
 
         Raises
         ------
         Exception
-            Whatever stood in the way.
+            Whatever the failing part raised.
         """
         try:
             self.hook.install(self._listener())
@@ -110,7 +110,7 @@ class Session:
             raise
 
     def stop(self) -> None:
-        """Switch everything off, one after the other whatever happens; the ring stays readable."""
+        """Switch everything off, even if a part fails; the ring stays readable."""
         for off in (
             self.hook.remove,
             self.watcher.stop,
@@ -125,7 +125,7 @@ class Session:
                 self.guard(error)
 
     def _listener(self) -> Listener:
-        """The recorder, with checks of all-reduces around it where the user asked for them."""
+        """The recorder, wrapped to check all-reduces if the user asked for that."""
         if not self.settings.check_reduce:
             return self.recorder
         from hangscope.recording.reduction_checks import ReductionChecks
@@ -139,7 +139,7 @@ class Session:
             self.recorder.catch_up()
 
     def _before_exit(self) -> None:
-        """The interpreter is about to go: nothing of ours may run in another thread then."""
+        """The interpreter is shutting down: none of our code may run in other threads from now."""
         self.watcher.stop()
         self.watcher.join(JOIN_TIMEOUT_S)
         self._catch_up()
@@ -152,7 +152,7 @@ class Session:
             self.ring.put_u4("fault_signal", 0)
 
     def fail(self, error: BaseException) -> None:
-        """Something of ours broke: say so once and let the job go on unrecorded."""
+        """The recorder has failed: print one line and let the job go on unrecorded."""
         try:
             if self.failed:
                 return
@@ -166,9 +166,9 @@ class Session:
             pass
 
     def guard(self, error: BaseException) -> None:
-        """`fail`, and nothing more even where that fails.
+        """Call `fail`; never raises an error of our own, even if that fails.
 
-        An exception of one of the job's signal handlers goes on to the job.
+        An exception raised by one of the job's signal handlers is passed on to the job.
         """
         foreign = False
         try:
@@ -195,9 +195,9 @@ class Session:
         self.failed = True
 
     def leave(self) -> None:
-        """In a forked child that becomes a rank itself: take this recording out of the process.
+        """In a forked child that becomes a rank itself: remove this recording from the process.
 
-        The ring is the parent's, and nothing is written into it.
+        The ring belongs to the parent; nothing is written to it.
         """
         self.forked()
         self.hook.remove()
@@ -221,7 +221,7 @@ class Session:
             self._patches.replace_function(name, wrap)
 
     def _before_init_process_group(self, args: Any, kwargs: Any) -> None:
-        """Note who the call says that this process is: it may wait in vain, and never return."""
+        """Record rank and world size before the call, which may wait for ever."""
         if self._phase_stack() is None:
             return
         import torch.distributed as dist
@@ -232,7 +232,7 @@ class Session:
         said = declaration(args, kwargs, os.environ)
         if said.place is not None:
             self.ring.put_world(*said.place)
-        # A second life of the job in this process may meet elsewhere, or where nobody can tell.
+        # A second job in this process may have another rendezvous, or one that is not known.
         self.ring.put_u4("rendezvous", self.ring.text(said.meets_at) if said.meets_at else 0)
 
     def _after_init_process_group(self, result: Any, args: Any, kwargs: Any) -> None:
@@ -240,7 +240,7 @@ class Session:
             self._note_world()
 
     def _note_world(self) -> None:
-        """Note who this process is in the default group, which is there by now."""
+        """Record rank and world size in the default group, which exists by now."""
         import torch.distributed as dist
 
         self.recorder.groups.scan()
@@ -312,10 +312,10 @@ class Session:
         self._patches.replace(dist.ProcessGroup, "_end_coalescing", _end_coalescing)
 
     def _register_fault_handler(self) -> None:
-        """Let the monitor ask for stacks when nothing here can take the GIL.
+        """Let the monitor request stacks when no Python code here can take the GIL.
 
-        faulthandler writes from C, on a real-time signal nobody uses; the ring says which, so a
-        process that did not register is never signalled.
+        faulthandler writes them from C on an unused real-time signal. The ring holds its number, so
+        a process that did not register is never signalled.
         """
         if not self.settings.stacks:
             return
@@ -342,9 +342,9 @@ class Session:
 
 
 def _main_thread_number() -> int:
-    """The kernel's number of the main thread.
+    """The kernel's id of the main thread.
 
-    In a forked process Python 3.11 and older still have its parent's there; it has the process's.
+    In a forked process, Python 3.11 and older still give the parent's; it is the process id there.
     """
     number = threading.main_thread().native_id or 0
     return number if os.path.exists(f"/proc/self/task/{number}") else os.getpid()
@@ -355,7 +355,7 @@ _told_when_forked = False
 
 
 def _tell_when_forked(session: Session) -> None:
-    """Call `Session.forked` in children; what is registered at fork stays for good, so once."""
+    """Call `Session.forked` in forked children. Registered once, as it cannot be unregistered."""
     global _told_when_forked
     _running.add(session)
     if not _told_when_forked:

@@ -47,13 +47,13 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class _Variables:
-    """An environment, read value by value; one that is not understood counts as not given."""
+    """An environment, read value by value; an invalid value counts as not given."""
 
     environ: Mapping[str, str]
     warn: Callable[[str], None]
 
     def word(self, name: str) -> str:
-        """A value in lower case, without blanks around it; empty where none is given."""
+        """A value, lower-cased and stripped; empty if not given."""
         return self.environ.get(name, "").strip().lower()
 
     def number(self, name: str, default: float, lowest: float, highest: float) -> float:
@@ -92,7 +92,7 @@ class _Variables:
         return default
 
     def warn_of_unknown(self) -> None:
-        """Name the variables that look like ours and are not: misspelt, as a rule."""
+        """Warn of variables that look like ours but are not: usually misspelt."""
         for name in self.environ:
             ours = name in KNOWN or name.startswith(INTERNAL_PREFIX)
             if name.startswith("HANGSCOPE") and not ours:
@@ -100,7 +100,7 @@ class _Variables:
 
 
 def read_settings(environ: Mapping[str, str], warn: Callable[[str], None]) -> Settings:
-    """Settings from an environment; ``warn`` is called once for each value not understood."""
+    """Settings from an environment; ``warn`` is called once for each invalid value."""
     given = _Variables(environ, warn)
     on_hang = given.choice("HANGSCOPE_ON_HANG", "report", "kill")
     given.warn_of_unknown()
@@ -117,7 +117,7 @@ def read_settings(environ: Mapping[str, str], warn: Callable[[str], None]) -> Se
 
 
 def settings_from_process() -> Settings:
-    """Settings of this process; a node's first rank warns for all of them, on stderr."""
+    """Settings of this process; only a node's first rank prints warnings."""
     from hangscope.recording.identity import place_from_environment
     from hangscope.recording.warn_once import warn_once
 

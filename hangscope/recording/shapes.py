@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 Shapes = tuple[tuple[tuple[int, ...], Any], ...]
-"""((shape, torch dtype), ...) of a list of tensors."""
+"""((shape, torch dtype), ...) of several tensors."""
 NOT_REAL = "meta"
-"""Device of tensors that stand for others while a compiler traces: nothing is recorded."""
+"""Device of placeholder tensors while a compiler traces; such operations are not recorded."""
 _TRACED = frozenset({"FakeTensor", "FunctionalTensor"})
 
 
 def shape_reader() -> Callable[[Any], tuple[Shapes, str | None]]:
-    """A function that reads shapes and device type; the device is None where there is no tensor."""
+    """Make a function that reads shapes and device type; the device is None without tensors."""
     import torch
 
     plain = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -33,7 +33,7 @@ def shape_reader() -> Callable[[Any], tuple[Shapes, str | None]]:
                 "cpu" if value.is_cpu else value.device.type,
             )
         if isinstance(value, tensor):
-            # A subclass: its own hooks are none of our business.
+            # A tensor subclass, whose own hooks must not run.
             with torch._C.DisableTorchFunction():
                 return ((value.shape, value.dtype),), device_of(value)
         shapes: list[tuple[tuple[int, ...], Any]] = []

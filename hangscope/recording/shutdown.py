@@ -1,8 +1,8 @@
-"""Whether a process is on its way out where it issues an operation.
+"""Whether an operation is issued while its process is shutting down.
 
-Who ends a job that hangs lets loose what its ranks do at their end: handlers of SIGTERM that save a
-checkpoint, ``finally`` clauses with a barrier, functions run at exit. What is issued there is no
-step of the program, and must not be taken for the operation that the others have waited for.
+Ending a hung job triggers whatever its ranks do at their end: SIGTERM handlers that save a
+checkpoint, ``finally`` clauses with a barrier, ``atexit`` functions. An operation issued there is
+not part of the program's normal flow and must not be taken for the one that the others wait for.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _MOST_CONTEXTS = 16
 _MOST_PARTIALS = 4
 
 Place = tuple[CodeType, int]
-"""A frame by its code and the line it is at."""
+"""A frame as its code and current line."""
 
 
 def frame_places(frame: FrameType | None) -> list[Place]:
-    """The innermost frames of a stack, the innermost first; of a deep recursion not all."""
+    """A stack's frames, innermost first; limited, for deep recursions."""
     places: list[Place] = []
     while frame is not None and len(places) < _MOST_FRAMES:
         places.append((frame.f_code, frame.f_lineno or 0))
@@ -32,20 +32,20 @@ def frame_places(frame: FrameType | None) -> list[Place]:
 
 
 def interrupted_stack(places: list[Place], *, own_thread: bool = True) -> list[Place] | None:
-    """Where a thread stood before it went on its way out; None where it is not.
+    """The stack that shutdown has interrupted; None if the thread is not shutting down.
 
-    It is in a signal handler, with KeyboardInterrupt or SystemExit on its way through the
-    program, or at exit. Where it had been is not always known: then the list is empty.
+    It is shutting down if it is in a signal handler, if KeyboardInterrupt or SystemExit propagates
+    through the program, or at exit. If the interrupted stack is not known, the list is empty.
 
-    Asked once for each stack. That the answer is stable follows from the byte code: what runs with
-    an exception on its way has instructions of its own, even in a ``finally`` clause.
+    Called once per distinct stack. The answer cannot change later, because code that runs while an
+    exception propagates has byte code of its own, even in a ``finally`` clause.
 
     Parameters
     ----------
     places:
-        The stack, as `frame_places` gives it.
+        The present stack, as `frame_places` gives it.
     own_thread:
-        Whether it is the calling thread's: only that one's exceptions are known here.
+        Whether it is the calling thread's; only that thread's exceptions are visible.
     """
     handlers = _codes_of_handlers()
     ending = _ending_process(sys.exc_info()[1]) if own_thread else None
@@ -58,7 +58,7 @@ def interrupted_stack(places: list[Place], *, own_thread: bool = True) -> list[P
 
 
 def _raised_at(error: BaseException) -> list[Place]:
-    """Where an exception came up, innermost first, and who had called that."""
+    """The stack at which an exception was raised, innermost first, including all callers."""
     trace = error.__traceback__
     if trace is None:
         return []
@@ -71,13 +71,13 @@ def _raised_at(error: BaseException) -> list[Place]:
 
 
 def _outside_of(handlers: frozenset[CodeType], places: list[Place]) -> list[Place]:
-    """What lies outside of the outermost signal handler in a stack; all where there is none."""
+    """The part of a stack that the outermost signal handler interrupted; all of it without one."""
     inside = max((i for i, (code, _) in enumerate(places) if code in handlers), default=-1)
     return places[inside + 1 :]
 
 
 def _ending_process(error: BaseException | None) -> BaseException | None:
-    """What ends the process, if it is that which is being handled or what this came up in."""
+    """The exception that ends the process: the one being handled, or one in its context."""
     for _ in range(_MOST_CONTEXTS):
         if error is None or isinstance(error, (KeyboardInterrupt, SystemExit)):
             return error
@@ -92,7 +92,7 @@ def _codes_of_handlers() -> frozenset[CodeType]:
 
 
 def _code_of(handler: Any) -> CodeType | None:
-    """The code that a handler runs first; no attribute of the job's own objects is asked for."""
+    """The code a handler runs first, found without reading attributes of the job's own objects."""
     for _ in range(_MOST_PARTIALS):
         if type(handler) is functools.partial:
             handler = handler.func

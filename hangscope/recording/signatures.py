@@ -14,10 +14,10 @@ from hangscope.ring.writer import RingWriter
 MASK = 0xFFFF_FFFF_FFFF_FFFF
 FACTOR = 6364136223846793005
 INCREMENT = 1442695040888963407
-"""Of the running hash: Knuth's MMIX linear congruential step."""
+"""Increment of the running hash, from Knuth's MMIX linear congruential generator."""
 MAX_DISTINCT = 20_000
-"""Signatures remembered at a time, about half a kilobyte each. A job that has more forgets them all
-and begins again; what is in the ring is found there."""
+"""Signatures cached, about half a kilobyte each. At the limit the cache is cleared; what is already
+in the ring is found there again."""
 
 _REDUCE_OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 _DTYPES = {
@@ -43,7 +43,7 @@ SignatureKey = tuple[str, str, Shapes, Shapes, int, int, str, Splits | None]
 
 
 class InternedSignature(NamedTuple):
-    """What a record needs of its signature."""
+    """The fields of a signature that a record needs."""
 
     identifier: int
     agreement: int
@@ -64,7 +64,7 @@ class SignatureInterner:
         return self.known.get(key) or self.intern(key, spec)
 
     def intern(self, key: SignatureKey, spec: OpSpec) -> InternedSignature:
-        """Write a signature seen for the first time."""
+        """Write a new signature into the ring."""
         signature = self._write(spec, key)
         if len(self.known) >= MAX_DISTINCT:
             self.known.clear()
@@ -91,7 +91,7 @@ class SignatureInterner:
             fields["out_splits"], fields["in_splits"] = splits
         identifier = self._ring.intern(ValueKind.SIGNATURE, _json(fields), essential=False)
         if not identifier:
-            # The area is full: keep the operation's name at least; numels stand in the record.
+            # The area is full: keep at least the operation's name; the record has element counts.
             bare = {"op": fields["op"], "in_dtypes": dtypes[:1], "reduce_op": reduction}
             identifier = self._ring.intern(ValueKind.SIGNATURE, _json(bare))
         agreement = agreement_hash(
@@ -109,14 +109,14 @@ def agreement_hash(
 ) -> int:
     """Hash of what every member of a group must agree on for one operation.
 
-    The reduce op is not among it: it is read later than the record is written (see `reductions`).
-    Sizes count only where they have to be equal on all members: not for all-to-all, and for
-    gather and scatter only the side that every rank has.
+    The reduce op is not included, because it is read only after the record is written (see
+    `reduce_ops`). Sizes are included only if they must be equal on all members: not for all-to-all,
+    and for gather and scatter only the side that every rank has.
     """
     if name in ("all_to_all", "barrier", "monitored_barrier"):
         sizes: tuple[int, ...] = ()
     elif name == "all_gather":
-        sizes = (output_numel,)  # the list of outputs is the same everywhere, inputs may be uneven
+        sizes = (output_numel,)  # outputs are the same on all members, inputs may be uneven
     elif name == "gather":
         sizes = (input_numel,)
     elif name in ("scatter", "reduce_scatter"):

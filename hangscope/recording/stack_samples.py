@@ -14,9 +14,9 @@ MAX_FRAMES = 64
 def sample_threads(skip: int | None = None) -> bytes:
     """Stacks of all threads, main thread first.
 
-    One line a thread, ``T kind number name`` (kind is ``main``, ``daemon``, ``plain``, or ``other``
-    for one that Python did not start; the kernel's number is 0 where it is not known), then one a
-    frame, innermost first, ``F line NUL function NUL file``. ``skip`` is the ident of a
+    One line per thread, ``T kind number name``: kind is ``main``, ``daemon``, ``plain``, or
+    ``other`` if Python did not start it; number is the kernel's thread id, 0 if not known. Then one
+    line per frame, innermost first: ``F line NUL function NUL file``. ``skip`` is the ident of a
     thread to leave out.
     """
     main = threading.main_thread().ident
@@ -28,8 +28,8 @@ def sample_threads(skip: int | None = None) -> bytes:
             "utf-8", "replace"
         )
     finally:
-        # This function's own frame is among them: a cycle, which would keep what every thread's
-        # functions hold (tensors, process groups) until the garbage collector comes, if it does.
+        # This function's own frame is among them. That cycle would keep alive what every thread's
+        # functions hold (tensors, process groups) until the garbage collector runs, if ever.
         frames.clear()
 
 

@@ -1,8 +1,9 @@
 """Python stacks: walked in a microsecond or two, interned once.
 
-A training loop repeats its call sites. A stack is known by its code objects and the instruction
-each of them is at; frames become text only the first time. The offsets of the innermost frames pick
-a candidate, which is then compared frame by frame: that costs half of making a key of all frames.
+A training loop repeats its call sites. A stack is identified by its code objects and the current
+instruction in each; frames become text only the first time. The instruction offsets in the
+innermost frames select a candidate, which is then compared frame by frame: half the cost of
+building a key from all frames.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ from hangscope.ring.layout import SlotFlag, ValueKind
 from hangscope.ring.writer import RingWriter
 
 MAX_FRAMES = 128
-"""Innermost frames kept of a stack; deeper recursion is cut there."""
+"""Innermost frames kept of a stack; deeper recursion is cut off."""
 MAX_KNOWN_FRAMES = 250_000
-"""Bound on the frames of all remembered stacks, 100 bytes each. A job with more (endlessly new
-code, say) forgets them all and begins again; what is in the ring is found there."""
+"""Limit on the frames of all cached stacks, 100 bytes each. At the limit (a job that keeps making
+new code, say) the cache is cleared; what is already in the ring is found there again."""
 
 MAX_CANDIDATES = 1024
 LEAVING = 1 << 31
-"""Added to the id of a stack on which the process is on its way out. It cannot be part of what the
-ring interns: a ``finally`` clause has the same lines with and without an exception."""
+"""Added to the id of a stack of a process that is shutting down. It cannot be part of the interned
+value: a ``finally`` clause has the same lines with and without an exception."""
 HANDLING = 1 << 30
-"""Added to the id of a stack on which another exception is handled."""
+"""Added to the id of a stack on which any other exception is being handled."""
 SAME_END_NS = 60 * 10**9
-"""What leaves within a minute of another leaves for the same reason: a handler may be called more
-than once, and what it was called from first is what counts."""
+"""Operations issued during shutdown within this time of each other have the same reason: a handler
+may be called repeatedly, and what counts is the stack that its first call interrupted."""
 _LEAVING, _HANDLING = int(SlotFlag.LEAVING), int(SlotFlag.HANDLING)
 Site = tuple[int, int, int]
 Candidate = tuple[list[CodeType], list[tuple[CodeType, int]], bool, int]
-"""The newest stack of a call site: the code of its three innermost frames, whose offsets are the
-site; the frames above them; whether these are all; its id."""
+"""The newest stack of a call site (identified by the instruction offsets of its three innermost
+frames): the code of these frames, the frames above them, whether those are all, the stack's id."""
 
 
 class StackInterner:
@@ -46,7 +47,7 @@ class StackInterner:
 
     def __init__(self, ring: RingWriter) -> None:
         self._ring = ring
-        # Keys hold ids of code objects; the objects are kept beside, so that no id is ever reused.
+        # Keys hold ids of code objects. Keeping the objects alive prevents reuse of an id.
         self._known: dict[tuple[int, ...], tuple[int, list[CodeType]]] = {}
         self._known_frames = 0
         self._candidates: dict[Site | None, Candidate] = {}
@@ -55,10 +56,10 @@ class StackInterner:
         self._handled = HandledExceptions(ring)
 
     def current(self, frame: FrameType | None, *, own_thread: bool = True) -> int:
-        """Id of the stack that starts at ``frame`` (innermost), or 0; perhaps with `LEAVING` or
-        `HANDLING`, which `unmarked` takes off again.
+        """Id of the stack that starts at ``frame`` (innermost), or 0; it may be marked with
+        `LEAVING` or `HANDLING`, which `unmarked` removes.
 
-        ``own_thread``: whether it is the calling thread's.
+        ``own_thread``: whether the stack is the calling thread's.
         """
         if frame is None:
             return 0
@@ -68,7 +69,7 @@ class StackInterner:
             third = second.f_back  # type: ignore[union-attr]
             site = (frame.f_lasti, second.f_lasti, third.f_lasti)  # type: ignore[union-attr]
         except AttributeError:  # not so many frames
-            site = None  # and looked up below: in here an exception would seem to be handled
+            site = None  # look it up below; in this clause an exception would seem to be handled
         candidate = self._candidates.get(site)
         if candidate is not None:
             (first_code, second_code, third_code), outer, whole, identifier = candidate
@@ -86,20 +87,20 @@ class StackInterner:
                     else:
                         if not whole or at.f_back is None:
                             return identifier
-                except AttributeError:  # this stack ends here, the other goes on
+                except AttributeError:  # this stack ends here, the candidate does not
                     pass
         return self._look_up(frame, site, own_thread)
 
     def main_thread(self) -> int:
-        """Id of the main thread's stack: what led to a call from a thread without Python frames."""
+        """Id of the main thread's stack, for a call from a thread without Python frames."""
         if self._main is None:
             return 0
         return self.current(sys._current_frames().get(self._main), own_thread=False)
 
     def unmarked(self, marked: int) -> tuple[int, int]:
-        """The id without its mark, and the flag of a record that follows from it.
+        """The id without its mark, and the record flag that the mark stands for.
 
-        Called where an operation is issued: what is being handled there is kept.
+        Called when an operation is issued; keeps the exception that is being handled there.
         """
         if marked & LEAVING:
             return marked - LEAVING, _LEAVING
@@ -107,7 +108,7 @@ class StackInterner:
         return marked - HANDLING, _HANDLING
 
     def _look_up(self, frame: FrameType, site: Site | None, own_thread: bool) -> int:
-        """The slow way, for a stack that is not its site's newest."""
+        """The slow path, for a stack that is not the newest of its call site."""
         key: list[int] = []
         chain: list[tuple[CodeType, int]] = []
         at: FrameType | None = frame
@@ -128,9 +129,10 @@ class StackInterner:
         return identifier
 
     def _first_seen(self, frame: FrameType, own_thread: bool) -> int:
-        """Put a stack into the ring: its id, marked where an exception or the end is dealt with.
+        """Intern a new stack; returns its id, marked if it handles an exception or shuts down.
 
-        That the mark is stable follows from the byte code, see `interrupted_stack`.
+        The mark is the same at every call from there because of the byte code, see
+        `interrupted_stack`.
         """
         places = frame_places(frame)
         identifier = self._intern(places[:MAX_FRAMES])
@@ -155,7 +157,7 @@ class StackInterner:
         return self._ring.intern(ValueKind.STACK, packed, essential=False)
 
     def _remember(self, identity: tuple[int, ...], codes: list[CodeType], identifier: int) -> None:
-        """Also where there was no room: a full area must not make every call slow."""
+        """Cache a stack even if the ring had no room: a full area must not slow down every call."""
         if self._known_frames + len(codes) > MAX_KNOWN_FRAMES:
             self._known.clear()
             self._known_frames = 0

@@ -1,7 +1,7 @@
-"""Waits in the job's key-value store: no dispatcher sees them, and a rank may sit in one for ever.
+"""Waits in the job's key-value store, which bypass the dispatcher and may last for ever.
 
-A rank in ``store.get("checkpoint/7")`` waits for whoever is to set that key. The wait is a phase
-while it lasts, with the key as its detail, so that readers take it for what it is.
+A rank in ``store.get("checkpoint/7")`` waits for some rank to set that key. The wait is recorded as
+a phase with the key as its detail, so that readers recognise it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hangscope.recording.phases import WRAPPED, Patches, PhaseStack
 METHODS = ("get", "multi_get", "wait")
 """Methods of a store that return only when a key is there."""
 MAX_KEYS = 512
-"""Keys put into the ring, which keeps them for good; later waits are without one."""
+"""Limit on keys put into the ring, which keeps them for good; later waits come without a key."""
 MAX_KEY = 120
 
 
@@ -25,9 +25,9 @@ def watch_stores(
     phases: Callable[[], PhaseStack | None],
     guard: Callable[[BaseException], None],
 ) -> None:
-    """Make waits of the main thread in a store phases of their own.
+    """Record the main thread's waits in a store as phases.
 
-    Waits inside a call that is a phase already (`WRAPPED`) say nothing new.
+    Waits inside a call that is already a phase (`WRAPPED`) are not recorded.
     """
     import torch.distributed as dist
 
@@ -42,7 +42,7 @@ def watch_stores(
 
 
 def _below(owner: type) -> list[type]:
-    """All classes derived from one, of torch's own."""
+    """All of torch's own classes derived from one."""
     found: list[type] = []
     children: list[type] = type.__subclasses__(owner)
     for child in children:
@@ -82,7 +82,7 @@ def _phase(
 
 
 def _key_of(args: tuple[Any, ...], kwargs: dict[str, Any], keys: set[str]) -> str:
-    """The (first) key that is waited for, as long as the ring has room for such texts."""
+    """The (first) key that is waited for; empty once `MAX_KEYS` keys are in the ring."""
     given = args[0] if args else kwargs.get("key", kwargs.get("keys", ""))
     if isinstance(given, (list, tuple)):
         given = given[0] if given else ""

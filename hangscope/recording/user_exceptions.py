@@ -1,8 +1,8 @@
-"""Tells our own failures from exceptions that merely surfaced in our code.
+"""Tells the recorder's own failures from user exceptions that merely surface inside it.
 
-Python runs signal handlers between any two bytecodes, also in the middle of the recorder. What a
-user's handler raises there (a timeout by ``SIGALRM``, say) is the job's business: it must reach the
-job as if the recorder were not there.
+Python runs signal handlers between any two bytecodes, even in the middle of the recorder. An
+exception that a user's handler raises there (a timeout by ``SIGALRM``, say) must reach the job as
+if the recorder were not there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def is_user_exception(error: BaseException) -> bool:
-    """Whether an exception caught in the recorder comes out of one of the job's signal handlers."""
+    """Whether an exception caught in the recorder comes from one of the job's signal handlers."""
     handlers = _handler_codes()
     trace: TracebackType | None = error.__traceback__
     while trace is not None:

@@ -1,4 +1,4 @@
-"""The one way the recorder speaks inside a training process: a line on stderr, each only once."""
+"""The recorder's only output in a training process: single lines on stderr, each printed once."""
 
 from __future__ import annotations
 

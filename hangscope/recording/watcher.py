@@ -1,6 +1,6 @@
-"""The watcher: a daemon thread that beats, polls completions and samples stacks.
+"""The watcher: a daemon thread that writes heartbeats, polls completions and samples stacks.
 
-It does little and rarely, because whatever it does takes the GIL from the training loop.
+It does little and wakes rarely, because whatever it does takes the GIL from the training loop.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from hangscope.recording.recorder import Recorder
 from hangscope.recording.stack_samples import sample_threads
 
 POLL_INTERVAL_S = 0.25
-"""Completion is noted by the next operation and by `Work.wait` as a rule; this is for the rest.
-Where nothing is unfinished the watcher sleeps longer: waking up is what costs most of its turn."""
+"""Most completions are noted by the next operation or by `Work.wait`; polling is for the rest. If
+nothing is pending, the watcher sleeps longer: waking up is most of the cost of its turn."""
 QUIET_INTERVAL_S = 0.5
 HEARTBEAT_INTERVAL_S = 1.0
 
 
 class Watcher(threading.Thread):
-    """Keeps what the ring says about this process fresh."""
+    """Keeps the ring's information about this process up to date."""
 
     def __init__(
         self,
@@ -46,8 +46,8 @@ class Watcher(threading.Thread):
 
     def run(self) -> None:
         due = 0.0
-        # Requests for stacks are sent to this thread alone: a signal to any other could cut short
-        # the very system call it hangs in.
+        # Signals that request stacks go to this thread only: in another thread, a signal could
+        # interrupt the very system call it hangs in.
         self._recorder.ring.put_i8("watcher_thread", threading.get_native_id())
         wait = self._stop_event.wait
         interval_s = quiet_s = POLL_INTERVAL_S

@@ -1,4 +1,4 @@
-"""``Work.wait``: it tells what polling cannot, that an operation is over, or has failed."""
+"""Observes ``Work.wait``, which shows completion and failure where polling cannot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def watch_waits(  # noqa: C901 one closure: it runs in every wait of the job
     recording: Callable[[], bool],
     failed: Callable[[], None],
 ) -> None:
-    """Note how each wait ends; ``failed`` is called where one raises, with that being handled."""
+    """Record how each wait ends; ``failed`` is called while an exception it raised is handled."""
     import torch.distributed as dist
 
     original = getattr(dist.Work, "wait", None)
@@ -41,12 +41,12 @@ def watch_waits(  # noqa: C901 one closure: it runs in every wait of the job
         finally:
             try:
                 try:
-                    # In a forked child this has failed, too.
+                    # Also skips a forked child, whose copy of the recording has failed.
                     if result is not False and recording():
                         waited(work, succeeded)
                 except KeyboardInterrupt:
-                    # Python could not raise it before. Of a send or receive that has failed nothing
-                    # but this wait tells that.
+                    # It interrupted our own code. Try again: nothing but this wait tells that a
+                    # send or receive has failed.
                     if result is not False and recording():
                         waited(work, succeeded)
                     raise

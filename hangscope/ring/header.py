@@ -1,7 +1,7 @@
 """The header of a ring as plain Python values, decoded by one call.
 
-Numpy gives the fields of a structured value one by one, at a tenth of a microsecond each; of the
-seventy of a header a reader of thousands of rings wants half.
+numpy returns the fields of a structured value one by one, at a tenth of a microsecond each, and
+readers of thousands of rings want half of a header's seventy fields.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from hangscope.ring.layout import HEADER, PHASE, PHASE_DEPTH, RingFlag
 
 
 class RingHeader(NamedTuple):
-    """One look at a header: the fields of `hangscope.ring.layout.HEADER`, in their order.
+    """A snapshot of a header: the fields of `hangscope.ring.layout.HEADER`, in their order.
 
     Texts are bytes, padded with zeros (`hangscope.ring.reader.decode_text`).
     """
@@ -85,16 +85,16 @@ class RingHeader(NamedTuple):
     handled_ns: int
     handled: int
     phases: bytes
-    """All `PHASE_DEPTH` places; `open_phases` gives those in use."""
+    """All `PHASE_DEPTH` entries; `open_phases` gives those in use."""
 
     @property
     def declared(self) -> bool:
-        """Whether rank and world size are the job's own word (see `RingFlag.DECLARED`)."""
+        """Whether rank and world size come from the job itself (see `RingFlag.DECLARED`)."""
         return bool(self.flags & RingFlag.DECLARED or self.initialized or self.finalized)
 
     @property
     def open_phases(self) -> list[tuple[int, int, int]]:
-        """Open phases, outermost first: the ids of name and detail, and since when (ns)."""
+        """Open phases, outermost first: (name id, detail id, start time in ns)."""
         count = min(self.phase_count, PHASE_DEPTH)
         return list(_PHASE.iter_unpack(self.phases[: count * _PHASE.size]))
 
@@ -106,7 +106,7 @@ _CODES = {"u4": "I", "i4": "i", "u8": "Q", "i8": "q", "f8": "d"}
 
 
 def _format() -> str:
-    """`HEADER` up to its last field as a format of `struct`."""
+    """`HEADER` as a `struct` format, up to its last field."""
     fields = HEADER.fields
     assert fields is not None
     parts, end = ["<"], 0
@@ -127,6 +127,6 @@ def decode_header(raw: bytes) -> RingHeader:
     Raises
     ------
     struct.error
-        If there are fewer than a header has.
+        If there are fewer bytes than a header has.
     """
     return RingHeader._make(_HEADER.unpack_from(raw))

@@ -1,4 +1,4 @@
-"""The ring file, byte by byte: what writer and reader agree on.
+"""The binary layout of a ring file, shared by writer and reader.
 
 ::
 
@@ -12,8 +12,8 @@ All integers are little-endian and naturally aligned, so the writer's stores of 
 single stores and a reader can map the slots as a numpy array without parsing. A slot is valid when
 its first and last fields, both the record id, agree: the last is written last.
 
-The kernel keeps the pages of a mapped file when its process dies, whatever kills it: no "dump" step
-stands between a hang and its diagnosis.
+The kernel keeps the pages of a mapped file when its process dies, whatever kills it, so no "dump"
+step is needed between a hang and its diagnosis.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 MAGIC = b"HSRING\x00\x01"
 VERSION = 1
 PREFIX = b"HSRING"
-"""How a ring file of any version begins."""
+"""First bytes of a ring file of any version."""
 
 PHASE_DEPTH = 8
 SAMPLE_BYTES = 32 * 1024
@@ -34,16 +34,16 @@ GROUP_COUNT = 4096
 VALUES_BYTES = 4 * 1024 * 1024
 HEADER_BYTES = 4096
 MAX_SLOTS = 10_000_000
-"""What ``HANGSCOPE_BUFFER`` allows."""
+"""The largest value of ``HANGSCOPE_BUFFER``."""
 MAX_RANK = (1 << 17) - 1
-"""No job has so many ranks: what says more is damaged, and readers make lists of all."""
+"""No job has more ranks; a file that says so is damaged. Readers allocate lists of all ranks."""
 
 PHASE = np.dtype([("name", "<u4"), ("detail", "<u4"), ("since_ns", "<i8")])
 
 HEADER = np.dtype(
     {
         "names": [
-            # -- fixed when the file is made
+            # -- fixed when the file is created
             "magic", "version", "header_bytes", "slot_bytes", "slot_count", "group_bytes",
             "group_count", "groups_offset", "slots_offset", "samples_offset", "sample_bytes",
             "values_offset", "values_bytes", "file_bytes",
@@ -51,7 +51,7 @@ HEADER = np.dtype(
             "attempt", "rank", "local_rank", "world_size", "local_world_size", "node_rank",
             "pid", "parent_pid", "start_ticks", "pid_namespace", "created_ns", "timeout_s",
             "heartbeat_interval_s", "flags",
-            # -- moving
+            # -- updated while recording
             "ready", "phase_count", "heartbeat_ns", "heartbeat_count", "last_record_id", "dropped",
             "values_used", "values_refused", "groups_used", "groups_refused", "sample_generation",
             "sample_ns", "initialized", "finalized", "exit_kind", "exit_code", "exit_signal",
@@ -92,12 +92,12 @@ HEADER = np.dtype(
         "itemsize": HEADER_BYTES,
     }
 )  # fmt: skip
-"""``dropped`` is for records that a file has lost without a hole that shows it. The recorder itself
-loses none: it stops at its first failure, and ``disabled`` says so. ``rendezvous`` is the id of the
-text that says where ``init_process_group`` meets the others, ``left_stack`` that of the stack from
-which the main thread was called away when it issued an operation on its way out, first at
-``left_ns``; ``handled`` is that of the newest exception that was being handled where an operation
-was issued, first at ``handled_ns``; 0 in older files."""
+"""``dropped`` counts records that a file has lost without a visible gap. The recorder itself loses
+none: it stops at its first failure, and ``disabled`` says so. The following are ids of interned
+values, 0 in older files: ``rendezvous``, the text with the address at which ``init_process_group``
+meets the other ranks; ``left_stack``, the stack of the main thread that was interrupted by shutdown
+before it issued an operation, first at ``left_ns``; ``handled``, the newest exception that was
+being handled when an operation was issued, first at ``handled_ns``."""
 
 FIXED_START = struct.Struct("<8s6I6Q")
 """The header's fields from ``magic`` to ``values_bytes`` as one `struct` call."""
@@ -183,7 +183,7 @@ class ValueKind(IntEnum):
 
 
 class ExitKind(IntEnum):
-    """How the process itself said that it ended."""
+    """How the process ended, according to itself."""
 
     NONE = 0
     CLEAN = 1
@@ -207,33 +207,33 @@ class SlotFlag(IntFlag):
     FAILED = 256
     """The call raised."""
     BLOCKING = 512
-    """A send or recv whose caller waits for it at once. One with neither this nor `ASYNC` does not
-    tell (older recorders, calls past ``torch.distributed``)."""
+    """A send or recv whose caller waits for it at once. Without this and `ASYNC` that is not known
+    (older recorders, calls that bypass ``torch.distributed``)."""
     WAITED = 1024
     """The job has begun to wait for this ``isend`` or ``irecv``."""
     LEAVING = 2048
-    """Issued on the way out: in a signal handler, while KeyboardInterrupt or SystemExit ends the
+    """Issued during shutdown: in a signal handler, while KeyboardInterrupt or SystemExit ends the
     process, or at its exit."""
     HANDLING = 4096
-    """Issued while another exception was handled: in an ``except`` or ``finally`` clause, or at the
-    end of a ``with`` block."""
+    """Issued while another exception was being handled: in an ``except`` or ``finally`` clause, or
+    at the end of a ``with`` block."""
 
 
 LEAVING_PHASE = "interpreter exit"
-"""The phase of a process whose program is over: exit handlers run, or threads have to end first."""
+"""The phase of a process whose program has ended: it runs exit handlers or waits for threads."""
 
 
 class RingFlag(IntFlag):
     """Flags of the whole file."""
 
     DECLARED = 1
-    """``rank`` and ``world_size`` are what the job itself has told ``init_process_group``, or was
-    told by it; without it they are what the launcher's variables said when recording began. Older
-    recorders say so by ``initialized`` alone."""
+    """``rank`` and ``world_size`` were passed to ``init_process_group`` or returned by it. Without
+    this flag they come from the launcher's variables at the start of recording. Older recorders
+    only have ``initialized``."""
 
 
 class Unobservable(IntFlag):
-    """Work that no record shows."""
+    """Kinds of operations whose completion or existence no record shows."""
 
     CUDA_GRAPH = 1
     SYMMETRIC_MEMORY = 2

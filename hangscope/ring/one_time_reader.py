@@ -1,7 +1,7 @@
 """Reads a ring file once, without mapping it.
 
-Copying the few used parts of a ring costs a third of mapping them, touching their pages and giving
-them back: what counts where thousands of rings are read one after another.
+Copying the few used parts of a ring costs a third of mapping them, touching their pages and
+unmapping them. That matters when thousands of rings are read one after another.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ Room = Callable[[int], npt.NDArray[np.void]]
 
 
 class OneTimeReader(RingReader):
-    """A `RingReader` that reads from the open file whatever it is asked for.
+    """A `RingReader` that reads from the open file on demand.
 
-    It has no raw parts (``header_bytes``, ``group_bytes``, ``slot_bytes``).
+    It does not support raw parts (``header_bytes``, ``group_bytes``, ``slot_bytes``).
 
     Parameters
     ----------
     path:
         The file.
     room:
-        Gives memory for a number of slots, into which they are read; fresh memory by default.
+        Allocates memory for a number of slots, into which they are read; fresh memory by default.
 
     Raises
     ------
     RingError
-        If the file is foreign, of another version, truncated or inconsistent, also later when it
-        has become shorter.
+        If the file is no ring, of another version, truncated or inconsistent; also later, if the
+        file has become shorter.
     OSError
         If it cannot be opened or read.
     """

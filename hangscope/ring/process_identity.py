@@ -1,6 +1,6 @@
-"""What makes a pid mean one process: when it started, on which boot, in which namespace.
+"""What identifies a process beyond its pid: start time, boot id and pid namespace.
 
-The writer notes it in the ring's header; a reader compares it with what it sees itself.
+The writer stores them in the ring's header; a reader compares them with what it finds itself.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ START_TICKS = 19
 
 
 def stat_fields(pid: int) -> list[str] | None:
-    """The fields of ``/proc/<pid>/stat`` after the command name; None where it is gone."""
+    """The fields of ``/proc/<pid>/stat`` after the command name; None if the process is gone."""
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -28,7 +28,7 @@ def stat_fields(pid: int) -> list[str] | None:
 
 
 def slices(pid: int) -> int | None:
-    """How often the main thread of a process was given a processor; None where nothing tells."""
+    """How many time slices a process's main thread has run; None if the kernel does not tell."""
     try:
         return int(Path(f"/proc/{pid}/schedstat").read_bytes().split()[2])
     except (OSError, ValueError, IndexError):
@@ -36,7 +36,7 @@ def slices(pid: int) -> int | None:
 
 
 def start_ticks(pid: int) -> int:
-    """When a process started, in clock ticks since boot: tells a pid from its reuse. 0: gone."""
+    """Start time of a process in clock ticks since boot; detects a reused pid. 0 if it is gone."""
     fields = stat_fields(pid)
     try:
         return int(fields[START_TICKS]) if fields is not None else 0
@@ -45,7 +45,7 @@ def start_ticks(pid: int) -> int:
 
 
 def boot_id() -> str:
-    """The machine's boot id: pids mean nothing on another. Empty where it cannot be read."""
+    """The machine's boot id: pids mean nothing on any other. Empty if it cannot be read."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -53,7 +53,7 @@ def boot_id() -> str:
 
 
 def pid_namespace(process: str | Path = "/proc/self") -> int:
-    """Inode of a process's pid namespace: pids mean nothing in another. 0: not known."""
+    """Inode of a process's pid namespace: pids mean nothing in any other. 0 if not known."""
     try:
         return os.stat(f"{process}/ns/pid").st_ino
     except OSError:
@@ -61,9 +61,9 @@ def pid_namespace(process: str | Path = "/proc/self") -> int:
 
 
 def machine_id(boot: str, namespace: int) -> str:
-    """A short name for a boot and pid namespace: hosts may be named alike. Empty: not known.
+    """A short name for a boot id and pid namespace, since hosts may share a name.
 
-    What stands for the boot without a namespace is such a name already, in a copy of a ring.
+    Empty if not known. Without a namespace, the boot id already is such a name (in a copied ring).
     """
     if not boot or not namespace:
         return boot

@@ -1,8 +1,8 @@
-"""Reads a ring file: the half that needs nothing from the writer.
+"""Reads a ring file, without any cooperation of the writer.
 
-The file may belong to a live process, to one that died in the middle of a store, or be no ring at
-all. Sizes and offsets are checked against the file before anything is read; a half-written slot
-is dropped and counted; an interned value that points outside its area reads as absent.
+The file may belong to a live process or to one that died in the middle of a store, or it may be no
+ring at all. Sizes and offsets are checked against the file before anything is read; a half-written
+slot is dropped and counted; an interned value that points outside its area reads as absent.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _NUMBERS = {
 _READY = layout.header_offset("ready")
 _RANK = layout.header_offset("rank")
 _MOST_TIMES = 64
-"""No recorder has made a table so many times as large as this one does."""
+"""Largest plausible size of a table, as a multiple of this version's."""
 _MOST_RECORDS = 1 << 48
-"""A million a second for nine years."""
+"""Largest plausible record id: a million records a second for nine years."""
 
 _PLACE = struct.Struct("<i4xi")
 """Rank and world size."""
@@ -42,24 +42,24 @@ assert layout.header_offset("world_size") == _RANK + 8
 
 
 class RingError(Exception):
-    """The file is no usable ring; the message says why in one clause."""
+    """The file is not a usable ring; the message says why in one clause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The newest stacks a rank's own watcher took: raw text and when."""
+    """The newest stacks taken by a rank's own watcher: raw text and time."""
 
     text: str
     at_ns: int
 
 
 class RingReader:
-    """One ring file, mapped read-only: looking again and again copies nothing but what is wanted.
+    """One ring file, mapped read-only, so that repeated looks copy only what is asked for.
 
     Raises
     ------
     RingError
-        If the file is foreign, of another version, truncated or inconsistent.
+        If the file is no ring, of another version, truncated or inconsistent.
     OSError
         If it cannot be opened.
     """
@@ -79,7 +79,7 @@ class RingReader:
         return Path(self.name)
 
     def _read(self, at: int, length: int) -> bytes:
-        """A copy of a part of the file, which lies inside it."""
+        """A copy of a part of the file; the part must lie inside it."""
         return self._map[at : at + length]
 
     def _read_into(self, at: int, target: memoryview) -> None:
@@ -102,8 +102,8 @@ class RingReader:
     def is_sound(self) -> bool:
         """Whether the file is still the ring that was opened.
 
-        One that is written over, by `cp` say, changes under the map, and whoever touches a part
-        that was cut off is killed.
+        A file that is overwritten, by `cp` say, changes under the map, and touching a part that was
+        truncated would kill this process with SIGBUS.
         """
         if self._map.size() < self._size:
             return False
@@ -118,15 +118,15 @@ class RingReader:
         try:
             self._memory.release()
             self._map.close()
-        except BufferError:  # an array still points into it: the map goes with the array
+        except BufferError:  # an array still points into the map, which is freed with the array
             pass
 
     def header(self) -> RingHeader:
-        """The header as it is now."""
+        """The current header."""
         return decode_header(self._read(0, layout.HEADER_BYTES))
 
     def place(self) -> tuple[int, int, bool]:
-        """Rank, world size, and whether the job itself has said them, as of now."""
+        """Current rank, world size, and whether the job itself has declared them."""
         declared = (
             self._number("flags") & layout.RingFlag.DECLARED
             or self._number("initialized")
@@ -135,14 +135,14 @@ class RingReader:
         return self._number("rank"), self._number("world_size"), bool(declared)
 
     def _number(self, field: str) -> int:
-        """One unsigned number of the header as it is now."""
+        """The current value of one unsigned header field."""
         at, length = _NUMBERS[field]
         return int.from_bytes(self._read(at, length), "little")
 
     def groups(self, used: int | None = None) -> npt.NDArray[np.void]:
         """The complete entries of the group table, read-only: shape (groups,), dtype `GROUP`.
 
-        ``used``: how many there are, where the caller has just looked.
+        ``used``: their number, if the caller has just read it.
         """
         used = min(self._number("groups_used") if used is None else used, self._group_count)
         table: npt.NDArray[np.void] = np.frombuffer(
@@ -153,15 +153,15 @@ class RingReader:
             table = table[complete]
         return table
 
-    # Raw parts, for those who look at a thousand rings in one go and check all of them together.
+    # Raw parts, for callers that look at a thousand rings at once and check all of them together.
 
     @property
     def slot_count(self) -> int:
-        """How many records the ring holds before the oldest is overwritten."""
+        """Number of records the ring holds before the oldest is overwritten."""
         return self._slot_count
 
     def header_bytes(self) -> memoryview:
-        """The header as it is now, not copied: `layout.HEADER_BYTES` bytes."""
+        """The current header as `layout.HEADER_BYTES` bytes, not copied."""
         return self._memory[: layout.HEADER_BYTES]
 
     def group_bytes(self, count: int) -> memoryview:
@@ -170,8 +170,8 @@ class RingReader:
         return self._memory[self._groups_at : self._groups_at + count * GROUP.itemsize]
 
     def slot_bytes(self, first: int, last: int) -> list[memoryview]:
-        """The slots of records ``first`` to ``last`` (at most `slot_count` of them) in order,
-        whatever is in them now, not copied."""
+        """The slots of records ``first`` to ``last`` (at most `slot_count` of them) in order, with
+        whatever they hold now, not copied."""
         start, length = (first - 1) % self._slot_count, last + 1 - first
         at, size = self._slots_at, SLOT.itemsize
         end = start + length
@@ -186,13 +186,13 @@ class RingReader:
     def slots(self, since: int = 0) -> tuple[npt.NDArray[np.void], int]:
         """Valid records newer than record id ``since``, oldest first, and how many are lost.
 
-        Returns a copy of shape (records,), dtype `SLOT`. Lost is a record that was published and is
-        torn or not there, unless a newer one has been written over it in the meantime.
+        Returns a copy of shape (records,), dtype `SLOT`. A record is lost if it was published and
+        is torn or missing, unless a newer one has overwritten it in the meantime.
         """
         last = self._number("last_record_id")
         count = self._slot_count
-        # The record after the last published one may be complete although its writer died before
-        # saying so: it lies where the oldest was.
+        # The record after the last published one may be complete even if its writer died before
+        # publishing it. It is in the slot of the oldest record.
         first = max(since, last - count, 0) + 1
         start, length = (first - 1) % count, min(last + 2 - first, count)
         raw = self._room(max(length, 0))
@@ -203,11 +203,11 @@ class RingReader:
         expected = np.arange(first, first + len(raw), dtype="<u8").tobytes()
         if ids.tobytes() == expected == commits.tobytes():
             return raw, 0
-        if length == count and ids[0] == last + 1:  # written over the oldest in the meantime
+        if length == count and ids[0] == last + 1:  # the oldest has been overwritten meanwhile
             raw, first = np.concatenate((raw[1:], raw[:1])), first + 1
         ids, commits = raw["record_id"], raw["commit"]
         if len(raw) and ids[-1] == commits[-1] != first + len(raw) - 1:
-            raw, ids, commits = raw[:-1], ids[:-1], commits[:-1]  # nothing there yet
+            raw, ids, commits = raw[:-1], ids[:-1], commits[:-1]  # not written yet
             if ids.tobytes() == expected[:-8] == commits.tobytes():
                 return raw, 0
         whole = ids == commits
@@ -230,13 +230,13 @@ class RingReader:
     def values(self, used: int | None = None) -> bytes:
         """A copy of the used part of the value area, for decoding many values at once.
 
-        ``used``: how many bytes that is, where the caller has just looked.
+        ``used``: its size in bytes, if the caller has just read it.
         """
         used = self._number("values_used") if used is None else used
         return self._read(self._values_at, min(used, self._values_bytes))
 
     def value(self, identifier: int, kind: ValueKind | None = None) -> bytes | None:
-        """An interned value, or None where the id means nothing (or another kind)."""
+        """An interned value, or None if the id is invalid or of another kind."""
         if identifier <= 0:
             return None
         at = identifier * 8
@@ -256,8 +256,8 @@ class RingReader:
         return (self.value(int(identifier), ValueKind.TEXT) or b"").decode("utf-8", "replace")
 
     def sample(self) -> Sample | None:
-        """The newest thread stacks, or None where none were taken yet."""
-        for _ in range(3):  # the writer may overtake us; generations tell
+        """The newest thread stacks, or None if none were taken yet."""
+        for _ in range(3):  # the writer may overtake us, which the generation shows
             generation = self._number("sample_generation")
             if generation <= 0:
                 return None
@@ -274,21 +274,23 @@ class RingReader:
 
 @functools.lru_cache(64)
 def _checked(start: bytes, ready: bool, size: int) -> tuple[int, ...]:
-    """What a `RingReader` needs of a header's fixed start; rings of one job have the same.
+    """The checked values that a `RingReader` needs from a header's fixed start.
+
+    Rings of one job have the same start.
 
     Parameters
     ----------
     start:
         The bytes of `hangscope.ring.layout.FIXED_START`.
     ready:
-        Whether its writer has said that the header is complete.
+        Whether its writer has marked the header as complete.
     size:
-        Of the file, in bytes.
+        Size of the file in bytes.
 
     Raises
     ------
     RingError
-        If it is none of this version's, or does not fit into the file.
+        If it is not a header of this version, or its areas do not fit into the file.
     """
     (
         magic, version, header_bytes, slot_bytes, slot_count, group_bytes, group_count,
@@ -328,16 +330,16 @@ def _checked(start: bytes, ready: bool, size: int) -> tuple[int, ...]:
 
 
 def _is_possible(rank: int, world_size: int) -> bool:
-    """Whether a process can have that rank.
+    """Whether rank and world size are plausible together.
 
-    What counts its ranks otherwise than its world, as replicas do, is at least not far off.
+    Replicas may count their ranks differently from their world size, but are not far off.
     """
     far = _MOST_TIMES * world_size if world_size > 0 else layout.MAX_RANK + 1
     return 0 <= rank <= layout.MAX_RANK and rank < far
 
 
 def decode_text(field: Any) -> str:
-    """A fixed-width text field of the header as str."""
+    """Decode a fixed-width text field of the header."""
     return bytes(field).rstrip(b"\x00").decode("utf-8", "replace")
 
 
@@ -347,7 +349,7 @@ def check_size(descriptor: int) -> int:
     Raises
     ------
     RingError
-        If it cannot even hold a header.
+        If it is too small for a header.
     """
     size = os.fstat(descriptor).st_size
     if size < layout.HEADER_BYTES:
@@ -356,7 +358,7 @@ def check_size(descriptor: int) -> int:
 
 
 def expected_records(head: bytes) -> int:
-    """How many records a ring may give that begins so; 0 where the header is cut or no ring's."""
+    """How many records a ring with this header may hold; 0 if the header is cut or invalid."""
     if len(head) < layout.HEADER_BYTES or not head.startswith(layout.PREFIX):
         return 0
     at, length = _NUMBERS["last_record_id"]

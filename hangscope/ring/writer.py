@@ -1,9 +1,9 @@
-"""Writes a ring file: the half that lives in the training process.
+"""Writes a ring file from inside the training process.
 
 Every method is a handful of stores into mapped memory: no system call, no lock, no allocation that
-grows with the job. Where two threads could meet, what must happen together is a run of loads and
+grows with the job. Where two threads could interfere, what must be atomic is a run of loads and
 stores without a call in it (see `hangscope.ring.atomic`). The file's blocks are reserved when it is
-made, so a full disk is found out then and can never become a SIGBUS later.
+created, so a full disk shows at that point and can never become a SIGBUS later.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _PHASES = header_offset("phases")
 _SLOT_COMPLETED = layout.SLOT_COMPLETED_OFFSET // 8
 _SLOT_STATE = layout.SLOT_STATE_OFFSET // 8
 RESERVED_SHARE = 16
-"""One part in so many of the value area is kept for essential values."""
+"""One part in this many of the value area is reserved for essential values."""
 
 
 @dataclass(frozen=True, slots=True)
 class RingIdentity:
-    """Who writes the file; fixed for its life."""
+    """Who writes the file; does not change afterwards."""
 
     run_id: str
     rank: int
@@ -69,7 +69,7 @@ class RingWriter:
     Parameters
     ----------
     path:
-        The file to make; it must not exist.
+        The file to create; it must not exist.
     identity:
         Who writes.
     slot_count:
@@ -78,7 +78,7 @@ class RingWriter:
     Raises
     ------
     OSError
-        If the file cannot be made or its blocks cannot be reserved.
+        If the file cannot be created or its blocks cannot be reserved.
     """
 
     def __init__(
@@ -139,9 +139,9 @@ class RingWriter:
     # -- interned values ---------------------------------------------------------------------
 
     def intern(self, kind: ValueKind, value: bytes, *, essential: bool = True) -> int:
-        """The id of a value, writing it on first sight; 0 once the area is full.
+        """The id of a value, which is written when it is new; 0 if the area is full.
 
-        The area's last part is kept for essential values, which are few and matter most at the
+        The area's last part is reserved for essential values, which are few and matter most at the
         end: names, groups, exceptions. Stacks and shapes that never repeat cannot use it up.
         """
         key = (kind, value)
@@ -163,8 +163,8 @@ class RingWriter:
 
     @exclusive
     def _reserve(self, size: int, limit: int) -> int:
-        """Where so many bytes of the value area begin that nobody else is given; -1: nowhere."""
-        # No call in these lines: two threads must not get the same place.
+        """Reserve ``size`` bytes of the value area; returns their offset, -1 if it is full."""
+        # No call in these lines: two threads must not get the same offset.
         start = self._values_used
         if start + size > limit:
             self.cells[_VALUES_REFUSED] += 1
@@ -185,7 +185,7 @@ class RingWriter:
             _U4.pack_into(self.memory, at + layout.SLOT_SIGNATURE_OFFSET, signature)
 
     def forget_record(self, record_id: int) -> None:
-        """Take a record's group away: it tells of an operation that was never issued."""
+        """Clear a record's group, because its operation was never issued."""
         at = self.slot_at(record_id)
         if self.cells[at // 8] == record_id:
             _U4.pack_into(self.memory, at + layout.SLOT_GROUP_OFFSET, 0)
@@ -201,10 +201,9 @@ class RingWriter:
         *,
         observable: bool,
     ) -> int:
-        """Enter a process group; returns its index + 1, or 0 when the table is full.
+        """Add a process group; returns its index + 1, or 0 if the table is full.
 
-        ``ranks``: the members in the order of their places; -1 for one that is not known to be a
-        rank of this job.
+        ``ranks``: the members in group-rank order; -1 for one not known to be a rank of this job.
         """
         name_id, desc_id, backend_id = self.text(name), self.text(desc), self.text(backend)
         ranks_id = self.intern(ValueKind.RANKS, np.asarray(ranks, dtype="<i4").tobytes())
@@ -227,8 +226,8 @@ class RingWriter:
 
     @exclusive
     def _next_group(self) -> int:
-        """A place in the group table that nobody else is given; -1: none is left."""
-        # No call in these lines, either.
+        """Reserve an entry of the group table for the caller; returns its index, -1 if full."""
+        # No call in these lines, as in `_reserve`.
         index = self._groups_used
         if index >= self.group_count:
             return -1
@@ -242,7 +241,7 @@ class RingWriter:
     # -- records -----------------------------------------------------------------------------
 
     def slot_at(self, record_id: int) -> int:
-        """Byte offset of the slot a record lives in."""
+        """Byte offset of a record's slot."""
         return self._slots_at + ((record_id - 1) % self.slot_count) * 128
 
     def set_record(self, record_id: int, *, state: int, flags: int, completed_ns: int) -> None:
@@ -250,7 +249,7 @@ class RingWriter:
         at = self.slot_at(record_id)
         cell = at // 8
         cells = self.cells
-        # No call in these lines: the slot must not become another record's meanwhile.
+        # No call in these lines: the slot must not be taken by another record meanwhile.
         if cells[cell] != record_id:
             return
         cells[cell + _SLOT_COMPLETED] = completed_ns
@@ -259,7 +258,7 @@ class RingWriter:
     # -- process -----------------------------------------------------------------------------
 
     def beat(self) -> None:
-        """The watcher thread is alive and got the GIL."""
+        """Store a heartbeat: the watcher thread is alive and got the GIL."""
         self.cells[_HEARTBEAT_NS] = time.time_ns()
         self.cells[_HEARTBEAT_COUNT] += 1
 
@@ -272,17 +271,17 @@ class RingWriter:
         self.cells[header_offset(field) // 8] = value
 
     def put_world(self, rank: int, world_size: int) -> None:
-        """Correct rank and world size once the job itself has said them."""
+        """Set rank and world size after the job itself has declared them."""
         places = [("rank", rank), ("world_size", world_size)]
         (known,) = _I4.unpack_from(self.memory, header_offset("world_size"))
-        # In an order in which the rank is one of the world at every moment.
+        # Stored in an order that keeps the rank below the world size at every moment.
         for name, value in reversed(places) if world_size > known else places:
             _I4.pack_into(self.memory, header_offset(name), value)
         self.put_i8("flags", self.cells[header_offset("flags") // 8] | int(RingFlag.DECLARED))
 
     @property
     def rank(self) -> int:
-        """This process's rank, as far as it is known by now."""
+        """This process's rank as known so far."""
         return int(_I4.unpack_from(self.memory, header_offset("rank"))[0])
 
     def set_phases(self, phases: Sequence[tuple[int, int, int]]) -> None:
@@ -303,7 +302,7 @@ class RingWriter:
         self.cells[_SAMPLE_NS] = time.time_ns()
 
     def record_exit(self, kind: layout.ExitKind, code: int) -> None:
-        """Say how the process is ending; the first word stands."""
+        """Store how the process is ending; only the first call counts."""
         if self.cells[header_offset("exit_ns") // 8]:
             return
         _U4.pack_into(self.memory, header_offset("exit_kind"), kind)
@@ -311,15 +310,15 @@ class RingWriter:
         self.put_i8("exit_ns", time.time_ns())
 
     def record_exception(self, value: bytes, *, replace: bool = False) -> None:
-        """Keep an uncaught exception (JSON); the first stands unless ``replace``."""
+        """Store an uncaught exception (JSON); the first one stays unless ``replace``."""
         if self.cells[header_offset("exception_ns") // 8] and not replace:
             return
         self.put_u4("exception", self.intern(ValueKind.EXCEPTION, value))
         self.put_i8("exception_ns", time.time_ns())
 
     def record_handled(self, value: bytes | None) -> None:
-        """Keep the exception (JSON) that is being handled from now on; None: nobody knows which."""
-        # A reader in between sees none: the old time never stands beside the new exception.
+        """Store the exception (JSON) that is being handled from now on; None if it is not known."""
+        # In between, readers see no exception rather than the new one with the old time.
         self.put_u4("handled", 0)
         self.put_i8("handled_ns", time.time_ns())
         if value is not None:
@@ -328,7 +327,7 @@ class RingWriter:
 
 
 def _make_file(path: Path, size: int) -> mmap.mmap:
-    """Create the file with all its blocks reserved and map it; leaves nothing behind on failure."""
+    """Create and map the file with all its blocks reserved; leaves nothing behind on failure."""
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o644)
     try:
         os.posix_fallocate(descriptor, 0, size)
