@@ -1,1 +1,1 @@
-"""Diagnosis and Trace to text, JSON, HTML, Perfetto and Flight Recorder."""
+"""Converts a Diagnosis and its Trace to text, JSON, HTML, Perfetto and Flight Recorder."""

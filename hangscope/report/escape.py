@@ -1,8 +1,8 @@
-"""Text from files made harmless before it reaches a terminal or a page.
+"""Escapes untrusted text before it reaches a terminal or a page.
 
-Names, paths and messages come out of dumps that anybody may have written. A terminal obeys escape
-sequences and a reader is fooled by characters that change the direction of writing, so every such
-character is shown by its code instead. Rich and Jinja then only ever see text without markup.
+Names, paths and messages come from dumps that anybody may have written. Terminals obey escape
+sequences, and characters that change the writing direction mislead readers, so every such character
+is replaced by its code. Rich and Jinja then only ever see text without markup.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def _visible(match: re.Match[str]) -> str:
 
 
 def plain(text: object, limit: int = 2000) -> str:
-    """One line of `text` without anything a terminal obeys, at most `limit` characters long.
+    """`text` as one line without control characters, at most `limit` characters long.
 
-    Line breaks and tabs become spaces; every other character that steers instead of showing is
-    replaced by its escape, such as ``\\x1b``.
+    Line breaks and tabs become spaces; every other invisible or control character is replaced by
+    its escape, such as ``\\x1b``.
     """
     line = str(text)
     if len(line) > limit:

@@ -1,7 +1,8 @@
-"""The run as Flight Recorder dumps, version 2.10: one pickle a rank, of builtins only.
+"""The run as Flight Recorder dumps, version 2.10: one pickle per rank, of builtins only.
 
-``torchfrtrace`` and every other reader of that format can take them. What the format has no place
-for (who the rank is, where it ran) goes into an extra key that other readers pass over.
+``torchfrtrace`` and every other reader of that format can read them. Information that the format
+has no field for (which process the rank is, where it ran) goes into an extra key that other readers
+ignore.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ _STATES = {State.SCHEDULED: "scheduled", State.STARTED: "started", State.COMPLET
 
 
 def write(trace: Trace, out_dir: str | Path) -> list[Path]:
-    """Write one dump for each rank that `trace` speaks of into `out_dir`; returns the files.
+    """Write one dump for each rank in `trace` into `out_dir`; returns the files.
 
-    The directory is made where it is missing; a file's time is that of the
-    observation while the job lived. Raises `OSError` where a file cannot be written.
+    Creates the directory if it is missing. If the job was alive when observed, a file's mtime is
+    the time of the observation. Raises `OSError` if a file cannot be written.
     """
     directory = Path(out_dir)
     directory.mkdir(parents=True, exist_ok=True)
@@ -49,8 +50,8 @@ def write(trace: Trace, out_dir: str | Path) -> list[Path]:
         facts = trace.ranks.get(rank)
         seen_ns = (facts.observed_ns if facts else 0) or trace.observed_ns
         if 0 < seen_ns < _LATEST_NS and not over:
-            # Readers take the file's time for that of the dump. Where the job has ended, which the
-            # format cannot say, the time of writing shows at least that nothing moves any more.
+            # Readers take a file's mtime as the time of the dump. The format cannot say that a job
+            # has ended; the time of writing then shows at least that nothing has moved for long.
             os.utime(file, ns=(seen_ns, seen_ns))
         files.append(file)
     return files
@@ -64,8 +65,8 @@ def dump_bytes(trace: Trace, rank: int) -> bytes:
 def to_dump(trace: Trace, rank: int) -> dict[str, Any]:
     """The dump of one rank as builtin objects.
 
-    Rows that a reader concluded from a counter are left out: nobody recorded them, and the counters
-    stand in ``pg_status``.
+    Rows that a reader inferred from a counter are left out: nobody recorded them, and ``pg_status``
+    holds the counters.
     """
     return _dump(_Shared(trace), rank)
 
@@ -78,10 +79,10 @@ class _Tensors(NamedTuple):
 
 
 class _Shared:
-    """What the dumps of all ranks are made from, found in one pass over the trace.
+    """Data that the dumps of all ranks share, collected in one pass over the trace.
 
-    Stacks and signatures are put into the format where a record first uses them: equal ones are one
-    object each, so that a pickle holds them once.
+    Stacks and signatures are converted when a record first uses them. Equal ones are one object, so
+    that a pickle stores them once.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -100,9 +101,9 @@ class _Shared:
         self._tensors: dict[int, _Tensors] = {}
 
     def rows(self, rank: int) -> Records:
-        """A copy of the rank's records; those that its own later calls show to be over, are over.
+        """A copy of the rank's records; operations that its later calls show to be over are marked.
 
-        The format does not tell which operations block, so this cannot be concluded from a dump.
+        The format does not tell which operations block, so a reader could not infer that itself.
         """
         start, stop = self.bounds.get(rank, (0, 0))
         rows = self.trace.records[start:stop].copy()
@@ -119,7 +120,7 @@ class _Shared:
         return self._groups_of_rank.get(rank, [])
 
     def members(self, group: int) -> tuple[int, ...]:
-        """The group's members; where no source lists them, the ranks that used it."""
+        """The group's members or, if no source lists them, the ranks that used it."""
         if self.trace.groups[group].ranks:
             return self.trace.groups[group].ranks
         if group not in self._users:
@@ -134,13 +135,13 @@ class _Shared:
         return self._places[group]
 
     def frames(self, stack: int) -> list[dict[str, Any]]:
-        """A stack as the format has it."""
+        """A stack in the dump's format."""
         if stack not in self._frames:
             self._frames[stack] = frames(self.trace.stacks[stack])
         return self._frames[stack]
 
     def tensors(self, signature: int) -> _Tensors:
-        """Sizes and types of what an operation takes and gives, as the format has them."""
+        """Sizes and dtypes of an operation's inputs and outputs in the dump's format."""
         if signature < 0:
             return _Tensors([], [], [], [])
         if signature not in self._tensors:
@@ -163,7 +164,7 @@ def _dump(shared: _Shared, rank: int) -> dict[str, Any]:
     numbers = _groups_of(shared, rank, rows, members)
     names = _names(trace.groups, list(numbers))
     facts = trace.ranks.get(rank)
-    # What a log tells of a rank's end means little without the log's other statements.
+    # What a log says about a rank's end means little without the rest of the log.
     told = facts is not None and not trace.only_logs
     return {
         "version": VERSION,
@@ -182,7 +183,7 @@ def _dump(shared: _Shared, rank: int) -> dict[str, Any]:
             "rank": rank,
             "host": facts.host if facts else None,
             "pid": facts.pid if facts else None,
-            # Its own word: that it differs from the others' may be all that is wrong.
+            # The rank's own value: that it differs from the others' may be the whole problem.
             "world_size": (facts.world_size if facts else None) or trace.world_size,
             TWINS: duplicate_ranks(trace).get(rank),
             "run_id": facts.run_id if facts else None,
@@ -197,8 +198,8 @@ def _dump(shared: _Shared, rank: int) -> dict[str, Any]:
 def _groups_of(shared: _Shared, rank: int, rows: Records, members: Records) -> dict[int, int]:
     """Group index to the rank's own number for it (``pg_id``).
 
-    Numbers follow the order of the names where those are numbers, as the runtime's own do: readers
-    rely on that for groups without an entry.
+    If the names are numbers, ids follow their order, as the runtime's own ids do: readers rely on
+    that for groups without an entry.
     """
     trace = shared.trace
     used = {g for g in (*rows["group"].tolist(), *members["group"].tolist()) if g >= 0}
@@ -207,7 +208,7 @@ def _groups_of(shared: _Shared, rank: int, rows: Records, members: Records) -> d
 
 
 def _age(trace: Trace, group: int) -> tuple[int, int, str, int]:
-    """Orders groups by numeric name, then all others."""
+    """Sort key of a group: numeric names first, by number, then all others."""
     name = trace.groups[group].name
     if name.isascii() and name.isdigit() and len(name) < 18:
         return 0, int(name), name, group
@@ -217,8 +218,8 @@ def _age(trace: Trace, group: int) -> tuple[int, int, str, int]:
 def _names(groups: Sequence[Group], used: list[int]) -> dict[int, str]:
     """A name for each group that no other group of this rank has.
 
-    After ``init_process_group`` has run again the same name stands for another group: the newest
-    keeps it, older ones say which epoch they belong to.
+    After another ``init_process_group`` the same name is used for a new group. The newest group
+    keeps the name, older ones get their epoch appended.
     """
     newest: dict[str, int] = {}
     for g in used:
@@ -234,7 +235,7 @@ def _names(groups: Sequence[Group], used: list[int]) -> dict[int, str]:
 
 
 def _status(rows: Records, members: Records) -> dict[int, dict[str, int]]:
-    """``pg_status`` of each group, from counters where a source had them, else from the rows."""
+    """``pg_status`` of each group, from counters if a source had them, else from the rows."""
     out: dict[int, dict[str, int]] = {}
     collective = rows[~flagged(rows["flags"], Flag.P2P)]
     for g in dict.fromkeys(collective["group"][collective["group"] >= 0].tolist()):
@@ -257,9 +258,9 @@ def _status(rows: Records, members: Records) -> dict[int, dict[str, int]]:
 
 
 def _shift(trace: Trace, rank: int, rows: Records) -> int:
-    """What to add to record ids: the format counts from 0, rings from 1.
+    """Offset to add to record ids, as the format counts from 0 and rings from 1.
 
-    Readers conclude from the first id whether older records have been overwritten.
+    Readers infer from the first id whether older records have been overwritten.
     """
     facts = trace.ranks.get(rank)
     if facts is None or facts.oldest_record_id < 1 or not len(rows):

@@ -1,4 +1,4 @@
-"""Tensors and operations in words, shared by every report."""
+"""Formats tensors, operations, paths and verdicts for all kinds of reports."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ HEADLINES = {
     Verdict.ARGUMENT_MISMATCH: "MISMATCH",
     Verdict.DEADLOCK_CYCLE: "DEADLOCK",
 }
-"""One word for the badge of a report; everything else is a HANG."""
+"""The word on a report's badge; all other verdicts are a HANG."""
 
 
 def headline(verdict: Verdict) -> str:
-    """The word for the badge on top of a report."""
+    """The word on the badge at the top of a report."""
     return HEADLINES.get(verdict, "HANG")
 
 
 def is_found(verdict: Verdict) -> bool:
-    """Whether the verdict speaks of something wrong."""
+    """Whether the verdict means that something is wrong."""
     return verdict is not Verdict.HEALTHY
 
 
@@ -45,7 +45,7 @@ def dtype(name: str) -> str:
 def tensors(
     sizes: Sequence[Sequence[int]] | None, dtypes: Sequence[str] | None, limit: int = 3
 ) -> str:
-    """``float32[4096]``, ``int64[2×3] + 4 more``; empty where nothing is known."""
+    """``float32[4096]``, ``int64[2×3] + 4 more``; empty if nothing is known."""
     if sizes is None:
         return " ".join(dict.fromkeys(dtype(d) for d in dtypes or ()))
     if not sizes:
@@ -67,7 +67,7 @@ def operation(op: str | None, seq: int | None) -> str:
 
 
 def last_operation(side: Side) -> str:
-    """``all_reduce #117, 12 s ago``: what a side that is elsewhere has issued last, if anything."""
+    """``all_reduce #117, 12 s ago``: the last operation of a side that is not waiting, if any."""
     if not side.last_op:
         return ""
     ago = f", {duration(side.last_age_s)} ago" if side.last_age_s is not None else ""
@@ -99,7 +99,7 @@ _ENDED = (Verdict.RANK_CRASHED, Verdict.RANK_EXITED, Verdict.RANK_LOST)
 
 
 def side_status(side: Side, finding: Finding) -> str:
-    """How a side is, in a word or two: ``waiting 12 s``, ``elsewhere``, ``gone``."""
+    """A side's status in a word or two: ``waiting 12 s``, ``elsewhere``, ``gone``."""
     if side.op is not None:
         return f"waiting {duration(side.waiting_s)}" if side.waiting_s is not None else "waiting"
     ended = finding.verdict in _ENDED and set(side.ranks) <= set(finding.culprits)
@@ -113,7 +113,7 @@ def short_path(path: str) -> str:
 
 
 def shown_path(path: str) -> str:
-    """The path below the working directory where it lies there, else as it is."""
+    """The path, relative to the working directory if it is below that."""
     here = os.getcwd().rstrip("/") + "/"
     return plain(path.removeprefix(here), 400)
 
@@ -124,10 +124,9 @@ def place(frame: Frame) -> str:
 
 
 def confidence_note(verdict: Verdict, confidence: Confidence, unknowns: Sequence[str] = ()) -> str:
-    """Why a verdict should not be taken for more than it is; empty for a certain one, and for one
-    that says so itself.
+    """Why a verdict is not certain; empty if it is, or if its own text says so.
 
-    ``unknowns``: what is missing, as far as that is why.
+    ``unknowns``: the missing evidence that limits the confidence, if any.
     """
     if verdict is Verdict.INCONCLUSIVE:
         return ""

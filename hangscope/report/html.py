@@ -1,7 +1,7 @@
-"""One self-contained page about one hang, fit for a ticket.
+"""One self-contained HTML page about one hang, suitable for attaching to a ticket.
 
-No network, no scripts, no external fonts. Everything that came out of a file is escaped twice over:
-characters that steer are shown by their codes, and Jinja escapes what HTML would obey.
+No network, no scripts, no external fonts. Everything that came from a file is escaped twice:
+control characters are shown as codes, and Jinja escapes HTML.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _FRAMES = 40
 
 @dataclass(frozen=True, slots=True)
 class FrameView:
-    """One frame as it is shown: with the lines around it where the sides part."""
+    """One frame as displayed; with surrounding source lines where the sides diverge."""
 
     where: str
     path: str
@@ -71,7 +71,7 @@ class SideView:
 
 @dataclass(frozen=True, slots=True)
 class RankRow:
-    """A row of the rank table; `who` is one rank, or all that look alike in a very large job."""
+    """A row of the rank table; `who` is one rank or, in a very large job, all that look alike."""
 
     who: str
     role: str
@@ -84,7 +84,7 @@ class RankRow:
 
 
 def to_html(diagnosis: Diagnosis, trace: Trace) -> str:
-    """The page about `diagnosis`, with pictures drawn from `trace`, as one HTML document."""
+    """Render `diagnosis` as one HTML document, with pictures drawn from `trace`."""
     labels = group_labels(diagnosis, trace)
     return _template().render(
         diagnosis=diagnosis,
@@ -121,7 +121,7 @@ def _template() -> jinja2.Template:
 
 
 def _final(value: Any) -> Any:
-    """Every string that a template prints passes here, whatever it is."""
+    """Filter that every value printed by a template passes through."""
     return plain(value, 4000) if type(value) is str else value
 
 
@@ -174,7 +174,7 @@ def _side_view(side: Side, finding: Finding, group: str, sources: Sources) -> Si
 
 
 def _frame_views(side: Side, sources: Sources) -> tuple[FrameView, ...]:
-    """Outermost first, like a traceback; the code of the inner end and where the sides part."""
+    """Frames outermost first, like a traceback; source for the inner end and the divergence."""
     stack = side.stack[:_FRAMES]
     views = []
     for i, frame in enumerate(stack):
@@ -223,7 +223,7 @@ def _rank_row(reports: Sequence[RankReport], labels: dict[str, str]) -> RankRow:
 
 
 def _branches(diagnosis: Diagnosis) -> list[dict[str, Any]]:
-    """The stacks of all ranks merged, one entry a branch; empty where that says nothing new."""
+    """The merged stacks of all ranks, one entry per branch; empty if that adds nothing."""
     roots = merge([((r.rank,), r.stack) for r in diagnosis.ranks])
     everyone = {r.rank for r in diagnosis.ranks if r.stack}
     return [_branch_view(b, everyone) for root in roots for b in root.walk()][:200]

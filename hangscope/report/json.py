@@ -1,6 +1,6 @@
 """The diagnosis as JSON, schema ``hangscope/diagnosis/1``.
 
-Keys are added, never taken away or given another meaning.
+Keys may be added, but are never removed or given another meaning.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def to_json(diagnosis: Diagnosis) -> bytes:
     options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
     try:
         return orjson.dumps(document, option=options)
-    except TypeError:  # lone surrogates or integers beyond 64 bits out of a damaged dump
+    except TypeError:  # lone surrogates or integers beyond 64 bits from a damaged dump
         return orjson.dumps(_encodable(document), option=options)
 
 
@@ -155,7 +155,7 @@ def _source(source: Source) -> dict[str, Any]:
 
 
 def _encodable(value: Any) -> Any:
-    """`value` with the few things JSON or UTF-8 cannot hold written out as text."""
+    """`value` with everything that JSON or UTF-8 cannot represent converted to text."""
     if isinstance(value, dict):
         return {_encodable(k): _encodable(v) for k, v in value.items()}
     if isinstance(value, list):

@@ -1,7 +1,7 @@
 """Colours for operations that colour-blind readers can tell apart (after Okabe and Ito).
 
-Vermilion is kept for culprits and nothing else, and colour never says anything alone: unfinished
-operations are hatched, culprits carry a mark.
+Vermilion is reserved for culprits, and nothing is conveyed by colour alone: unfinished operations
+are hatched, culprits carry a mark.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ KINDS: dict[str, tuple[str, str]] = {
     "p2p": ("#7a5cc7", "send/recv"),
     "other": ("#5f6b7a", "other"),
 }
-"""Kind of operation: (colour, word for the legend)."""
+"""Kind of operation -> (colour, word in the legend)."""
 
 
 def kind_of(op: str) -> str:
-    """The kind a canonical operation name belongs to."""
+    """The kind of a canonical operation name."""
     if "barrier" in op:
         return "barrier"
     if "all_to_all" in op or "alltoall" in op:

@@ -22,20 +22,20 @@ from hangscope.report.spans import End, Spans, spans
 from hangscope.trace.model import Flag, Trace, flagged
 
 HOST_TID = 1_000_000_000
-"""The lane that shows what a culprit did outside any collective."""
+"""Thread id of the lane that shows what a culprit did outside collectives."""
 
 _ARROW = "joined"
-"""An arrow's parts are found by id, category and name, so all carry one name."""
+"""Name of all arrows: Perfetto matches an arrow's parts by id, category and name."""
 _FIRST_TID = 1
-"""Perfetto takes a thread 0 for a process's main thread and gives it the number of the process."""
+"""Not 0, which Perfetto takes for the main thread and renumbers to the process id."""
 _BATCH = 4096
 _SHORTEST_NS = 1
 
 
 def write(trace: Trace, diagnosis: Diagnosis, file: IO[bytes]) -> int:
-    """Write `trace` into the binary `file` event by event; returns the number of events.
+    """Write `trace` to the binary `file` event by event; returns the number of events.
 
-    Memory beyond the trace itself is a few integers for each record, never the document.
+    Needs only a few integers of memory per record besides the trace, never the whole document.
     """
     timing = spans(trace)
     head = {
@@ -102,18 +102,18 @@ def _us(time_ns: int, timing: Spans) -> float:
 
 
 class _Tables:
-    """The texts that many events share, made once."""
+    """Texts that many events share, computed once."""
 
     def __init__(self, trace: Trace) -> None:
         self.names = [plain(s.op or "?", 80) for s in trace.signatures]
         self.shapes = [tensors(s.input_sizes, s.input_dtypes) for s in trace.signatures]
         self.places = [place(stack[0]) if stack else "" for stack in trace.stacks]
-        # One more than there are groups: the last is for rows whose group is not known (-1).
+        # The extra entry at the end is for rows whose group is not known (-1).
         self.labels = [plain(g.label, 80) for g in trace.groups] + ["unknown group"]
 
 
 def _slices(trace: Trace, timing: Spans) -> Iterator[dict[str, Any]]:
-    """Slices rank by rank, each followed by its part in the arrow that joins the ranks."""
+    """Slices rank by rank, each followed by its part of the arrow that joins the ranks."""
     records = trace.records
     flow_id, flow_part = _flows(trace, timing)
     tables = _Tables(trace)
@@ -147,7 +147,7 @@ def _slices(trace: Trace, timing: Spans) -> Iterator[dict[str, Any]]:
 
 
 def _slice(trace: Trace, tables: _Tables, row: np.void, ended: End) -> dict[str, Any]:
-    """One operation as a complete event, without its place and time."""
+    """One operation as a complete event, without process, thread and time."""
     signature, stack = int(row["signature"]), int(row["stack"])
     p2p = bool(row["flags"] & int(Flag.P2P))
     seq = int(row["p2p_seq"] if p2p else row["collective_seq"])
@@ -177,13 +177,13 @@ def _slice(trace: Trace, tables: _Tables, row: np.void, ended: End) -> dict[str,
 
 
 def _in_order(order: npt.NDArray[np.int64]) -> Iterator[int]:
-    """The numbers of `order` as Python integers, never all of them at once."""
+    """The elements of `order` as Python integers, converted in chunks to save memory."""
     for begin in range(0, len(order), _BATCH):
         yield from order[begin : begin + _BATCH].tolist()
 
 
 def _lane(ends: list[int], start: int, end: int) -> int:
-    """The first lane where this slice nests; a new one is appended with end -1.
+    """The first lane in which this slice nests; if there is none, a new one with end -1.
 
     Slices that end together nest, so any number of unfinished ones share a lane.
     """
@@ -198,7 +198,7 @@ def _flows(trace: Trace, timing: Spans) -> tuple[npt.NDArray[np.int64], npt.NDAr
     """For each record the id of its arrow and its part in it: ``s``, ``t``, ``f``, or 0.
 
     A collective's key is (group, sequence number); a send and its recv share (group, sender,
-    receiver, how many before). An arrow begins at the earliest member, as the format demands.
+    receiver, how many before). An arrow begins at the earliest member, as the format requires.
     """
     records = trace.records
     part = np.zeros(len(records), np.uint8)
@@ -235,7 +235,7 @@ def _flows(trace: Trace, timing: Spans) -> tuple[npt.NDArray[np.int64], npt.NDAr
 
 
 def _key(*columns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """One dense integer for each distinct combination of `columns`."""
+    """Map each distinct combination of `columns` to a dense integer."""
     key = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         values, inverse = np.unique(column, return_inverse=True)
@@ -244,7 +244,7 @@ def _key(*columns: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 
 def _occurrence(key: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How many equal keys stand before each one."""
+    """For each key, the number of equal keys before it."""
     order = np.argsort(key, kind="stable")
     ordered = key[order]
     new = np.r_[True, ordered[1:] != ordered[:-1]]
@@ -255,7 +255,7 @@ def _occurrence(key: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def _host_slices(trace: Trace, diagnosis: Diagnosis, timing: Spans) -> Iterator[dict[str, Any]]:
-    """Where a culprit has nothing pending: what it did from its last operation to the end."""
+    """For culprits without pending operations: what they did from their last one to the end."""
     records = trace.records
     for finding in diagnosis.findings[:1]:
         for side in finding.sides:

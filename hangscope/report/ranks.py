@@ -1,15 +1,15 @@
-"""Lists of ranks as people write them: ``0–3 5``, and ``0–56:8`` for every eighth."""
+"""Compact notation for lists of ranks: ``0–3 5``, and ``0–56:8`` for every eighth."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 _MIN_STRIDED = 4
-"""Fewer equally spaced ranks than this read better one by one."""
+"""Minimum number of equally spaced ranks to write as a stride."""
 
 
 def compress(ranks: Iterable[int], limit: int | None = None) -> str:
-    """`ranks` sorted and with runs joined: ``0–3 5``; equal steps as ``first–last:step``.
+    """`ranks` sorted, with runs joined: ``0–3 5``; equal steps as ``first–last:step``.
 
     With `limit`, a list longer than that many characters is cut and ends in the number of ranks
     left out: ``0–3 5 9 … +118``.
@@ -49,7 +49,7 @@ def _parts(ranks: Sequence[int]) -> Iterable[tuple[str, int]]:
             continue
         if start + 1 < len(ranks) and (step := ranks[start + 1] - ranks[start]) > 1:
             end = _run(ranks, start, step)
-            # A step that ends where a run of neighbours begins would tear that run apart.
+            # A shorter stride could take the first rank of a run of neighbours and split that run.
             if end - start + 1 >= _MIN_STRIDED:
                 yield f"{ranks[start]}–{ranks[end]}:{step}", end - start + 1
                 start = end + 1

@@ -1,8 +1,7 @@
-"""The source behind a frame, where it can be read on this machine.
+"""Source lines of stack frames, if the files can be read on this machine.
 
-A file name in a dump may have been written by anybody, and a report may leave the machine: only
-regular Python files of a sensible size are opened, so that no dump can make a report quote keys or
-wait on a pipe.
+A file name in a dump is untrusted, and a report may leave the machine. Only regular Python files of
+a sensible size are opened, so that no dump can make a report quote secrets or block on a pipe.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _MAX_BYTES = 4 << 20
 
 
 class SourceLine(NamedTuple):
-    """One line of a file, counted from 1, its text made safe to show."""
+    """One line of a file: its number (from 1) and its text, safe to show."""
 
     number: int
     text: str
@@ -31,23 +30,23 @@ class SourceLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """The sources of a job's frames as it has run them.
+    """The sources of a job's frames, as the job has run them.
 
-    A file that was changed after the job had begun holds other lines by now, and shows none.
+    No lines are shown from a file that was changed after the job began.
     """
 
     began_ns: int = 0
-    """When the job had begun to run them; 0 where that is not known."""
+    """When the job began; 0 if not known."""
 
     def line(self, frame: Frame) -> str:
-        """The stripped line that `frame` stands at; empty where it cannot be read."""
+        """The stripped source line of `frame`; empty if it cannot be read."""
         lines = self._lines(frame)
         if not 1 <= frame.line <= len(lines):
             return ""
         return plain(lines[frame.line - 1].strip(), 300)
 
     def excerpt(self, frame: Frame, before: int = 4, after: int = 4) -> tuple[SourceLine, ...]:
-        """The lines around `frame` without their common indent; empty where they cannot be read."""
+        """The dedented lines around `frame`; empty if they cannot be read."""
         lines = self._lines(frame)
         if not 1 <= frame.line <= len(lines):
             return ()
@@ -62,7 +61,7 @@ class Sources:
         return tuple(SourceLine(first + i, plain(s[indent:], 300)) for i, s in enumerate(shown))
 
     def changed(self, frame: Frame) -> bool:
-        """Whether the file of `frame` is here and not what the job has run."""
+        """Whether the file of `frame` exists here but has changed since the job began."""
         return 0 < self.began_ns < _read(frame.filename).changed_ns
 
     def _lines(self, frame: Frame) -> tuple[str, ...]:
@@ -96,7 +95,7 @@ def _read(path: str) -> _File:
 
 
 def _decoded(source: bytes) -> tuple[str, ...]:
-    """Its lines, in the encoding that the file declares (PEP 263)."""
+    """The lines of a file, decoded as the file declares (PEP 263)."""
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
     except SyntaxError:

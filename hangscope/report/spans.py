@@ -1,7 +1,7 @@
-"""When each recorded operation began and ended, on one clock, as plain numpy columns.
+"""Start and end of each recorded operation on one clock, as plain numpy columns.
 
-Sources differ in what they know of an end. Here every row gets a start and an end that can be
-drawn, and a word on how far the end may be trusted. Clock offsets are applied.
+Sources differ in what they know about an operation's end. Here every row gets a start and an end
+that can be drawn, and how reliable the end is. Clock offsets are applied.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class End(IntEnum):
     SEEN = 0
     """At a recorded time."""
     ASSUMED = 1
-    """It ended, or may have; nobody recorded when."""
+    """It ended, or may have ended; the time was not recorded."""
     OPEN = 2
-    """It has not: it still waits, or ran into its timeout."""
+    """It has not ended: it still waits, or it timed out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +36,20 @@ class Spans:
     start_ns: Int64
     end_ns: Int64
     end: UInt8
-    """An `End` each."""
+    """`End` values."""
     first_ns: int
     """The earliest start; 0 without records."""
     last_ns: int
-    """When the picture ends: the moment of observation, or the latest time seen."""
+    """End of the picture: the time of observation, or the latest time in the records."""
 
 
 _LATEST = 2**62
-"""ns since the epoch, in the year 2116: anything later is damage."""
+"""ns since the epoch, in the year 2116; later times are damaged data."""
 _NO_END = int(Flag.UNOBSERVED | Flag.COALESCED_MEMBER | Flag.SYNTHETIC)
 
 
 def spans(trace: Trace) -> Spans:
-    """Starts, ends and their trust for all records of `trace`; no Python loop over records."""
+    """Starts, ends and kinds of end of all records of `trace`; no Python loop over records."""
     records = trace.records
     if not len(records):
         empty = np.zeros(0, np.int64)
@@ -83,7 +83,7 @@ def spans(trace: Trace) -> Spans:
 
 
 def _sane(times: Int64) -> Int64:
-    """`times` with what cannot be a time set to 0, "unknown", so that no sum overflows."""
+    """`times` with impossible values set to 0, "unknown", so that no sum overflows."""
     times = np.ascontiguousarray(times)
     if int(times.min()) >= 0 and int(times.max()) < _LATEST:
         return times
@@ -104,7 +104,7 @@ def _offsets(trace: Trace) -> Int64:
 
 
 def _counted_done(trace: Trace) -> npt.NDArray[np.bool_]:
-    """Rows that their group's counter says are complete, whatever the row itself says."""
+    """Mask of rows that are complete according to their group's counter."""
     records, members = trace.records, trace.members
     done = np.zeros(len(records), bool)
     members = members[members["completed"] > 0]
@@ -123,7 +123,7 @@ def _counted_done(trace: Trace) -> npt.NDArray[np.bool_]:
 
 
 def _next_start(trace: Trace, start: Int64, last_ns: int) -> Int64:
-    """For each row the start of the next one of the same rank and group, else a moment later."""
+    """For each row, the start of the next one of the same rank and group, else a moment later."""
     records = trace.records
     order = np.lexsort((start, records["group"], records["rank"]))
     rank, group, begin = records["rank"][order], records["group"][order], start[order]

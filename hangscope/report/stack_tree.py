@@ -1,8 +1,8 @@
-"""Stacks of many ranks merged into one tree: shared frames once, a fork where ranks part.
+"""Stacks of many ranks merged into one tree: shared frames once, a fork where ranks diverge.
 
 Outermost frames come first, as in a Python traceback, because that is where stacks agree. A branch
-is a run of frames that exactly the same ranks share, so a job in which everybody stands at the same
-place is one branch however many ranks there are.
+is a run of frames shared by exactly the same ranks, so a job in which all ranks are at the same
+place is a single branch, however many ranks there are.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from hangscope.trace.model import Frame, Stack
 
 @dataclass(slots=True)
 class Branch:
-    """Frames (outermost first) that all of `ranks` have in a row, and where they fork."""
+    """Consecutive frames (outermost first) that all of `ranks` share, and the branches below."""
 
     ranks: tuple[int, ...]
     frames: tuple[Frame, ...]
@@ -33,10 +33,10 @@ class Branch:
 
 
 def merge(stacks: Iterable[tuple[Sequence[int], Stack]]) -> list[Branch]:
-    """The roots of the tree over `stacks`, pairs of ranks and a stack with innermost first.
+    """The roots of the tree over `stacks`, which are pairs of ranks and a stack (innermost first).
 
     Empty stacks are left out. Branches are ordered by their number of ranks, smallest last, so that
-    the exception stands out at the end.
+    the exceptional one stands out at the end.
     """
     ranks_of: dict[Stack, set[int]] = {}
     for ranks, stack in stacks:
@@ -68,7 +68,7 @@ def _by_size(branch: Branch) -> tuple[int, tuple[int, ...]]:
 
 
 def _common_end(stacks: Sequence[Stack], start: int) -> int:
-    """Index after the last frame that all `stacks` share; they share the one at `start`."""
+    """Index after the last frame that all `stacks` share, given that they share `start`."""
     first, end = stacks[0], start + 1
     while end < len(first) and all(len(s) > end and s[end] == first[end] for s in stacks):
         end += 1

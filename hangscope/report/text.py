@@ -1,8 +1,8 @@
 """The report for a terminal or a job's log.
 
-One screen, read from top to bottom: what happened, who stood where, the stacks from the frame where
-they part, why, what to do, and what is not known. It must stay readable at 80 columns, without
-colour, in a terminal without Unicode, and with 8,192 ranks.
+One screen, read from top to bottom: what happened, which rank was where, the stacks from the frame
+where they diverge, why, what to do, and what is not known. It must stay readable at 80 columns,
+without colour, in a terminal without Unicode, and with 8,192 ranks.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SIDES = 8
 _OTHERS = 3
 _LINES = 6
 _LEAST_ROOM = 24
-"""Columns for what a side does: where fewer are left, that stands below its ranks."""
+"""Minimum columns for what a side does; with fewer, it goes on the line below the ranks."""
 
 _BADGE = {
     Verdict.HEALTHY: "bold black on green",
@@ -60,8 +60,8 @@ def render(
 ) -> RenderableType:
     """The report on `diagnosis`, to be printed by a `rich.console.Console`.
 
-    `all_findings` shows every finding with everything that is known of it, `rank` adds one rank's
-    part in it, and `group` (a name or a description) keeps the findings about that group only.
+    `all_findings` shows every finding in full, `rank` adds what that rank was doing, and `group` (a
+    name or a description) keeps only the findings about that group.
     """
     return TextReport(diagnosis, all_findings, rank, group)
 
@@ -117,7 +117,7 @@ class TextReport:
         yield from _bullets("Warn", diagnosis.warnings, self.all_findings)
         if len(findings) > len(shown):
             more = len(findings) - len(shown)
-            # Two faults at once: who mends only the first will hang again.
+            # Two faults at once: after fixing only the first, the job would hang again.
             others = findings[len(shown) : len(shown) + _OTHERS]
             yield from _bullets("Also", [f.summary for f in others], True)
             yield Text(f"{more} more finding{'s' if more > 1 else ''}: --all shows them", "dim")
@@ -133,7 +133,7 @@ def _badge(diagnosis: Diagnosis) -> Text:
 
 
 def _changed(findings: Sequence[Finding], sources: Sources) -> Iterator[str]:
-    """Which files of the stacks shown are no longer what the job has run."""
+    """Notes on files in the shown stacks that have changed since the job began."""
     frames = (f for finding in findings for side in finding.sides for f in side.stack)
     names = {short_path(frame.filename): None for frame in frames if sources.changed(frame)}
     if names:
@@ -203,7 +203,7 @@ def _bullets(label: str, lines: Sequence[str], everything: bool) -> Iterator[Ren
 
 
 def _sides(finding: Finding, groups: Mapping[Side, str], everything: bool, width: int) -> Table:
-    """One row a side: its ranks, how they are, what they do there, and where."""
+    """One row per side: ranks, status, operation and code location."""
     sides = finding.sides if everything else finding.sides[:_SIDES]
     cells = [
         (
@@ -241,7 +241,7 @@ def _sides(finding: Finding, groups: Mapping[Side, str], everything: bool, width
 
 
 def _aligned(ranks: Sequence[int]) -> str:
-    """Like `named`, but with the numbers of ``rank`` and ``ranks`` below each other."""
+    """Like `named`, but with the numbers after ``rank`` and ``ranks`` aligned."""
     text = named(ranks, 26)
     return text.replace("rank ", "rank  ", 1) if text.startswith("rank ") else text
 
@@ -267,7 +267,7 @@ def _where(side: Side) -> str:
 
 
 def _waits(diagnosis: Diagnosis, everything: bool) -> Iterator[RenderableType | None]:
-    """The wait-for graph, where it says more than the sides do."""
+    """The wait-for graph, if it says more than the sides do."""
     guilty = set(diagnosis.culprits)
     joined = sorted(bundles(diagnosis.wait_for), key=lambda b: not guilty & set(b.on))
     if not everything and len({b.on for b in joined}) < 2:
@@ -279,7 +279,7 @@ def _waits(diagnosis: Diagnosis, everything: bool) -> Iterator[RenderableType | 
         text = Text()
         text.append(f"{named(bundle.waiters, 26)} → {named(bundle.on, 26)}")
         group = plain(labels.get(bundle.group, bundle.group) or "default", 40)
-        if bundle.op == bundle.group:  # a phase or a key in the store, no group's operation
+        if bundle.op == bundle.group:  # a phase or a store key, not an operation of a group
             text.append(f"  {plain(bundle.op, 60)}", "dim")
         else:
             text.append(f"  {operation(bundle.op or None, bundle.seq)} in group {group}", "dim")
@@ -332,7 +332,7 @@ def _last(report: RankReport, labels: Mapping[str, str]) -> str:
 
 
 def _rank_table(diagnosis: Diagnosis) -> Iterator[RenderableType | None]:
-    """All ranks, those that look alike in one row."""
+    """A table of all ranks, with one row for all ranks that look alike."""
     order = {"culprit": 0, "victim": 1, "unknown": 2, "bystander": 3}
     alike: dict[tuple[str, str, str, str], list[int]] = {}
     for report in diagnosis.ranks:
@@ -355,7 +355,7 @@ def _rank_table(diagnosis: Diagnosis) -> Iterator[RenderableType | None]:
 
 
 def _trimmed(line: list[Segment], ascii_only: bool) -> Iterator[Segment]:
-    """`line` without blanks at its end, in ASCII where the console can show nothing else."""
+    """`line` without trailing blanks, in ASCII if the console supports nothing else."""
     while line and not line[-1].text.strip() and not (line[-1].style and line[-1].style.bgcolor):
         line.pop()
     for i, segment in enumerate(line):

@@ -1,4 +1,4 @@
-"""Both sides' stacks as one small tree: what they share, then where they part."""
+"""The stacks of all sides as one small tree: shared frames first, then the divergence."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _SIDES = 6
 def side_stacks(
     sides: Sequence[Side], culprits: Sequence[int], sources: Sources, *, everything: bool
 ) -> Iterator[Text]:
-    """Lines of the tree over the stacks of `sides`; none where no side has a stack."""
+    """Lines of the tree over the stacks of `sides`; none if no side has a stack."""
     shown = [s for s in sides if s.stack][: None if everything else _SIDES]
     roots = merge([(s.ranks, s.stack) for s in shown])
     marked = {_marked(s) for s in shown} - {None}
-    if len(roots) == 1 and not roots[0].children:  # everybody at one place
+    if len(roots) == 1 and not roots[0].children:  # all ranks at the same place
         yield from _frames(roots[0].frames, "", _OWN, marked, sources, everything)
         return
     everyone = {r for root in roots for r in root.ranks}
@@ -41,14 +41,14 @@ def side_stacks(
 
 
 def _drawn(root: Branch, *, alone: bool) -> Iterator[tuple[Branch, str, str]]:
-    """(branch, its indent, what to put before its frames) for the tree below `root`."""
+    """(branch, indent, prefix of its frames) for each branch of the tree below `root`."""
     for branch in root.walk():
         depth = branch.depth - (1 if alone and branch.depth else 0)
         yield branch, "  " * depth, "  "
 
 
 def _marked(side: Side) -> Frame | None:
-    """The frame where a side parts from the others, where the diagnosis says so."""
+    """The frame where a side diverges from the others, if the diagnosis tells."""
     if side.differs_at is None or not 0 <= side.differs_at < len(side.stack):
         return None
     return side.stack[side.differs_at]
@@ -62,9 +62,9 @@ def _frames(
     sources: Sources,
     everything: bool,
 ) -> Iterator[Text]:
-    """One line a frame, outermost first, with its source below where it can be read.
+    """One line per frame, outermost first, with the source line below if it can be read.
 
-    What is left out is left out at the outer end: the inner frames are the ones that differ.
+    Frames are omitted at the outer end only, since the inner ones are those that differ.
     """
     kept = frames if everything or len(frames) <= limit + 1 else frames[-limit:]
     if len(kept) < len(frames):

@@ -1,8 +1,8 @@
-"""The picture of the moment a job parted: a few rows, a few steps, and the wait after them.
+"""Timeline of the moment the ranks diverged: a few rows, a few steps, and the wait after them.
 
-A hang lasts minutes while a step lasts milliseconds, so one linear axis shows either the steps or
-the wait. The axis here breaks once: linear up to shortly after the divergence, and all the waiting
-squeezed into the strip behind the break.
+A hang lasts minutes while a step lasts milliseconds, so a linear axis could show either the steps
+or the wait. The axis here has one break: it is linear until shortly after the divergence, and the
+whole wait is compressed into the strip behind the break.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The whole picture."""
+    """The whole drawing."""
 
     rows: tuple[Row, ...]
     ticks: tuple[Tick, ...]
@@ -72,19 +72,19 @@ class Timeline:
     break_x: float | None
     height: float
     kinds: tuple[tuple[str, str], ...]
-    """(kind, word) of every kind of operation that is drawn, for the legend."""
+    """(kind, word) of every kind of operation drawn, for the legend."""
     left_out: int
-    """How many ranks of the job are not drawn."""
+    """Number of ranks of the job that are not drawn."""
 
 
 def timeline(diagnosis: Diagnosis, trace: Trace) -> Timeline | None:
-    """The picture around the first finding, or around the end where nothing was found."""
+    """The timeline around the first finding or, without findings, around the end of the run."""
     if not len(trace.records):
         return None
     finding = diagnosis.findings[0] if diagnosis.findings else None
     group = group_index(trace, finding)
     ranks = _chosen(diagnosis, trace, finding)
-    # Millions of records of ranks that are not drawn need no times.
+    # Do not compute times for millions of records of ranks that are not drawn.
     trace = replace(trace, records=trace.records[np.isin(trace.records["rank"], ranks)])
     timing = spans(trace)
     parted = parted_ns(trace, timing, finding, ranks)
@@ -106,7 +106,7 @@ def timeline(diagnosis: Diagnosis, trace: Trace) -> Timeline | None:
 
 
 class _Axis:
-    """Time to picture: linear to the knee, then everything else squeezed behind a break."""
+    """Maps times to x: linear up to the knee, everything later compressed behind a break."""
 
     def __init__(self, left: int, knee: int, last: int) -> None:
         self.left, self.last = left, max(last, left + 1)
@@ -125,7 +125,7 @@ class _Axis:
         return LEFT + self.span * (_BREAK + 0.02 + (1 - _BREAK - 0.02) * tail)
 
     def label_x(self, x: float) -> float:
-        """Where the label of a bar at ``x`` begins: none stands before the break."""
+        """Start of the label of a bar at ``x``: always behind the break."""
         return max(x + 5, (self.break_x or 0) + 14)
 
     def ticks(self, parted: int) -> tuple[Tick, ...]:
@@ -140,7 +140,7 @@ class _Axis:
 
 
 def _age(seconds: float, step: float) -> str:
-    """All ticks of an axis in the unit that suits the distance between them."""
+    """A tick's label, in the unit that suits the distance between ticks."""
     return f"{seconds * 1e3:g} ms" if 0.0005 < step < 0.5 else duration(seconds)
 
 
@@ -153,7 +153,7 @@ def _round_step(seconds: float) -> float:
 
 
 def group_index(trace: Trace, finding: Finding | None) -> int | None:
-    """Index in `Trace.groups` of the group that `finding` is about; None where there is none."""
+    """Index in `Trace.groups` of the group that `finding` is about; None if there is none."""
     if finding is None or finding.group is None:
         return None
     candidates = [
@@ -165,7 +165,7 @@ def group_index(trace: Trace, finding: Finding | None) -> int | None:
 
 
 def _chosen(diagnosis: Diagnosis, trace: Trace, finding: Finding | None) -> list[int]:
-    """The ranks to draw: all of a small job, else culprits and a few of each side."""
+    """The ranks to draw: all of a small job, else the culprits and a few of each side."""
     everyone = sorted(set(trace.ranks) | {r.rank for r in diagnosis.ranks})
     if len(everyone) <= _ROWS:
         return everyone
@@ -182,10 +182,10 @@ def _chosen(diagnosis: Diagnosis, trace: Trace, finding: Finding | None) -> list
 
 
 def parting_rows(trace: Trace, finding: Finding, side: Side) -> Int64:
-    """Indexes of the records that `side` has at the place where the job parted; may be empty.
+    """Indexes of the records of `side` at the point of divergence; may be empty.
 
-    Point-to-point operations are counted apart from collectives, and the sides of a circle stand
-    in different groups, so a side's own operation and number come first.
+    A side's own operation and number take precedence over the finding's: point-to-point operations
+    are counted separately from collectives, and the sides of a cycle are in different groups.
     """
     seq = side.seq if side.seq is not None else finding.seq
     op = side.op or finding.op
@@ -200,7 +200,7 @@ def parting_rows(trace: Trace, finding: Finding, side: Side) -> Int64:
     if named and (alike := hit & np.isin(records["signature"], named)).any():
         hit = alike
     pending = hit & (records["completed_ns"] <= 0) & (records["state"] != State.COMPLETED)
-    if pending.any():  # the same number of another group is long done
+    if pending.any():  # operations of other groups with the same number completed long ago
         hit = pending
     group = group_index(trace, finding)
     if group is not None and (inside := hit & (records["group"] == group)).any():
@@ -209,7 +209,7 @@ def parting_rows(trace: Trace, finding: Finding, side: Side) -> Int64:
 
 
 def parted_ns(trace: Trace, timing: Spans, finding: Finding | None, ranks: Sequence[int]) -> int:
-    """When the first rank issued what was never completed, ns on the reference clock."""
+    """When the first rank issued the operation that never completed, ns on the reference clock."""
     if finding is None:
         return timing.last_ns
     starts = [
@@ -248,14 +248,14 @@ def _window(
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """What is drawn, and on which axis."""
+    """What is being drawn, and on which axis."""
 
     trace: Trace
     timing: Spans
     axis: _Axis
     finding: Finding | None
     group: int | None
-    """Index of the group that the finding is about; operations of others are thin."""
+    """Index of the group that the finding is about; other groups' operations are thin."""
 
 
 def _row(subject: _Subject, index: int, rank: int, report: RankReport | None) -> Row:
@@ -269,7 +269,7 @@ def _row(subject: _Subject, index: int, rank: int, report: RankReport | None) ->
         bars.append(absent)
     about = f"#{finding.seq}" if finding is not None and finding.seq is not None else None
     bars = _labelled(bars, about)
-    bars.sort(key=lambda bar: bar.kind != "open")  # finished ones lie above
+    bars.sort(key=lambda bar: bar.kind != "open")  # completed ones are drawn on top
     role, state = (report.role, report.state) if report else ("unknown", "unknown")
     return Row(rank, y, role, state, tuple(bars))
 
@@ -299,9 +299,9 @@ def _bar(subject: _Subject, rank: int, i: int, y: float) -> Bar:
 
 
 def _labelled(bars: list[Bar], about: str | None) -> list[Bar]:
-    """`bars` with at most one label a row: the one the finding is about, else the oldest.
+    """`bars` with at most one label per row: on the finding's operation, else on the oldest.
 
-    A label that does not fit behind the start of its bar stands in front of it.
+    A label that does not fit after the start of its bar is placed before it.
     """
     named = [bar for bar in bars if bar.label]
     if not named:
@@ -323,7 +323,7 @@ def _labelled(bars: list[Bar], about: str | None) -> list[Bar]:
 def _absence(
     subject: _Subject, rank: int, report: RankReport | None, visible: Int64, y: float
 ) -> Bar | None:
-    """The gap of a rank that issued nothing while others waited for it."""
+    """A bar for the gap of a rank that issued nothing while others waited for it."""
     finding, timing, axis = subject.finding, subject.timing, subject.axis
     if finding is None:
         return None

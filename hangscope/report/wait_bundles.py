@@ -1,4 +1,4 @@
-"""The wait-for graph in few words: ranks that wait for the same thing are one bundle."""
+"""Condenses the wait-for graph: ranks that wait for the same thing form one bundle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hangscope.trace.model import Trace
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """`waiters` wait on `on`, all of them in the same operation of the same group."""
+    """`waiters` all wait on the ranks `on`, in the same operation of the same group."""
 
     waiters: tuple[int, ...]
     on: tuple[int, ...]
@@ -21,7 +21,7 @@ class Bundle:
 
 
 def bundles(edges: Iterable[WaitEdge]) -> tuple[Bundle, ...]:
-    """The graph with equal waits joined, most waiters first."""
+    """The edges with equal waits joined, most waiters first."""
     on_of: dict[tuple[int, str, int, str], set[int]] = {}
     for edge in edges:
         on_of.setdefault((edge.waiter, edge.group, edge.seq, edge.op), set()).add(edge.on)
@@ -36,7 +36,7 @@ def bundles(edges: Iterable[WaitEdge]) -> tuple[Bundle, ...]:
 
 
 def group_labels(diagnosis: Diagnosis, trace: Trace | None = None) -> dict[str, str]:
-    """Group names as they stand in the graph to the labels people use."""
+    """Map from group names in the graph to the labels shown to users."""
     labels = {g.name: g.label for g in trace.groups} if trace is not None else {}
     labels.update((e.group, e.label) for e in diagnosis.wait_for if e.label)
     labels.update((f.group.name, f.group.label) for f in diagnosis.findings if f.group is not None)
@@ -44,9 +44,9 @@ def group_labels(diagnosis: Diagnosis, trace: Trace | None = None) -> dict[str, 
 
 
 def side_groups(diagnosis: Diagnosis, finding: Finding) -> dict[Side, str]:
-    """The group each side waits in, where sides of a finding wait in different ones; else empty.
+    """The group that each side waits in, if the sides wait in different groups; else empty.
 
-    Ranks on a circle may wait in operations of the same name and number, of groups that differ.
+    Ranks on a cycle may wait in operations of the same name and number but of different groups.
     """
     labels_of = group_labels(diagnosis)
     told: dict[tuple[int, int | None, str | None], set[str]] = {}

@@ -1,7 +1,7 @@
 """The wait-for graph as boxes and arrows: ranks in the same position share a box.
 
-Causes stand on the right, and every box stands as many columns to the left as there are waits
-between it and a cause.
+Causes are on the right; every other box is as many columns to the left as there are waits between
+it and the nearest cause.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from hangscope.report.wait_bundles import Bundle, bundles
 
 _LIMIT = 24
 _LABELLED, _LABEL = 10, 27
-"""Arrows up to which they carry words, and how many characters fit between two boxes."""
+"""Maximum number of arrows that get labels, and characters that fit between two boxes."""
 _LINE = 13.0
-"""Least distance of two labels that lie above each other, in pixels."""
+"""Minimum vertical distance of two labels, in pixels."""
 _CHAR, _HEIGHT, _GAP_X, _GAP_Y, _PAD = 7.6, 30.0, 190.0, 34.0, 8.0
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Ranks that wait for the same and are waited for by the same."""
+    """Ranks that wait for the same ranks and are waited for by the same ranks."""
 
     ranks: tuple[int, ...]
     label: str
@@ -57,13 +57,13 @@ class WaitGraph:
     width: float
     height: float
     left_out: int
-    """Boxes left out because there are too many to read."""
+    """Number of boxes left out because there are too many."""
 
 
 def wait_graph(diagnosis: Diagnosis, labels: Mapping[str, str]) -> WaitGraph | None:
-    """The drawing of `diagnosis.wait_for`; None where nobody waits on anybody.
+    """The drawing of `diagnosis.wait_for`; None if no rank waits on another.
 
-    `labels` gives the names people use for groups (see `waits.group_labels`).
+    `labels` maps group names to the labels shown to users (see `wait_bundles.group_labels`).
     """
     joined = bundles(diagnosis.wait_for)
     if not joined:
@@ -96,7 +96,7 @@ def wait_graph(diagnosis: Diagnosis, labels: Mapping[str, str]) -> WaitGraph | N
 def condensed(
     joined: Sequence[Bundle],
 ) -> tuple[list[tuple[int, ...]], dict[tuple[int, int], Bundle]]:
-    """Ranks in equal position as one class, and the waits between classes."""
+    """Classes of ranks in the same position, and the waits between classes."""
     position: dict[int, tuple[list[int], list[int]]] = {}
     for i, bundle in enumerate(joined):
         for rank in bundle.waiters:
@@ -186,7 +186,7 @@ def _placed(
 
 
 def _clear(arrows: Sequence[Arrow]) -> list[Arrow]:
-    """The arrows with labels moved down where they would lie on one another."""
+    """The arrows, with labels moved down where they would overlap."""
     out = list(arrows)
     placed: list[Arrow] = []
     for i in sorted(range(len(out)), key=lambda i: out[i].label_y):
@@ -213,8 +213,8 @@ def _text_end(arrow: Arrow) -> float:
 
 
 def _arrow(a: Box, b: Box, label: str, both_ways: bool) -> Arrow:
-    """From `a` to `b`; bowed where the boxes share a column or point at each other."""
-    if a.x == b.x:  # same column: bows on the right, the one that goes up outside
+    """The arrow from `a` to `b`; curved if they share a column or point at each other."""
+    if a.x == b.x:  # same column: curves on the right, the upward one outside
         down = a.y < b.y
         side, reach = a.x + a.width, 44.0 if down else 96.0
         y1, y2 = a.y + a.height / 2, b.y + b.height / 2

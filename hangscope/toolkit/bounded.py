@@ -1,4 +1,4 @@
-"""Run something that may block for ever, and stop waiting for it in time."""
+"""Runs a call that may block for ever, with a limit on how long to wait for it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ T = TypeVar("T")
 
 
 class TookTooLong(Exception):  # noqa: N818 - reads as what happened
-    """The call was still running when its time was up; its thread is left behind."""
+    """The call was still running when its time was up; its thread is abandoned."""
 
 
 def bounded(call: Callable[[], T], timeout_s: float, name: str) -> T:
-    """Run ``call`` in a thread of its own, and return its result or raise its exception.
+    """Run ``call`` in its own thread, and return its result or raise its exception.
 
-    Some calls (making a communicator, tearing one down) block in C++ without heeding any timeout;
-    only another thread can go on. The thread is a daemon, so it does not keep the process alive.
+    Some calls (creating or destroying a communicator) block in C++ without any timeout, so only
+    another thread can go on. The thread is a daemon, so it does not keep the process alive.
 
     Raises
     ------
@@ -30,7 +30,7 @@ def bounded(call: Callable[[], T], timeout_s: float, name: str) -> T:
     def run() -> None:
         try:
             results.append(call())
-        except BaseException as error:  # handed to the caller below
+        except BaseException as error:  # raised to the caller below
             errors.append(error)
 
     thread = threading.Thread(target=run, name=f"hangscope-{name}", daemon=True)

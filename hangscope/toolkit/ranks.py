@@ -1,4 +1,4 @@
-"""Lists of ranks as people and messages write them: ``0-3, 7``."""
+"""Compact notation for lists of ranks in messages: ``0-3, 7``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small things about tensors that several tools need: bytes, local parts, checksums."""
+"""Tensor utilities shared by several tools: bytes, local parts, checksums."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def checksum(tensors: Iterable[torch.Tensor]) -> str:
-    """A short hash of the bits of all tensors, in order; equal bits give equal text anywhere."""
+    """A short hash of the bits of all tensors, in order; the same on every machine."""
     digest = hashlib.blake2b(digest_size=12)
     for tensor in tensors:
         data = as_bytes(tensor).cpu()

@@ -1,1 +1,1 @@
-"""Barriers and agreement of a group, through the store of its job and never by a collective."""
+"""Barriers and agreement within a group, through the job's store rather than by a collective."""

@@ -1,4 +1,4 @@
-"""Find out whether all members mean the same, through the store and before any collective."""
+"""Checks through the store that all members pass the same arguments, before any collective."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hangscope.toolkit.barriers.store_group import call_site
 from hangscope.toolkit.ranks import name_ranks
 
 REFUSED = "refused: "
-"""Starts what a member says when it cannot go on by itself, so that all stop together."""
+"""Prefix of what a member says if it cannot go on, so that all members stop together."""
 
 
 class Disagreement(ValueError):  # noqa: N818 - reads as what it is
@@ -69,7 +69,7 @@ def agree(store_group: StoreGroup, say: str, *, timeout_s: float, what: str) -> 
 
 
 def minority(said: Mapping[str, Ranks]) -> Ranks:
-    """The ranks that disagree with the majority; everybody where no side is the largest."""
+    """The ranks that disagree with the majority; all ranks if no side is the largest."""
     if len(said) < 2:
         return ()
     sides = sorted(said.values(), key=len, reverse=True)

@@ -24,19 +24,19 @@ HOSTS_NAMED = 8
 
 @dataclass(frozen=True, slots=True)
 class MissingRank:
-    """What is known of a rank that did not come."""
+    """What is known about a rank that did not arrive."""
 
     rank: int
     host: str = ""
     last: str = ""
-    """What it was last doing, where this machine sees its ring."""
+    """What it was last doing, if its ring can be read on this machine."""
 
 
 class BarrierTimeout(TimeoutError):  # noqa: N818 - the name is the contract's
-    """Not everybody came in time. Every member that did come gets this.
+    """Some members did not arrive in time. Raised on every member that did.
 
     Attributes:
-        missing: global ranks that did not come; empty where the store was lost.
+        missing: global ranks that did not arrive; empty if the store was lost.
         arrived: global ranks that did.
         details: host and last activity of the missing, by rank.
         reason: what the barrier was for.
@@ -69,10 +69,11 @@ def barrier(
 ) -> None:
     """Wait until every member of ``group`` is here, whatever its backend.
 
-    All members return, or every member that came raises. It meets in the job's key-value store
-    and issues no collective, so it works while communicators are broken or not yet made, and it
-    does not wait for work queued on a device. The first member whose ``timeout`` runs out ends it
-    for all. A member that comes later, from the same place in the program, raises at once.
+    Either all members return, or every member that arrived raises. It uses the job's key-value
+    store and issues no collective, so it works while communicators are broken or do not exist yet,
+    and it does not wait for work queued on a device. The first member whose ``timeout`` expires
+    ends the barrier for all. A member that arrives later, from the same place in the program,
+    raises at once.
 
     Without an initialised process group, or on a rank outside ``group``, it warns and returns.
 
@@ -88,7 +89,7 @@ def barrier(
     Raises
     ------
     BarrierTimeout
-        Somebody did not come, or the store was lost.
+        A member did not arrive, or the store was lost.
     ValueError
         ``timeout`` is not a positive number.
     """
@@ -100,7 +101,7 @@ def barrier(
 
 
 def hold(store_group: StoreGroup, timeout: float, reason: str, site: str = "") -> None:
-    """`barrier` for any circle, before a process group exists too."""
+    """`barrier` for any store group, even before a process group exists."""
     if len(store_group.ranks) == 1:
         return
     outcome = meet(store_group, timeout_s=timeout, site=f"{site}|{reason}")
@@ -109,7 +110,7 @@ def hold(store_group: StoreGroup, timeout: float, reason: str, site: str = "") -
 
 
 def check_timeout(timeout: float, name: str = "timeout") -> None:
-    """Refuse what is no positive number of seconds."""
+    """Raise ValueError unless ``timeout`` is a positive number of seconds."""
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
         raise ValueError(f"{name} is in seconds, a positive number, not {timeout!r}")
     if not timeout > 0 or math.isnan(timeout):
@@ -119,7 +120,7 @@ def check_timeout(timeout: float, name: str = "timeout") -> None:
 def timeout_error(
     store_group: StoreGroup, outcome: Outcome, timeout: float, reason: str
 ) -> BarrierTimeout:
-    """The exception for a meeting that failed, with everything that is known of the missing."""
+    """The exception for a failed meeting, with everything known about the missing members."""
     details = {
         rank: MissingRank(
             rank,
@@ -198,7 +199,7 @@ def likely_cause(
 
 
 def _phase(reason: str) -> contextlib.AbstractContextManager[object]:
-    """Mark the barrier in the recording, if there is one; never load the recorder for it."""
+    """Mark the barrier as a phase if this process records; never imports the recorder for that."""
     api = sys.modules.get("hangscope.recording.api")
     phase = getattr(api, "phase", None)
     if phase is None:

@@ -1,4 +1,4 @@
-"""What a rank was last doing, from its ring, where this machine can see one."""
+"""What a rank was last doing, from its ring, if that can be read on this machine."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 def last_seen(rank: int, environ: Mapping[str, str] | None = None) -> str | None:
     """One sentence about ``rank`` from ``$HANGSCOPE_DIR/rank_N.ring``; ``None`` without a ring.
 
-    Never raises: this is only ever part of another error's message.
+    Never raises, as it is only used for the message of another error.
     """
     env = os.environ if environ is None else environ
     directory = env.get("HANGSCOPE_DIR")
@@ -60,7 +60,7 @@ def _code(code: int | None, signal: int | None) -> str:
 
 
 def _users(stack: tuple[tuple[str, str, int], ...]) -> tuple[str, str, int]:
-    """The innermost frame that is the user's own."""
+    """The innermost frame of the user's own code."""
     for frame in stack:
         if "/torch/" not in frame[1] and "/hangscope/" not in frame[1]:
             return frame

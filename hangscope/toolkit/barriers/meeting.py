@@ -1,23 +1,23 @@
-"""Where the members of a group meet: in the job's own key-value store, never in a collective.
+"""The meeting protocol: members of a group meet in the job's key-value store, not in a collective.
 
-A barrier, a comparison of arguments and a comparison of checksums are one thing: every member
-comes, says something short, and all of them learn the same outcome. The protocol for generation
-``k`` of a circle of ``n`` members:
+A barrier, a comparison of arguments and a comparison of checksums are all the same: every member
+arrives, says something short, and all of them learn the same outcome. The protocol for generation
+``k`` of a store group of ``n`` members:
 
 * a member appends one line about itself to the *roll* and adds 1 to the *count*: two requests;
-* whoever makes the count ``n`` writes the *verdict* "met"; the others look for the verdict, with
-  pauses that grow to a cap set by ``n``, so the server sees a bounded rate of requests;
+* the member that makes the count ``n`` writes the *verdict* "met"; the others poll for the verdict,
+  with pauses that grow to a cap set by ``n``, so the server sees a bounded rate of requests;
 * a member whose time is up asks to be *judge*; one is elected, reads the roll once, and writes the
-  verdict "failed" with the missing; if a judge dies, the next is elected.
+  verdict "failed" with the missing members; if a judge dies, the next one is elected.
 
-The verdict is written by compare-and-set, so it is decided once, and everybody obeys it: either
-all members return, or all that arrived fail. Generations are counted by every process itself and
-go on after a failure. A member that comes to a generation which has already failed without it is
-*late* if it comes from the same place in the program, and else goes on to the next generation.
+The verdict is written by compare-and-set, so it is decided once and holds for everybody: either all
+members return, or all that arrived fail. Every process counts generations itself and continues
+counting after a failure. A member that arrives at a generation which has already failed without it
+is *late* if it comes from the same place in the program; else it goes on to the next generation.
 
-Waiting looks with ``check`` rather than the store's own ``wait``: a waiting TCPStore client holds
-its lock, which would stop every other thread that needs the store, and writes lines into the
-job's log each time it is interrupted.
+Waiting polls with ``check`` rather than the store's own ``wait``: a waiting TCPStore client holds
+its lock, which would block every other thread that needs the store, and it writes to the job's log
+each time it is interrupted.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from hangscope.toolkit.barriers.store_incarnation import host_key
 from hangscope.toolkit.ranks import compress, expand
 
 FIRST_PAUSE_S = 0.0003
-"""First pause between two looks for the verdict; each is half as long again as the last."""
+"""First pause between two polls for the verdict; each pause is 1.5 times the previous one."""
 SERVER_LOOKS_PER_S = 4000
-"""Looks per second that the whole circle may cost the server: sets the longest pause."""
+"""Polls per second that the server gets from all members together; sets the longest pause."""
 SHORTEST_CAP_S, LONGEST_CAP_S = 0.02, 1.0
 JUDGE_GRACE_S = 3.0
 """How long an elected judge may take before another is elected."""
 JUDGES = 3
 """Elections before every remaining member judges for itself."""
 NAMED_HOSTS = 32
-"""Missing members whose hosts the verdict lists."""
+"""Limit on missing members whose hosts the verdict lists."""
 GOODBYE_S = 2.0
-"""How long the process that serves the store waits at its end for members still reading."""
+"""How long the process that serves the store waits at exit for members that are still reading."""
 
 Ranks = tuple[int, ...]
 
@@ -56,7 +56,7 @@ _FAILED_PARTS = ("gone", *(f"judge{election}" for election in range(JUDGES)))
 
 
 class Store(Protocol):
-    """What is used of ``torch.distributed.Store``; requests are counted in tests through it."""
+    """The used part of ``torch.distributed.Store``; tests count requests through it."""
 
     def set(self, key: str, value: str) -> None: ...
     def get(self, key: str) -> bytes: ...
@@ -70,7 +70,10 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreGroup:
-    """Who meets where. ``ranks`` are global, in group order; ``name`` is unique in the store."""
+    """The members of a meeting and their store.
+
+    ``ranks`` are global, in group-rank order; ``name`` is unique in the store.
+    """
 
     store: Store
     name: str
@@ -78,17 +81,17 @@ class StoreGroup:
     me: int
     label: str = ""
     incarnation: str = ""
-    """Which life of the store this is (see `store_incarnation`); part of every key."""
+    """The store's incarnation (see `store_incarnation`); part of every key."""
 
     @property
     def key(self) -> str:
-        """What all keys of this circle begin with."""
+        """Prefix of all keys of this group."""
         return f"{self.name}@{self.incarnation}"
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """What a member says of itself on arrival."""
+    """What a member says about itself on arrival."""
 
     rank: int
     host: str = ""
@@ -98,32 +101,32 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a meeting ended. Every member that takes part in it gets the same ``met``."""
+    """How a meeting ended; ``met`` is the same on every member that took part."""
 
     met: bool
     arrived: Ranks = ()
     missing: Ranks = ()
     hosts: Mapping[int, str] = field(default_factory=dict)
-    """Hosts of the missing as far as anybody knows."""
+    """Hosts of the missing members, if known."""
     said: Mapping[str, Ranks] = field(default_factory=dict)
-    """What was said, and by whom, where the meeting compares."""
+    """If the meeting compares: what was said, and the ranks that said it."""
     late: bool = False
-    """This member came after the others had given up."""
+    """This member arrived after the others had given up."""
     store_error: str = ""
     waited_s: float = 0.0
     generation: int = -1
-    """The number of this meeting: the same for everybody who met in it."""
+    """The number of this meeting; the same on all members that met."""
 
 
 class _Progress:
-    """How many generations of every circle this process has been through."""
+    """This process's generation counters of every store group."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.next: dict[tuple[str, str], int] = {}
         self.clean: dict[tuple[str, str], int] = {}
         self.goodbye: tuple[Store, str, int] | None = None
-        """The store, the key and the count at which everybody has read the last verdict."""
+        """(store, key, count): when the key has this count, all have read the last verdict."""
 
     def take(self, store_group: StoreGroup) -> int:
         with self.lock:
@@ -133,7 +136,7 @@ class _Progress:
             return generation
 
     def cleaned(self, store_group: StoreGroup, upto: int) -> int:
-        """Note that everything before ``upto`` is gone; return where that began before."""
+        """Note that generations before ``upto`` are deleted; returns the previous such value."""
         with self.lock:
             key = (store_group.incarnation, store_group.name)
             since = self.clean.get(key, 0)
@@ -146,7 +149,7 @@ _PROGRESS = _Progress()
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """What a member comes to a meeting with, and how it tells the time (seconds, monotonic)."""
+    """One member's arguments for a meeting, and its clock (seconds, monotonic)."""
 
     say: str
     compare: bool
@@ -157,7 +160,7 @@ class _Visit:
     sleep: Callable[[float], None]
 
     def waited_s(self) -> float:
-        """For how long the member has been here."""
+        """How long the member has been waiting."""
         return self.clock() - self.began_s
 
 
@@ -172,22 +175,22 @@ def meet(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Outcome:
-    """Meet the other members of ``circle``; never raises for their sake.
+    """Meet the other members of ``store_group``; never raises because of them.
 
     Parameters
     ----------
-    circle:
-        Who meets; every member must call with the same ranks and name.
+    store_group:
+        The members; all must call with the same ranks and name.
     timeout_s:
-        Seconds until this member gives up, and with it everybody.
+        Seconds until this member gives up, and all others with it.
     say:
         A short text for the others.
     compare:
-        The verdict lists what was said and by whom; same on all members.
+        Whether the verdict lists what was said and by whom; must be the same on all members.
     site:
-        Where in the program this is; tells a latecomer from a new meeting.
+        The call's place in the program; tells a latecomer from a new meeting.
     progress:
-        Counts of generations (one per simulated process in tests).
+        Generation counters (one per simulated process in tests).
     clock:
         Seconds, monotonic.
     sleep:
@@ -207,7 +210,7 @@ def meet(
 def _attend(
     store_group: StoreGroup, visit: _Visit, generation: int, progress: _Progress
 ) -> Outcome | None:
-    """One generation; ``None`` means that it had failed before, elsewhere: try the next."""
+    """Take part in one generation; ``None`` if it failed earlier at another site: try the next."""
     store, key = store_group.store, f"{store_group.key}/{generation}"
     if store.has_extended_api():
         store.append(f"{key}/roll", _line(store_group.me, visit.say))
@@ -239,7 +242,7 @@ def _attend(
 def _await(
     store_group: StoreGroup, visit: _Visit, key: str, deadline_s: float
 ) -> dict[str, Any] | None:
-    """Look for the verdict until the deadline."""
+    """Poll for the verdict until the deadline."""
     cap = min(LONGEST_CAP_S, max(SHORTEST_CAP_S, len(store_group.ranks) / SERVER_LOOKS_PER_S))
     pause = FIRST_PAUSE_S
     while not store_group.store.check([f"{key}/verdict"]):
@@ -252,7 +255,7 @@ def _await(
 
 
 def _judge(store_group: StoreGroup, visit: _Visit, key: str) -> dict[str, Any]:
-    """Time is up: one member finds out who is missing, the others wait for its word."""
+    """Time is up: one member finds out who is missing, the others wait for its verdict."""
     for election in range(JUDGES):
         if store_group.store.add(f"{key}/judge{election}", 1) == 1:
             break
@@ -262,7 +265,7 @@ def _judge(store_group: StoreGroup, visit: _Visit, key: str) -> dict[str, Any]:
     members = _roll(store_group, key)
     here = {member.rank for member, _ in members}
     missing = [rank for rank in store_group.ranks if rank not in here]
-    if not missing:  # the one who made the count full died before it said so
+    if not missing:  # the member that completed the count died before writing the verdict
         return _decide(store_group, key, _met(store_group, key, compare=True))
     return _decide(
         store_group,
@@ -278,7 +281,7 @@ def _judge(store_group: StoreGroup, visit: _Visit, key: str) -> dict[str, Any]:
 
 
 def _decide(store_group: StoreGroup, key: str, verdict: dict[str, Any]) -> dict[str, Any]:
-    """Write the verdict unless there is one; return the one that holds."""
+    """Write the verdict unless there already is one; returns the valid one."""
     return _loads(store_group.store.compare_set(f"{key}/verdict", "", json.dumps(verdict)))
 
 
@@ -292,12 +295,12 @@ def _met(store_group: StoreGroup, key: str, compare: bool) -> dict[str, Any]:
 
 
 def _tidy(store_group: StoreGroup, generation: int, progress: _Progress) -> None:
-    """Say goodbye; the last to go deletes what no member can ask for any more.
+    """Sign off; the last member deletes keys that no member can need any more.
 
-    Every member was here, so all have left the generations before this one.
+    All members have been in this generation, so all have left the earlier ones.
     """
     key = f"{store_group.key}/{generation}/count"
-    twice = 2 * len(store_group.ranks)  # each member adds 1 when it comes and 1 when it goes
+    twice = 2 * len(store_group.ranks)  # each member adds 1 on arrival and 1 on leaving
     progress.goodbye = (store_group.store, key, twice)
     gone = store_group.store.add(key, 1)
     since = progress.cleaned(store_group, generation)
@@ -336,7 +339,7 @@ def _roll(store_group: StoreGroup, key: str) -> list[tuple[Member, str]]:
 def _hosts(
     store_group: StoreGroup, missing: Iterable[int], present: Sequence[Member]
 ) -> dict[str, str]:
-    """Hosts of the missing: what they said of themselves earlier, else by the layout of nodes."""
+    """Hosts of the missing: as they registered earlier, else inferred from the node layout."""
     hosts: dict[str, str] = {}
     for rank in missing:
         who = host_key(store_group.incarnation, rank)
@@ -350,7 +353,7 @@ def _hosts(
 
 
 def host_by_layout(rank: int, present: Iterable[Member]) -> str:
-    """The host whose present members lie on both sides of ``rank``, or all of them share."""
+    """The host of the present members with ranks on both sides of ``rank``, or of all members."""
     spans: dict[str, list[int]] = {}
     for member in present:
         spans.setdefault(member.host, []).append(member.rank)
@@ -371,7 +374,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def _wait_for_readers() -> None:
-    """The process that serves the store must outlive the others' look at the last verdict."""
+    """Keep the process that serves the store alive until all have read the last verdict."""
     last = _PROGRESS.goodbye
     if last is None or os.environ.get("RANK", "0") != "0":
         return
@@ -382,7 +385,7 @@ def _wait_for_readers() -> None:
     try:
         while store.add(key, 0) < expected and time.monotonic() < deadline:
             time.sleep(0.005)
-    except Exception:  # the store is gone already: nobody can be reading
+    except Exception:  # the store is already gone, so nobody can be reading
         return
 
 

@@ -1,4 +1,4 @@
-"""The circle (see `meeting`) of a process group, with what torch knows of it."""
+"""The store group (see `meeting`) of a torch process group."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch.distributed as dist
 
 _STORES: list[tuple[Any, str]] = []
-"""Stores this process has introduced itself to, with their identity; newest last."""
+"""Stores that this process has joined, with their incarnation; newest last."""
 
 
 def is_ready() -> bool:
@@ -34,7 +34,7 @@ def is_member(group: dist.ProcessGroup | None) -> bool:
 
 
 def ready(what: str, group: dist.ProcessGroup | None = None) -> bool:
-    """`is_ready` and `is_member`, with one warning naming ``what`` where not."""
+    """Whether `is_ready` and `is_member`; if not, emits a warning that names ``what``."""
     if not is_ready():
         warnings.warn(
             f"hangscope.{what}: torch.distributed is not initialised; nothing to do",
@@ -72,7 +72,7 @@ def label_of(group: dist.ProcessGroup | None) -> str:
 
 
 def store_group_of(group: dist.ProcessGroup | None, purpose: str) -> StoreGroup:
-    """The circle of ``group`` for one ``purpose``; its generations are counted apart from others'.
+    """The store group of ``group`` for one ``purpose``; each purpose has its own generations.
 
     Raises
     ------
@@ -112,9 +112,9 @@ def _incarnation(store: Any, rank: int) -> str:
 
 
 def call_site(depth: int = 6) -> str:
-    """Where in the user's program this is: base name, line and function of the inner frames.
+    """A hash of the call's place in the user's program: base name, line and function of the frames.
 
-    Base names only, because nodes may keep the same program in different places.
+    Base names only, because nodes may have the same program in different directories.
     """
     frame = sys._getframe(1)
     parts: list[str] = []

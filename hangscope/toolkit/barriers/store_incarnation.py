@@ -1,10 +1,10 @@
-"""Which life of the job's store this is: a store may have served an earlier attempt of the job.
+"""The incarnation of the job's store, since a store may have served an earlier attempt of the job.
 
-torchrun serves one store through all its restarts, so a restarted job finds the keys of its
-predecessors, and no variable numbers the attempts alike on all nodes (each agent counts its own
-failures). What holds is that all processes of an attempt are dead before the next one's start. A
-life is therefore stale for a process if somebody on the same host, by the same clock, joined it
-before this process began. Whoever finds that out replaces it, once, by compare-and-set.
+torchrun keeps one store through all its restarts, so a restarted job finds the keys of its
+predecessors, and no variable numbers the attempts consistently on all nodes (each agent counts its
+own failures). But all processes of an attempt are dead before the next one starts. An incarnation
+is therefore stale for a process if somebody on the same host, by the same clock, joined it before
+this process began. The first to find that out replaces it, once, by compare-and-set.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from typing import Protocol
 from hangscope.ring.process_identity import start_ticks
 
 OTHER_HOSTS_S = 60.0
-"""Where nobody of this host joined a life, its age counts: by this much, as clocks may differ."""
+"""If nobody on this host has joined an incarnation, it is stale if it was created this long before
+the process (a tolerance, as clocks may differ)."""
 REPLACEMENTS = 5
-"""Tries to replace a stale life; one is enough unless others replace it at the same moment."""
+"""Attempts to replace a stale incarnation; one is enough unless others do so at the same time."""
 _KEY = "hangscope/life"
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Store(Protocol):
-    """What is used of ``torch.distributed.Store`` here."""
+    """The used part of ``torch.distributed.Store``."""
 
     def set(self, key: str, value: str) -> None: ...
     def get(self, key: str) -> bytes: ...
@@ -45,7 +46,7 @@ def join(
     host: str | None = None,
     now_s: float | None = None,
 ) -> str:
-    """Join the present life of ``store``, leave this rank's host there, and return the life's id.
+    """Join the current incarnation of ``store``, register this rank's host, and return its id.
 
     Parameters
     ----------
@@ -80,7 +81,7 @@ def join(
 
 
 def host_key(incarnation: str, rank: int) -> str:
-    """Where a rank leaves its host."""
+    """The key under which a rank registers its host."""
     return f"hangscope/who/{incarnation}/{rank}"
 
 
@@ -95,9 +96,9 @@ def _is_stale(store: Store, held: str, host: str, began: float) -> bool:
 def _process_start() -> float:
     """When this process began, seconds since the epoch, to a hundredth.
 
-    Its age by the kernel's boot clock is what is exact. psutil's ``create_time`` adds to the time
-    of boot, which ``/proc/stat`` gives in whole seconds: up to one too early, and a job restarted
-    within that second would have taken its predecessor's life for its own.
+    Computed from its age by the kernel's boot clock, which is exact. psutil's ``create_time`` adds
+    to the boot time, which ``/proc/stat`` gives in whole seconds: it may be one second too early,
+    and a job restarted within that second would take its predecessor's incarnation for its own.
     """
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks(os.getpid()) / _TICKS_PER_S
     return time.time() - age_s

@@ -1,4 +1,4 @@
-"""Take a launch command apart: who launches, how many processes, which script."""
+"""Parses a launch command: launcher, number of processes, script."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LaunchCommand:
 
     @property
     def script(self) -> str:
-        """The Python file it starts; empty where it is a module or no Python."""
+        """The Python file it starts; empty for a module or another program."""
         return next((word for word in self.program if word.endswith(".py")), "")
 
     @property
@@ -58,7 +58,7 @@ class LaunchCommand:
 
 
 def parse_command(words: Sequence[str]) -> LaunchCommand | None:
-    """The outermost launcher in ``words``; ``None`` where there is none.
+    """The outermost launcher in ``words``; ``None`` if there is none.
 
     Environment assignments in front (``A=1 torchrun ...``, ``env A=1 ...``) are skipped.
     """
@@ -84,7 +84,7 @@ def parse_command(words: Sequence[str]) -> LaunchCommand | None:
 
 
 def environment_of(words: Sequence[str]) -> dict[str, str]:
-    """Assignments in front of the command."""
+    """Variable assignments in front of the command."""
     found: dict[str, str] = {}
     for word in words:
         if word == "env":

@@ -1,4 +1,4 @@
-"""D16 to D18: a DeepSpeed configuration, by itself and against the launch command."""
+"""D16 to D18: checks of a DeepSpeed configuration, alone and against the launch command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TWICE = {
 
 
 def check_deepspeed(s: Surroundings, config_path: Path | None) -> Iterator[Finding]:
-    """The configuration in ``config_path``, or the one that the command names."""
+    """Check the configuration in ``config_path``, or the one named in the command."""
     options = _program_options(s)
     named = options.get("deepspeed") or options.get("deepspeed-config")
     path = config_path
@@ -44,7 +44,7 @@ def check_deepspeed(s: Surroundings, config_path: Path | None) -> Iterator[Findi
 
 
 def check_stage(config: Mapping[str, Any]) -> Iterator[Finding]:
-    """D16: the ZeRO stage, and what only some stages can do."""
+    """D16: the ZeRO stage, and options that only some stages support."""
     zero = config.get("zero_optimization")
     zero = zero if isinstance(zero, Mapping) else {}
     stage = zero.get("stage", 0)
@@ -82,7 +82,7 @@ def check_stage(config: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def check_overlap(config: Mapping[str, Any], options: Mapping[str, str]) -> Iterator[Finding]:
-    """D17: settings that contradict each other or stand in two places."""
+    """D17: settings that contradict each other or are given in two places."""
     enabled = [
         name
         for name in ("fp16", "bf16")
@@ -130,7 +130,7 @@ def check_overlap(config: Mapping[str, Any], options: Mapping[str, str]) -> Iter
 
 
 def _program_options(s: Surroundings) -> dict[str, str]:
-    """Options given to the training program itself."""
+    """Options passed to the training program itself."""
     command = parse_command(s.command)
     words = list(command.program) if command is not None else []
     options: dict[str, str] = {}

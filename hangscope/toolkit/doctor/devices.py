@@ -1,4 +1,4 @@
-"""D3, D7: devices against ranks, and whether the model fits them."""
+"""D3, D7: checks that ranks and devices match, and that the model fits."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hangscope.toolkit.launching.world import get_world_info
 
 BYTES_PER_PARAMETER = 18
 """Mixed precision with Adam: 2 + 2 for weights and gradients, 4 + 4 + 4 for the fp32 copy and two
-moments, about 2 for the rest; activations come on top."""
+moments, about 2 for the rest. Activations are extra."""
 USABLE = 0.8
-"""Share of a device's memory that states may take; the rest is for activations."""
+"""Share of a device's memory that training state may take; the rest is for activations."""
 
 
 def check_devices(s: Surroundings) -> Iterator[Finding]:
-    """This process's device variables against its rank and the devices of the host."""
+    """Check this process's device variables against its rank and the host's devices."""
     text = s.env.get("CUDA_VISIBLE_DEVICES")
     listed = [part.strip() for part in (text or "").split(",") if part.strip()]
     if text is not None and len(set(listed)) < len(listed):
@@ -41,11 +41,11 @@ def check_devices(s: Surroundings) -> Iterator[Finding]:
     try:
         world = get_world_info(s.env)
     except ValueError:
-        return  # said by the launch checks
+        return  # reported by the launch checks
     if not s.devices or world.launcher == "none":
         return
     visible = visible_count(s)
-    # One visible device per process is fine: then every process calls its own device 0.
+    # One visible device per process is fine: then every process uses device 0.
     if visible > 1 and world.local_rank >= visible:
         yield Finding(
             ERROR,
@@ -64,8 +64,8 @@ def shared_devices(
     Parameters
     ----------
     ranks:
-        Facts by rank: ``host``, ``local_rank``, ``visible`` (list of devices as named, or ``None``
-        for all) and ``devices`` (how many the host has).
+        Facts by rank: ``host``, ``local_rank``, ``visible`` (list of device names, or ``None`` for
+        all) and ``devices`` (number of devices of the host).
     """
     used: dict[tuple[str, str], list[int]] = {}
     for rank, facts in sorted(ranks.items()):
@@ -106,9 +106,9 @@ def check_fit(
     Parameters
     ----------
     parameters:
-        How many the model has.
+        Number of the model's parameters.
     memory_bytes:
-        Of one device.
+        Memory of one device.
     world_size:
         Ranks to shard over.
     wrapper:

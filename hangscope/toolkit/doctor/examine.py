@@ -1,4 +1,4 @@
-"""Put the families of checks together."""
+"""Combines the families of checks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hangscope.toolkit.doctor.timeouts import check_timeouts
 
 
 def check_process(s: Surroundings) -> Iterator[Finding]:
-    """Everything about this process and its host: what every rank checks for itself."""
+    """All checks of this process and its host, which every rank runs for itself."""
     yield from check_devices(s)
     yield from check_neighbours(s)
     yield from check_variables(s)
@@ -31,7 +31,7 @@ def check_process(s: Surroundings) -> Iterator[Finding]:
 def check_files(
     s: Surroundings, script: Path | None, deepspeed_config: Path | None
 ) -> Iterator[Finding]:
-    """Everything about the launch command and the program: what one rank checks for all."""
+    """All checks of the launch command and the program, which one rank runs for all."""
     yield from _unknown_command(s)
     yield from check_launch(s)
     yield from check_deepspeed(s, deepspeed_config)
@@ -41,7 +41,7 @@ def check_files(
 
 
 def _unknown_command(s: Surroundings) -> Iterator[Finding]:
-    """A command that cannot be taken apart must not pass for one that was found to be healthy."""
+    """A finding for a command that cannot be parsed, so that it is not taken for healthy."""
     if not s.command or parse_command(s.command) is not None:
         return
     word = next((word for word in s.command if "=" not in word and word != "env"), s.command[0])
@@ -58,7 +58,7 @@ def _unknown_command(s: Surroundings) -> Iterator[Finding]:
 
 
 def check_script(path: Path, nodes: int = 1) -> Iterator[Finding]:
-    """Everything that the text of a training script shows."""
+    """All checks of a training script's source."""
     try:
         parsed = parse_script(path.read_text(encoding="utf-8"), str(path))
     except (OSError, SyntaxError, ValueError) as error:
@@ -70,7 +70,7 @@ def check_script(path: Path, nodes: int = 1) -> Iterator[Finding]:
 
 
 def with_command_environment(s: Surroundings) -> dict[str, str]:
-    """The environment that the command will run in: its own assignments come on top."""
+    """The environment that the command will run in, including its own assignments."""
     return {**s.env, **environment_of(s.command)}
 
 

@@ -1,4 +1,4 @@
-"""This host: shared memory, open files, interfaces, and the environment's rules."""
+"""Checks of this host: shared memory, open files, interfaces, environment variables."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from hangscope.toolkit.doctor.model import ERROR, NOTE, WARNING, Finding, Surrou
 from hangscope.toolkit.environments.rules import find_problems
 
 SHM_PER_RANK = 64 * 2**20
-"""NCCL's shared-memory transport and data-loader workers; Docker's default is 64 MiB in all."""
+"""For NCCL's shared-memory transport and data-loader workers; Docker's default is 64 MiB in all."""
 FILES_WANTED = 4096
 
 
 def check_host(s: Surroundings) -> Iterator[Finding]:
-    """Limits of the host that stop jobs at start or later."""
+    """Host limits that make jobs fail at start or later."""
     ranks = max(1, len(s.devices))
     if s.shm_bytes is not None and s.shm_bytes < SHM_PER_RANK * ranks + 1:
         yield Finding(
@@ -33,7 +33,7 @@ def check_host(s: Surroundings) -> Iterator[Finding]:
 
 
 def check_variables(s: Surroundings) -> Iterator[Finding]:
-    """What `configure_environment` would warn about, as findings."""
+    """The warnings of `configure_environment`, as findings."""
     for problem in find_problems(s.env, s.version, s.interfaces):
         level = ERROR if problem.level == "error" else WARNING
         yield Finding(level, f"environment-{problem.kind}", problem.what, problem.fix)

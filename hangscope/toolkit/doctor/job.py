@@ -1,7 +1,7 @@
-"""Inside a job: every rank tells what it sees, rank 0 compares and decides, all know the result.
+"""Checks inside a job: every rank sends its facts, rank 0 compares them, all get the result.
 
-Only rank 0 looks at files, because several ranks that ask a network file system whether a file is
-there can get different answers.
+Only rank 0 looks at files, because a network file system may give different answers to several
+ranks that ask whether a file exists.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _COMPARED = (
 
 
 def facts_of(s: Surroundings, world: WorldInfo) -> dict[str, Any]:
-    """What this rank tells the others."""
+    """The facts this rank sends to the others."""
     from hangscope._version import __version__
 
     visible = s.env.get("CUDA_VISIBLE_DEVICES")
@@ -64,7 +64,7 @@ def facts_of(s: Surroundings, world: WorldInfo) -> dict[str, Any]:
 
 
 def compare(ranks: Mapping[int, Mapping[str, Any]]) -> Iterator[Finding]:
-    """What differs between ranks and should not."""
+    """Findings on facts that differ between ranks and should not."""
     for key, level, name, fix, playbook in _COMPARED:
         values = {rank: str(facts.get(key)) for rank, facts in ranks.items()}
         yield from _differs(values, level, name, fix, playbook)
@@ -98,7 +98,7 @@ def _differs(
 
 
 def skew_findings(offsets: Mapping[str, tuple[float, float]]) -> Iterator[Finding]:
-    """Hosts whose clock is off; ``offsets`` is (seconds ahead of rank 0, uncertainty) by host."""
+    """Findings on clock skew; ``offsets``: (seconds ahead of rank 0, uncertainty) by host."""
     for host, (offset, uncertainty) in sorted(offsets.items()):
         if abs(offset) - uncertainty > SKEW_S:
             yield Finding(
@@ -113,7 +113,7 @@ def skew_findings(offsets: Mapping[str, tuple[float, float]]) -> Iterator[Findin
 def examine(
     s: Surroundings, world: WorldInfo, local: Sequence[Finding], store: Any, timeout_s: float
 ) -> list[Finding]:
-    """Exchange facts and findings through the job's store; the same result on every rank.
+    """Exchange facts and findings through the job's store; every rank gets the same result.
 
     Raises
     ------
@@ -154,7 +154,7 @@ def examine(
 
 
 def _meet_again(store_group: StoreGroup, timeout_s: float) -> None:
-    """Rank 0 may serve the store, so it stays until everybody has read the verdict."""
+    """Wait until all have read the verdict, because rank 0 may be serving the store."""
     meet(store_group, timeout_s=timeout_s, site="doctor: end")
 
 
@@ -173,7 +173,7 @@ def _decide(store: Any, keys: str, world_size: int) -> list[Finding]:
 def _clocks(
     store: Any, keys: str, everybody: Mapping[int, Mapping[str, Any]]
 ) -> dict[str, tuple[float, float]]:
-    """Offset of one rank per host, by the midpoint of a question and its answer."""
+    """Clock offset of one rank per host, from the midpoint between request and answer."""
     here = everybody[0]["host"]
     first: dict[str, int] = {}
     for rank, facts in sorted(everybody.items()):
@@ -225,7 +225,7 @@ def _cuda_versions() -> tuple[str, str]:
 
 
 def missing_finding(missing: Sequence[int], message: str) -> Finding:
-    """What a rank says that waited in vain."""
+    """The finding of a rank that waited in vain for others."""
     return Finding(
         ERROR,
         "ranks-missing",

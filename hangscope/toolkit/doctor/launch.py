@@ -1,4 +1,4 @@
-"""D1, D2, D4 to D6: is the launch one that can form a group at all?"""
+"""D1, D2, D4 to D6: checks whether this launch can form a process group at all."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT_PORT = 29500
 
 
 def check_launch(s: Surroundings) -> Iterator[Finding]:
-    """Every launch-time condition that the environment and the command show."""
+    """Check all launch-time conditions visible in the environment and the command."""
     command = parse_command(s.command)
     if command is not None:
         yield from _command(s, command)
@@ -25,7 +25,7 @@ def check_launch(s: Surroundings) -> Iterator[Finding]:
 
 
 def _environment(s: Surroundings) -> Iterator[Finding]:
-    """Without a command: what this process's own variables say."""
+    """Without a command: check this process's own variables."""
     env = s.env
     try:
         world = get_world_info(env)
@@ -97,7 +97,7 @@ def _command(s: Surroundings, command: LaunchCommand) -> Iterator[Finding]:
                 "Use one launcher.",
                 "D6",
             )
-        else:  # srun or mpirun starting torchrun once per node is the usual way
+        else:  # srun or mpirun that starts torchrun once per node is the usual way
             yield from _command(s, inner)
 
 
@@ -134,7 +134,7 @@ def _torchrun(s: Surroundings, command: LaunchCommand) -> Iterator[Finding]:
 def _nodes_that_meet(
     s: Surroundings, options: Mapping[str, str], nodes: str, host: str
 ) -> Iterator[Finding]:
-    """Whether the agents of several nodes find each other; ``host`` is where the endpoint is."""
+    """Check that the agents of several nodes find each other; ``host`` is the endpoint's host."""
     if "standalone" in options:
         yield Finding(
             ERROR,
@@ -176,7 +176,7 @@ def _nodes_that_meet(
 
 
 def _interfaces(s: Surroundings) -> Iterator[Finding]:
-    """Whether nodes may choose different networks to meet on."""
+    """Check whether nodes may choose different networks for the rendezvous."""
     ifname = s.env.get("NCCL_SOCKET_IFNAME") or s.env.get("GLOO_SOCKET_IFNAME")
     real = [i for i in s.interfaces if i.kind != "loop" and i.usable]
     if not ifname and len(real) > 1:
@@ -206,7 +206,7 @@ def _processes(s: Surroundings, text: str) -> Iterator[Finding]:
 
 
 def _too_many(s: Surroundings, text: str) -> Iterator[Finding]:
-    """Whether as many processes on a node as ``text`` says have a device each."""
+    """Check that ``text`` processes on a node have a device each."""
     visible = visible_count(s)
     if text.isdigit() and s.devices and int(text) > visible:
         yield Finding(
@@ -220,7 +220,7 @@ def _too_many(s: Surroundings, text: str) -> Iterator[Finding]:
 
 
 def visible_count(s: Surroundings) -> int:
-    """How many devices a process of this environment sees."""
+    """Number of devices visible to a process in this environment."""
     text = s.env.get("CUDA_VISIBLE_DEVICES")
     if text is None:
         return len(s.devices)
@@ -294,7 +294,7 @@ def _deepspeed(s: Surroundings, command: LaunchCommand) -> Iterator[Finding]:
 
 
 def port_finding(text: str) -> Iterator[Finding]:
-    """Whether the port can be had on this host now."""
+    """Check that the port is free on this host now."""
     if not text.isdigit() or not 0 < int(text) < 65536:
         yield Finding(ERROR, "port", f"{text!r} is not a port", "Use 1024 to 65535.", "D4")
         return

@@ -1,4 +1,4 @@
-"""What the checks look at, and what they say."""
+"""Inputs and findings of the checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ERROR, WARNING, NOTE = "error", "warning", "note"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong. ``check`` is a short stable name, ``playbook`` one of D1 to D23."""
+    """One problem. ``check`` is a short stable name, ``playbook`` one of D1 to D23."""
 
     level: str
     check: str
@@ -21,7 +21,7 @@ class Finding:
     fix: str
     playbook: str = ""
     where: str = ""
-    """``file:line`` where the cause is in a file."""
+    """``file:line`` if the cause is in a file."""
     ranks: tuple[int, ...] = ()
 
 
@@ -40,14 +40,14 @@ class Neighbour:
 
     pid: int
     job: str
-    """What its environment says that tells the job from others."""
+    """Identity of its job, from its environment."""
     visible: str | None = None
-    """Its CUDA_VISIBLE_DEVICES; ``None`` where it is not set."""
+    """Its CUDA_VISIBLE_DEVICES; ``None`` if not set."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Everything the checks of one process look at, gathered once (see `surroundings.gather`)."""
+    """Everything that the checks of one process look at (see `surroundings.read_surroundings`)."""
 
     env: Mapping[str, str]
     torch_version: str = ""
@@ -56,9 +56,9 @@ class Surroundings:
     neighbours: tuple[Neighbour, ...] = ()
     interfaces: tuple[Interface, ...] = ()
     command: tuple[str, ...] = ()
-    """The launch command the user is about to run; empty where none was given."""
+    """The launch command the user is about to run; empty if none was given."""
     shm_bytes: int | None = None
-    """Free space in /dev/shm; ``None`` where there is none."""
+    """Free space in /dev/shm; ``None`` if that does not exist."""
     files_limit: int | None = None
     home: str = ""
     cwd: str = "."
@@ -77,7 +77,7 @@ class TimeoutRow:
 
 @dataclass(frozen=True, slots=True)
 class CheckUp:
-    """All that the doctor says: findings, worst first, and the timeouts as one table."""
+    """The doctor's whole result: findings, worst first, and the table of timeouts."""
 
     findings: tuple[Finding, ...]
     timeouts: tuple[TimeoutRow, ...] = ()
@@ -90,6 +90,6 @@ class CheckUp:
 
 
 def sort(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Errors first, the order of the checks within a level, nothing said twice."""
+    """Findings without duplicates: errors first, within a level in the order of the checks."""
     unique = dict.fromkeys(findings)
     return tuple(sorted(unique, key=lambda f: (ERROR, WARNING, NOTE).index(f.level)))

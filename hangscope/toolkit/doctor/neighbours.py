@@ -1,4 +1,4 @@
-"""D4: other jobs on this host, and the devices that they see as well."""
+"""D4: other jobs on this host that see the same devices."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from hangscope.ring.process_identity import pid_namespace
 from hangscope.toolkit.doctor.model import WARNING, Finding, Neighbour, Surroundings
 
 _NUMBERED_ALIKE = ("SLURM_JOB_ID",)
-"""Variables in which jobs must agree to call a device by the same number: Slurm gives every job
-devices of its own and lets each count them from 0."""
+"""Variables that must be equal for two jobs to number devices alike: Slurm gives every job its own
+devices and numbers them from 0."""
 
 
 def read_neighbours(env: Mapping[str, str], proc: Path = Path("/proc")) -> list[Neighbour]:
-    """The ranks of other jobs of this user on this host, as their environments tell.
+    """The ranks of this user's other jobs on this host, according to their environments.
 
-    Processes of other users and of other containers, which number devices for themselves, are left
-    out. ``env`` tells which job is this process's own.
+    Processes of other users and of other containers, which number devices independently, are left
+    out. ``env`` identifies this process's own job.
     """
     namespace = pid_namespace(proc / "self")
     own = _job(env)
@@ -33,7 +33,7 @@ def read_neighbours(env: Mapping[str, str], proc: Path = Path("/proc")) -> list[
 
 
 def check_neighbours(s: Surroundings) -> Iterator[Finding]:
-    """Devices that this process and ranks of other jobs on this host see alike."""
+    """Findings on devices visible both to this process and to ranks of other jobs here."""
     everything = {str(device.index) for device in s.devices}
     own = _seen(s.env.get("CUDA_VISIBLE_DEVICES"), everything)
     first: dict[str, Neighbour] = {}
@@ -55,7 +55,7 @@ def check_neighbours(s: Surroundings) -> Iterator[Finding]:
 
 
 def _job(env: Mapping[str, str]) -> str | None:
-    """What tells the job of a rank from others on its host; None for what is no rank."""
+    """Identity of a rank's job on its host; None if the process is not a rank."""
     if "RANK" not in env or "MASTER_PORT" not in env:
         return None
     return f"MASTER_PORT={env['MASTER_PORT']}"
@@ -72,7 +72,7 @@ def _in_order(devices: Iterable[str]) -> list[str]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """Of a process that is there and may be looked at, else empty."""
+    """The environment of a process; empty if it is gone or may not be read."""
     try:
         raw = (folder / "environ").read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""D20 to D23 and D9 in a script: what makes ranks part ways."""
+"""D20 to D23 and D9 in a script: code that makes ranks diverge."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SAVERS = ("save", "save_pretrained", "savez", "dump")
 
 
 def check_hangs(script: Script) -> Iterator[Finding]:
-    """Every hang that can be seen in the text of the program."""
+    """Find every hang that is visible in the program's source."""
     yield from _guarded_collectives(script)
     yield from _swallowed(script)
     yield from _samplers(script)
@@ -64,7 +64,7 @@ def _collectives(script: Script, body: list[ast.stmt]) -> list[ast.Call]:
 
 
 def _in_subgroup(call: ast.Call) -> bool:
-    """Whether a group is named: a subgroup's collective belongs on its members only."""
+    """Whether the call names a group: a subgroup's collective runs on its members only."""
     group = keyword(call, "group")
     return group is not None and not isinstance(group, ast.Constant)
 
@@ -78,7 +78,7 @@ def _exits(statement: ast.stmt) -> bool:
 
 
 def _following(script: Script, node: ast.If) -> list[ast.stmt]:
-    """Statements after ``node`` that leaving it skips: the rest of its loop or function."""
+    """Statements skipped by an exit inside ``node``: the rest of its loop or function."""
     rest: list[ast.stmt] = []
     child: ast.AST = node
     for parent in script.ancestors(node):
@@ -193,7 +193,7 @@ def _writes(script: Script) -> Iterator[Finding]:
 
 
 def _returns_before(script: Script, call: ast.Call) -> Iterator[bool]:
-    """Whether other ranks have left the function before: ``if rank != 0: return``."""
+    """Whether other ranks have already left the function: ``if rank != 0: return``."""
     for parent in script.ancestors(call):
         if isinstance(parent, (ast.FunctionDef, ast.AsyncFunctionDef)):
             for statement in parent.body:

@@ -1,4 +1,4 @@
-"""A training script as its syntax tree, with the few questions the checks ask of it."""
+"""A training script's syntax tree, with the few queries that the checks need."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Script:
     tree: ast.Module
     parents: dict[ast.AST, ast.AST] = field(default_factory=dict)
     collective_names: frozenset[str] = frozenset()
-    """Collectives imported by name, so that a bare ``barrier()`` is one."""
+    """Collectives imported by name, to recognise a bare ``barrier()``."""
     rank_names: dict[str, str] = field(default_factory=dict)
     """Variables that hold a rank: name to ``global`` or ``local``."""
 
@@ -56,7 +56,7 @@ class Script:
         return f"{self.path}:{getattr(node, 'lineno', 0)}"
 
     def calls(self, *names: str, under: ast.AST | None = None) -> Iterator[ast.Call]:
-        """Calls whose function's last name is one of ``names``, in the order of the file."""
+        """Calls whose function's last name is one of ``names``, in source order."""
         for node in ast.walk(under or self.tree):
             if isinstance(node, ast.Call) and last_name(node.func) in names:
                 yield node
@@ -89,7 +89,7 @@ class Script:
         return owner is not None and last_name(owner) in _OWNERS
 
     def rank_kind(self, node: ast.AST) -> str:
-        """``global`` or ``local`` where an expression is a rank; else empty."""
+        """``global`` or ``local`` if an expression is a rank; else empty."""
         if isinstance(node, ast.Call):
             name = last_name(node.func)
             if name in ("int", "str") and node.args:
@@ -133,7 +133,7 @@ def parse_script(source: str, path: str) -> Script:
     Raises
     ------
     SyntaxError
-        It is no Python.
+        It is not valid Python.
     """
     tree = ast.parse(source, path)
     script = Script(path, tree)
@@ -162,7 +162,7 @@ def parse_script(source: str, path: str) -> Script:
 
 
 def last_name(node: ast.AST | None) -> str:
-    """``c`` of ``a.b.c``; empty for anything that is no dotted name."""
+    """``c`` of ``a.b.c``; empty for anything but a dotted name."""
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""

@@ -14,7 +14,7 @@ _NORMS = ("BatchNorm1d", "BatchNorm2d", "BatchNorm3d")
 
 
 def check_setup(script: Script, nodes: int = 1) -> Iterator[Finding]:
-    """Everything that the text of the program shows; ``nodes`` as the launch command says."""
+    """Check the program's source; ``nodes`` is taken from the launch command."""
     yield from _devices(script)
     yield from _ddp(script)
     yield from _fsdp(script, nodes)

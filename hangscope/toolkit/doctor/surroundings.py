@@ -1,4 +1,4 @@
-"""Look at this process's surroundings, without importing torch and without touching a device."""
+"""Reads this process's surroundings without importing torch and without touching a device."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SMI_TIMEOUT_S = 15
 def read_surroundings(
     command: Sequence[str] = (), environ: Mapping[str, str] | None = None
 ) -> Surroundings:
-    """Everything the checks need, read once."""
+    """Read everything that the checks need."""
     env = dict(os.environ if environ is None else environ)
     version = installed_torch_version()
     return Surroundings(

@@ -1,4 +1,4 @@
-"""All timeouts of a job in one table, with those that will really end a hang marked."""
+"""All timeouts of a job in one table that marks those which would really end a hang."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def timeout_rows(s: Surroundings) -> list[TimeoutRow]:
 
 
 def check_timeouts(s: Surroundings) -> Iterator[Finding]:
-    """Timeouts that cannot be read, or that defeat one another."""
+    """Findings on timeouts that are malformed or that defeat one another."""
     seconds: dict[str, float] = {}
     for name in ("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "HANGSCOPE_TIMEOUT"):
         text = s.env.get(name)

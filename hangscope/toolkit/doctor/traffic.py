@@ -1,4 +1,4 @@
-"""D12 to D14 in a recorded run: what the collectives themselves say about sharding and dtypes."""
+"""D12 to D14 in a recorded run: what its collectives reveal about sharding and dtypes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ GATHERS = frozenset({"all_gather", "_all_gather_base", "all_gather_into_tensor_c
 SCATTERS = frozenset({"reduce_scatter", "_reduce_scatter_base", "reduce_scatter_tensor_coalesced"})
 REDUCTIONS = SCATTERS | {"all_reduce", "allreduce_coalesced"}
 ONE_UNIT = 0.9
-"""Share of all gathered parameters in one all-gather from which on they are one unit."""
+"""If one all-gather has at least this share of all gathered parameters, they are a single unit."""
 MOSTLY = 0.8
-"""Share of the bytes from which on sharding is what the job mostly does."""
+"""Minimum share of the bytes for sharding to be the job's main traffic."""
 SMALL = 4096
-"""Elements below which a collective is a metric or a flag, and no gradient."""
+"""A collective with fewer elements is a metric or a flag rather than a gradient."""
 _WIDTH = {"Half": 2, "BFloat16": 2, "Double": 8, "Long": 8, "Byte": 1, "Char": 1, "Bool": 1}
 
 
 def check_traffic(trace: Trace) -> Iterator[Finding]:
-    """Findings about a run from its records; nothing where the records say nothing."""
+    """Findings on a run from its records; none if the records are not conclusive."""
     counts: dict[tuple[int, int], int] = defaultdict(int)
     for group, signature in zip(trace.records["group"], trace.records["signature"], strict=True):
         counts[int(group), int(signature)] += 1

@@ -23,7 +23,7 @@ NEWEST: Version = (99, 0)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row: a variable, its value, who set it, who reads it and to what effect.
+    """A variable with its value, who set it, who reads it, and its effect.
 
     ``set_by`` is ``hangscope``, ``user``, ``torchrun`` or ``default``.
     """
@@ -45,12 +45,12 @@ class EnvironmentReport:
 
     @property
     def set(self) -> dict[str, str]:
-        """What was set now."""
+        """Variables set by this call."""
         return {s.variable: s.value for s in self.settings if s.set_by == "hangscope"}
 
     @property
     def kept(self) -> dict[str, str]:
-        """What had been set before and was left alone."""
+        """Variables that had been set before and were kept."""
         return {s.variable: s.value for s in self.settings if s.set_by in ("user", "torchrun")}
 
     @property
@@ -96,11 +96,11 @@ def configure_environment(
     found: Collection[Interface] | None = None,
     warn: bool = True,
 ) -> EnvironmentReport:
-    """Set what a job needs to end instead of hanging; call it before the process group is made.
+    """Set what a job needs to end instead of hanging; call it before creating the process group.
 
-    Sets error handling, heartbeat, dumps and, where an InfiniBand or RoCE interface is up, the
-    interface variables, all by the names that this torch version reads. What is already set is
-    kept unless ``overwrite``; what is dangerous, unread or contradictory is warned about.
+    Sets error handling, heartbeat, dumps and, if an InfiniBand or RoCE interface is up, the
+    interface variables, all by the names that this torch version reads. Variables that are already
+    set are kept unless ``overwrite``; warns of dangerous, unread and contradictory ones.
 
     Parameters
     ----------
@@ -140,7 +140,7 @@ def configure_environment(
 
 
 def recommended(version: Version, interfaces: Collection[Interface] = ()) -> dict[str, str]:
-    """What to set for this torch version on a host with these interfaces. Never an empty value."""
+    """What to set for this torch version on a host with these interfaces; values are not empty."""
     values = {
         variable.name_for(version): variable.recommended
         for variable in VARIABLES
@@ -157,7 +157,7 @@ def recommended(version: Version, interfaces: Collection[Interface] = ()) -> dic
 
 
 def as_shell(values: Mapping[str, str]) -> str:
-    """``export`` lines, quoted, nothing empty."""
+    """Quoted ``export`` lines, without empty values."""
     return "".join(f"export {k}={shlex.quote(v)}\n" for k, v in _clean(values).items())
 
 
@@ -173,7 +173,7 @@ def parse_version(text: str) -> Version:
 
 
 def installed_torch_version() -> str:
-    """The installed torch's version without importing it; empty where there is none."""
+    """The installed torch's version, without importing it; empty if not installed."""
     try:
         return metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -181,7 +181,7 @@ def installed_torch_version() -> str:
 
 
 def _clean(values: Mapping[str, str]) -> dict[str, str]:
-    """Drop what is empty and refuse what is no variable name."""
+    """Drop empty values and reject invalid variable names."""
     for name in values:
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise ValueError(f"{name!r} is not the name of an environment variable")
@@ -189,7 +189,7 @@ def _clean(values: Mapping[str, str]) -> dict[str, str]:
 
 
 def _present_name(name: str, env: Mapping[str, str]) -> str:
-    """``name``, or the former name where only that is set: the user's choice stands."""
+    """``name``, or its former name if only that is set, to respect the user's choice."""
     variable = BY_NAME.get(name)
     if variable and not env.get(name):
         for other in (variable.name, variable.old_name):
@@ -215,5 +215,5 @@ def _set_by(name: str, env: Mapping[str, str], ours: Collection[str]) -> str:
         and env[name] == "1"
         and "TORCHELASTIC_RUN_ID" in env
     ):
-        return "torchrun"  # which sets it where nobody else did
+        return "torchrun"  # which sets it if nobody else has
     return "user"

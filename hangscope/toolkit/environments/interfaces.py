@@ -15,7 +15,7 @@ _ARPHRD_INFINIBAND = "32"
 class Interface:
     """One interface of this host. ``kind`` is ``infiniband``, ``roce``, ``ethernet`` or ``loop``.
 
-    ``speed_mbps`` is 0 where the driver does not say.
+    ``speed_mbps`` is 0 if the driver does not tell.
     """
 
     name: str
@@ -26,7 +26,7 @@ class Interface:
 
     @property
     def usable(self) -> bool:
-        """Up and with an address that the bootstrap can bind to."""
+        """Whether it is up and has an address that the bootstrap can bind to."""
         return self.up and self.has_ipv4
 
 
@@ -61,16 +61,16 @@ def read_interfaces(
 
 
 def pick_fast(interfaces: Collection[Interface]) -> Interface | None:
-    """The usable InfiniBand or RoCE interface with the highest rate; the first name decides ties.
+    """The usable InfiniBand or RoCE interface with the highest rate; the first name if tied.
 
-    Ties matter: every rank of a homogeneous job must come to the same name.
+    Every rank of a homogeneous job must choose the same name, so ties must not be arbitrary.
     """
     fast = [i for i in interfaces if i.kind in ("infiniband", "roce") and i.usable]
     return min(fast, key=lambda i: (-i.speed_mbps, i.kind != "infiniband", i.name), default=None)
 
 
 def unknown_names(value: str, interfaces: Collection[Interface]) -> list[str]:
-    """Names in a ``*_SOCKET_IFNAME`` value that no interface here has.
+    """Names in a ``*_SOCKET_IFNAME`` value that match no interface of this host.
 
     NCCL takes a comma-separated list of prefixes; ``=`` in front asks for exact names and ``^``
     excludes them.

@@ -1,4 +1,4 @@
-"""What can be wrong with an environment: pure rules over its variables."""
+"""Rules that find problems in an environment: pure functions of its variables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The environment variables that decide how a distributed job waits, dumps and connects.
+"""The environment variables that control how a distributed job waits, dumps and connects.
 
 Sources: the variable table of PyTorch's ``ProcessGroupNCCL`` documentation and its source over
 releases 2.1 to 2.13, torchrun's worker environment, and NCCL's environment documentation.
@@ -21,15 +21,15 @@ class Variable:
     read_by: str
     effect: str
     recommended: str | None = None
-    """What `configure_environment` sets where nothing is set."""
+    """The value that `configure_environment` sets if there is none."""
     since: Version = (0, 0)
     old_name: str | None = None
     """The name that earlier releases read (and later ones may still accept)."""
     default: str = ""
     unit: str = ""
-    """What stands behind a value of it in a table."""
+    """Unit to print after its value in a table."""
     timeout: bool = False
-    """It is a timeout, and so a row of the doctor's timeout table."""
+    """Whether it is a timeout, and so a row of the doctor's timeout table."""
 
     def name_for(self, version: Version) -> str:
         """The name that this torch version reads."""
@@ -185,7 +185,7 @@ VARIABLES = (
 BY_NAME = {variable.name: variable for variable in VARIABLES} | {
     variable.old_name: variable for variable in VARIABLES if variable.old_name
 }
-"""Variables by their present and former names."""
+"""Variables by their current and former names."""
 
 DETERMINISTIC_NCCL_ENV = {
     "NCCL_ALGO": "Ring",

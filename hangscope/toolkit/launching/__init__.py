@@ -1,1 +1,1 @@
-"""Who this process is, where the ranks meet, and how a job begins and ends."""
+"""Rank and world of this process, rendezvous, start and end of a distributed job."""

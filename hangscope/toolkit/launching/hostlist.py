@@ -9,8 +9,8 @@ from itertools import product
 def expand_hostlist(text: str) -> list[str]:
     """Host names of a Slurm host list, in order.
 
-    Source: the notation of ``scontrol show hostnames``; several bracketed ranges may stand in one
-    name (``rack[1-2]n[01-04]``), leading zeros keep their width.
+    Source: the notation of ``scontrol show hostnames``. A name may have several bracketed ranges
+    (``rack[1-2]n[01-04]``); leading zeros keep their width.
 
     Raises
     ------
@@ -21,7 +21,7 @@ def expand_hostlist(text: str) -> list[str]:
 
 
 def _split(text: str) -> list[str]:
-    """Split at the commas that stand outside brackets."""
+    """Split at commas outside brackets."""
     parts, depth, start = [], 0, 0
     for position, char in enumerate(text):
         depth += (char == "[") - (char == "]")

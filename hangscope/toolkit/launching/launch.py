@@ -1,4 +1,4 @@
-"""Start and end a distributed job so that whatever goes wrong is said, by name and in time."""
+"""Starts and ends a distributed job; failures are reported in time and name the ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
 INIT_TIMEOUT_S = 300.0
-"""Until everybody is there: image pulls and imports on thousands of nodes take minutes."""
+"""Time for all ranks to arrive: image pulls and imports on thousands of nodes take minutes."""
 COLLECTIVE_TIMEOUT_S = 600.0
 """PyTorch's own default for NCCL."""
 DESTROY_TIMEOUT_S = 30.0
@@ -40,8 +40,8 @@ def init_distributed(
     """Join the job: environment, device, rendezvous, process group, mesh, seeds, in that order.
 
     Every phase is bounded by ``init_timeout`` and ends with all ranks or with an exception that
-    names the missing. In a world of one without a ``mesh`` no process group is made; nothing here
-    needs CUDA.
+    names the missing ones. In a world of one without a ``mesh``, no process group is created.
+    Nothing here needs CUDA.
 
     Parameters
     ----------
@@ -60,16 +60,16 @@ def init_distributed(
     Returns
     -------
     DeviceMesh or None
-        The mesh, or ``None`` where none was asked for.
+        The mesh, or ``None`` if none was asked for.
 
     Raises
     ------
     BarrierTimeout
         Ranks are missing; ``.missing`` lists them.
     ValueError
-        The environment or an argument cannot be right; nothing was started.
+        The environment or an argument is invalid; nothing was started.
     RuntimeError
-        A process group exists already.
+        A process group already exists.
     """
     import torch.distributed as dist
     from torch._C._distributed_c10d import PrefixStore
@@ -92,7 +92,7 @@ def init_distributed(
     store = rendezvous_store(world, init_timeout)
     if world.world_size > 1:
         wanted = f"backend={backend} mesh={sizes} timeout={timeout:g} seed={seed}"
-        # A store that has served before must not show torch the addresses of the last time.
+        # If the store has served before, torch must not find the addresses of that time.
         own = _meet_everybody(store, world, init_timeout, wanted)
         store = PrefixStore(own, store)
     dist.init_process_group(
@@ -118,16 +118,16 @@ def init_distributed(
 
 
 def destroy_distributed(timeout: float = DESTROY_TIMEOUT_S) -> bool:
-    """Leave the job: never hides the error that brought it here, never hangs.
+    """Leave the job, without hanging and without hiding the error that caused it.
 
-    Tearing down can block (a peer is gone, work is pending) and can raise. After ``timeout``
-    seconds it is left to a background thread; what it raises is raised here only when no other
-    exception is on its way, and is a warning otherwise.
+    Teardown can block (a peer is gone, work is pending) and can raise. After ``timeout`` seconds it
+    is left to a background thread. Its exception is raised here only if no other exception is
+    propagating; otherwise it becomes a warning.
 
     Returns
     -------
     bool
-        Whether the process groups are gone (or none was there).
+        Whether the process groups are destroyed (or there were none).
     """
     check_timeout(timeout)
     first = sys.exc_info()[1]
@@ -169,7 +169,7 @@ def seed_everything(seed: int | None, stage: int = 0) -> None:
         return
     import torch
 
-    torch.manual_seed(seed + stage)  # seeds every CUDA device too, also before CUDA is initialised
+    torch.manual_seed(seed + stage)  # also seeds every CUDA device, even before CUDA is initialised
     random.seed(seed + stage)
     try:
         import numpy as np
@@ -179,7 +179,7 @@ def seed_everything(seed: int | None, stage: int = 0) -> None:
 
 
 def _set_device(world: WorldInfo, wanted: str | None) -> str:
-    """Bind this process to its device before anything makes a communicator on device 0."""
+    """Bind this process to its device before anything creates a communicator on device 0."""
     import torch
 
     uses_cuda = torch.cuda.is_available() and (wanted is None or "nccl" in wanted)
@@ -211,7 +211,7 @@ def rendezvous_store(world: WorldInfo, timeout_s: float) -> Store:
     os.environ.setdefault("MASTER_PORT", str(port))
     serve = world.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     try:
-        # Not waiting for the workers here: the meeting that follows can say who is missing.
+        # Do not wait for the workers here: the meeting that follows can tell who is missing.
         return TCPStore(
             host,
             port,
@@ -226,7 +226,7 @@ def rendezvous_store(world: WorldInfo, timeout_s: float) -> Store:
 
 
 def _meet_everybody(store: Store, world: WorldInfo, timeout_s: float, wanted: str) -> str:
-    """Wait for all ranks, compare what they want, and return a prefix that is theirs alone."""
+    """Wait for all ranks, compare their arguments, and return a store prefix unique to them."""
     shared = cast(meeting.Store, store)
     incarnation = store_incarnation.join(shared, world.rank)
     everybody = tuple(range(world.world_size))

@@ -1,4 +1,4 @@
-"""The address and port where ranks meet, agreed by all of them without communication."""
+"""The master address and port, on which all ranks agree without communication."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Mapping
 from hangscope.toolkit.launching.hostlist import expand_hostlist
 
 PORTS = range(15000, 30000)
-"""Below the range from which systems hand out ephemeral ports."""
+"""Below the range of ephemeral ports."""
 
 
 def master_address(env: Mapping[str, str], world_size: int, local_world_size: int) -> str:
     """The host of rank 0.
 
-    ``MASTER_ADDR`` if set; under Slurm the first host of the step; where all ranks are on one
-    node, this one.
+    ``MASTER_ADDR`` if set; under Slurm the first host of the step; this host if all ranks are on
+    one node.
 
     Raises
     ------
     ValueError
-        Several nodes and nothing that names the first.
+        There are several nodes and nothing names the first.
     """
     given = env.get("MASTER_ADDR", "").strip()
     if given:
         return given
-    by_mpirun = bool(env.get("OMPI_COMM_WORLD_RANK"))  # then a step is one of its daemons
+    by_mpirun = bool(env.get("OMPI_COMM_WORLD_RANK"))  # then a Slurm step is only mpirun's daemon
     step = "" if by_mpirun else env.get("SLURM_STEP_NODELIST")
     nodes = step or env.get("SLURM_JOB_NODELIST")
     if nodes and (by_mpirun or env.get("SLURM_PROCID")):
@@ -41,14 +41,14 @@ def master_address(env: Mapping[str, str], world_size: int, local_world_size: in
 def master_port(env: Mapping[str, str]) -> int:
     """The port on that host.
 
-    ``MASTER_PORT`` if set; else one derived from the job's id, so that every rank of a job comes
-    to the same port and two jobs on one node come to different ones. A free port picked by each
-    rank for itself would differ from rank to rank.
+    ``MASTER_PORT`` if set; else one derived from the job's id, so that all ranks of a job get the
+    same port and two jobs on one node get different ones. A free port picked by each rank would
+    differ from rank to rank.
 
     Raises
     ------
     ValueError
-        ``MASTER_PORT`` is no port, or nothing identifies the job.
+        ``MASTER_PORT`` is not a valid port, or nothing identifies the job.
     """
     given = env.get("MASTER_PORT", "").strip()
     if given:
@@ -66,7 +66,7 @@ def master_port(env: Mapping[str, str]) -> int:
 
 
 def job_identity(env: Mapping[str, str]) -> str:
-    """What all ranks of this job, and no other job, have in common; empty if nothing does."""
+    """An identity shared by all ranks of this job and by no other job; empty if there is none."""
     if env.get("SLURM_JOB_ID") and not env.get("OMPI_COMM_WORLD_RANK"):
         # Steps of one allocation may run at the same time.
         return f"slurm:{env['SLURM_JOB_ID']}.{env.get('SLURM_STEP_ID', '')}"

@@ -1,4 +1,4 @@
-"""Names and sizes of the parallel dimensions, before any group is made."""
+"""Names and sizes of the parallel dimensions, before any group is created."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from math import prod
 
 ORDER = ("pp", "dp_replicate", "dp_shard", "ep", "tp")
-"""Outermost first: neighbouring ranks share what communicates most."""
+"""Outermost first: the dimensions that communicate most are between neighbouring ranks."""
 
 
 def resolve_mesh(mesh: Mapping[str, int], world_size: int) -> dict[str, int]:
     """Sizes by name, in `ORDER`, that multiply to ``world_size``.
 
-    A size of -1 takes what is left; where no size is -1 and ``dp_shard`` is not named, that takes
-    what is left. Dimensions that are named stay even at size 1; ``dp_shard`` is also there
-    whenever ``tp`` or ``ep`` is, because sharding needs it to turn every parameter into a DTensor.
+    A size of -1 takes the remaining ranks; if no size is -1 and ``dp_shard`` is not given, it takes
+    them. Dimensions that are given are kept even at size 1. ``dp_shard`` is also kept whenever
+    ``tp`` or ``ep`` is, because sharding needs it to turn every parameter into a DTensor.
 
     Raises
     ------

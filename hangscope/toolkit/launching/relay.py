@@ -1,17 +1,19 @@
 """``python -m hangscope.toolkit.launching.relay``: carries node reports through the job's TCPStore.
 
-Started by a node's monitor when a job that spans nodes stands still. It is one more client of the
-store every job already runs (``MASTER_ADDR``, ``MASTER_PORT``), writes under a prefix of its own
-and never waits for a key: it cannot disturb the job. It ends when its standard input closes.
+Started by a node's monitor when a job that spans nodes makes no progress. It is one more client of
+the store that every job already runs (``MASTER_ADDR``, ``MASTER_PORT``), writes under its own
+prefix and never waits for a key, so it cannot disturb the job. It ends when its standard input
+closes.
 
-Nodes have no number on which all launchers agree, and a store may outlive the life of a job: its
-next one must not read what the one before has left. So the node of rank 0, the first, makes up a
-name for the meeting; the others put themselves on its list, and believe a verdict only once the
-first node says that it has heard them.
+Launchers do not number nodes consistently, and a store may outlive an attempt of the job, whose
+successor must not read what it left behind. So the node of rank 0, the first, makes up a name for
+the meeting. The others register in its list, and trust a verdict only once the first node
+acknowledges that it has heard from them.
 
 Files in its directory: ``report`` and ``verdict`` (to send), ``in/node_K``, ``in/verdict`` and
-``in/first`` (received; it says that the first node has heard this one), and ``in/clock_K`` (by how
-many nanoseconds the clock of that node is ahead of this one's, less what its report has taken).
+``in/first`` (received; the last means that the first node has heard from this one), and
+``in/clock_K`` (how many nanoseconds that node's clock is ahead of this one's, minus the time its
+report has taken).
 """
 
 from __future__ import annotations
@@ -30,14 +32,14 @@ from typing import Any, Protocol
 CONNECT_TIMEOUT_S = 30.0
 PERIOD_S = 0.5
 MOST_NODES = 1 << 16
-"""Who counts more has written into the store what is none of its business."""
+"""Plausible maximum; a larger count in the store is not ours."""
 _MOST_DIGITS = 20
 PREFIX = "hangscope/2"
-"""The number is that of the protocol: other versions of HangScope keep to their own keys."""
+"""Includes the protocol version, so that other versions of HangScope use other keys."""
 
 
 def main() -> int:
-    """Connect, then carry until the monitor closes our standard input."""
+    """Connect, then relay until the monitor closes our standard input."""
     parser = argparse.ArgumentParser(prog="python -m hangscope.toolkit.launching.relay")
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument("--first", action="store_true")
@@ -59,7 +61,7 @@ def main() -> int:
             carrier.carry()
         carrier.carry()
     finally:
-        if _is_left(0):  # a monitor that was killed cannot do it
+        if _is_left(0):  # a killed monitor cannot clean up itself
             shutil.rmtree(arguments.directory, ignore_errors=True)
     return 0
 
@@ -70,7 +72,7 @@ def _is_left(wait_s: float) -> bool:
 
 
 class Store(Protocol):
-    """What is used of ``torch.distributed.Store``, which takes bytes though it does not say so."""
+    """The used part of ``torch.distributed.Store``, which accepts bytes despite its signature."""
 
     def set(self, key: str, value: Any) -> None: ...
     def get(self, key: str) -> bytes: ...
@@ -84,9 +86,9 @@ class Carrier:
     Parameters
     ----------
     store:
-        Where the nodes leave what they have for each other.
+        The store through which the nodes exchange data.
     directory:
-        Where the monitor puts and expects files.
+        Where the monitor writes and expects files.
     """
 
     def __init__(self, store: Store, directory: Path) -> None:
@@ -99,7 +101,7 @@ class Carrier:
         raise NotImplementedError
 
     def _changed(self, name: str, known_ns: int) -> tuple[int, bytes] | None:
-        """When a file to send was written, and what it holds; None: it is not there, or known."""
+        """mtime and content of a file to send; None if it is missing or unchanged."""
         path = self._directory / name
         try:
             changed_ns = path.stat().st_mtime_ns
@@ -114,7 +116,7 @@ class Carrier:
 
 
 class FirstNode(Carrier):
-    """The node of rank 0: it collects the reports, and its verdict is for all."""
+    """The node of rank 0: collects the reports and sends the verdict to all."""
 
     def __init__(self, store: Store, directory: Path) -> None:
         super().__init__(store, directory)
@@ -140,14 +142,14 @@ class FirstNode(Carrier):
         self._received[number] = stamp
         node, _, sent_ns = stamp.partition(b" ")
         if not sent_ns.isdigit() or len(sent_ns) > _MOST_DIGITS:
-            return  # nothing that a node of this protocol writes
+            return  # not written by a node of this protocol
         self._write(f"clock_{number}", str(int(sent_ns) - time.time_ns()).encode())
         self._write(f"node_{number}", self._store.get(place))
         self._store.set(f"{self._name}/{number}/heard", node)
 
 
 class OtherNode(Carrier):
-    """Any other node: it reports, and learns the verdict."""
+    """Any other node: sends its report and receives the verdict."""
 
     def __init__(self, store: Store, directory: Path) -> None:
         super().__init__(store, directory)
@@ -173,7 +175,7 @@ class OtherNode(Carrier):
             self._write("verdict", self._store.get(f"{self._meeting}/verdict"))
 
     def _join(self, meeting: str) -> None:
-        """Take part in the first node's meeting, where it is another than before."""
+        """Join the first node's meeting if it is a new one."""
         if meeting != self._meeting:
             self._meeting, self._sent_ns = meeting, 0
             self._number = self._store.add(f"{meeting}/count", 1)

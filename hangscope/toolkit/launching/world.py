@@ -1,4 +1,4 @@
-"""Who this process is in its job, whoever started it."""
+"""Rank and world size of this process, whichever launcher started it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 
-# mpirun in an allocation of Slurm has its daemons started by srun: ranks inherit their numbers.
+# mpirun inside a Slurm allocation has srun start its daemons, and ranks inherit their variables.
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 _WORLD_SIZE = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS")
 _LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
@@ -22,7 +22,7 @@ _LAUNCHERS = (
 
 @dataclass(frozen=True, slots=True)
 class WorldInfo:
-    """This process's place in the job.
+    """This process's position in the job.
 
     ``local_rank`` and ``local_world_size`` count the processes on this node. ``launcher`` is
     ``torchrun``, ``slurm``, ``openmpi``, ``environment`` (RANK set by something else) or ``none``.
@@ -39,14 +39,14 @@ def get_world_info(environ: Mapping[str, str] | None = None) -> WorldInfo:
     """Read rank and sizes from what torchrun, Slurm's srun or Open MPI's mpirun set.
 
     Each value is taken from the first launcher that gives it, torchrun's names first, so a job
-    script that exports ``WORLD_SIZE`` itself and starts with srun works too. Nothing set means a
-    world of one. The environment is only read.
+    script that exports ``WORLD_SIZE`` itself and uses srun works as well. Without any of them, the
+    world has one rank. The environment is only read.
 
     Raises
     ------
     ValueError
-        A value is no integer, lies outside its range, or only half of (rank, world size) is given.
-        The message names the variable.
+        A value is not an integer or out of range, or only one of rank and world size is given. The
+        message names the variable.
     """
     env = os.environ if environ is None else environ
     rank = _first(env, _RANK)
@@ -82,7 +82,7 @@ def get_world_info(environ: Mapping[str, str] | None = None) -> WorldInfo:
 
 
 def export_world(info: WorldInfo, environ: MutableMapping[str, str] | None = None) -> None:
-    """Set the torchrun names where they are unset, so that ``env://`` finds them under srun."""
+    """Set torchrun's variables if they are unset, so that ``env://`` works under srun."""
     env = os.environ if environ is None else environ
     env.setdefault("RANK", str(info.rank))
     env.setdefault("LOCAL_RANK", str(info.local_rank))
@@ -117,8 +117,8 @@ def _local_world_size(env: Mapping[str, str], world_size: int) -> tuple[str, int
     given = _first(env, ("SLURM_NTASKS_PER_NODE",)) if env.get("SLURM_PROCID") else None
     if given is not None:
         return given[0], min(given[1], world_size)
-    # One node is the only safe guess: a local rank that is too high for the node's devices is
-    # refused loudly, whereas a guess of 0 would put every rank on the same device.
+    # One node is the only safe guess: a local rank that is too high for the node's devices raises
+    # an error, whereas a guess of 0 would silently put every rank on the same device.
     return "LOCAL_WORLD_SIZE", world_size
 
 

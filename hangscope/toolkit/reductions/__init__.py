@@ -1,1 +1,1 @@
-"""The deterministic all-reduce, and checks of the one that a job uses."""
+"""A deterministic all-reduce, and checks of the all-reduce that a job uses."""

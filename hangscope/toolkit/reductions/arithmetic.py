@@ -1,4 +1,4 @@
-"""The arithmetic of a reference reduction: pure functions on tensors that are here."""
+"""The arithmetic of a reference reduction: pure functions on local tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODES = (TORCH, ORDERED, TREE)
 
 
 def ordered_sum(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """``((p0 + p1) + p2) + ...``: the order of the group ranks, and nothing else, decides."""
+    """``((p0 + p1) + p2) + ...``, in group-rank order."""
     total = parts[0].clone()
     for part in parts[1:]:
         total += part
@@ -23,9 +23,9 @@ def ordered_sum(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def tree_sum(parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Neighbours first: ``(p0 + p1) + (p2 + p3)``; an odd one out goes up a level as it is.
+    """Neighbours first: ``(p0 + p1) + (p2 + p3)``; an odd one goes up a level unchanged.
 
-    The rounding error grows with the logarithm of the number of parts instead of with the number.
+    The rounding error grows with the logarithm of the number of parts rather than linearly.
     """
     level = list(parts)
     if len(level) == 1:
@@ -37,9 +37,9 @@ def tree_sum(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def accumulation_dtype(dtype: torch.dtype, force_fp32: bool) -> torch.dtype:
-    """The dtype to add up in: at least float32 where that is asked for, never less than ``dtype``.
+    """The dtype to accumulate in: at least float32 if asked for, never less than ``dtype``.
 
-    Integers are exact (modulo their width) in their own dtype, so the option changes nothing.
+    Integers are exact (modulo their width) in their own dtype, so the option has no effect on them.
     """
     import torch
 
@@ -60,7 +60,7 @@ def refusal(tensor: torch.Tensor, op: str, force_fp32: bool) -> str:
 
 
 def _refused_kind(tensor: torch.Tensor) -> str:
-    """Why a tensor of this kind has no values that could be added up; empty for a plain one."""
+    """Why a tensor of this kind has no values to add up; empty for a plain one."""
     import torch
 
     if hasattr(tensor, "to_local"):
@@ -73,7 +73,7 @@ def _refused_kind(tensor: torch.Tensor) -> str:
 
 
 def _refused_dtype(dtype: torch.dtype, op: str, force_fp32: bool) -> str:
-    """Why values of this dtype cannot be reduced so; empty if they can."""
+    """Why values of this dtype cannot be reduced this way; empty if they can."""
     import torch
 
     if dtype == torch.bool:
@@ -95,7 +95,7 @@ def _shared(tensor: torch.Tensor) -> str:
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
-    """Whether two elements may be the same memory; sure for expanded views."""
+    """Whether two elements may share memory; certain for expanded views."""
     if tensor.numel() < 2:
         return False
     dims = sorted((s, n) for n, s in zip(tensor.shape, tensor.stride(), strict=True) if n > 1)

@@ -1,4 +1,4 @@
-"""Compare the all-reduce that a job uses with the reference, element by element."""
+"""Compares the all-reduce that a job uses with the reference, element by element."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class ReductionCheck:
     ``max_rel_diff`` is relative to the larger of the two values. ``within_tolerance`` allows for
     the rounding that another order of additions may cause: (n - 1) units of the dtype times the
     sum of the absolute values. ``disagreeing_ranks`` (global) hold other bits than the majority;
-    all ranks where there is no majority. Only the fields about checksums are about all members;
-    the others are about this rank.
+    without a majority, all ranks. Only the fields about checksums concern all members; the others
+    concern this rank.
     """
 
     bitwise_equal: bool
@@ -41,7 +41,7 @@ class ReductionCheck:
 
     @property
     def ok(self) -> bool:
-        """All members hold the same bits, and they are the sum up to rounding."""
+        """Whether all members hold the same bits, and these are the sum up to rounding."""
         return self.within_tolerance and not self.disagreeing_ranks
 
 
@@ -66,17 +66,17 @@ def check_all_reduce(
     timeout:
         Seconds to wait for the other members.
     chunk_bytes:
-        Memory for the reference at a time.
+        Memory that the reference may use at a time.
 
     Returns
     -------
     ReductionCheck or None
-        The comparison; ``None`` with a warning where nothing is initialised.
+        The comparison; ``None`` with a warning if nothing is initialised.
 
     Raises
     ------
     Disagreement
-        (a ``ValueError``) arguments differ or are refused; on all members.
+        (a ``ValueError``) arguments differ or are rejected; on all members.
     BarrierTimeout
         A member did not come.
     """
@@ -132,7 +132,7 @@ def check_all_reduce(
 
 
 class Comparison:
-    """Adds up differences chunk by chunk."""
+    """Accumulates differences chunk by chunk."""
 
     def __init__(self) -> None:
         self.mismatches = 0
@@ -145,7 +145,7 @@ class Comparison:
         import torch
 
         reference = exact.to(live.dtype)
-        # Equal NaNs are equal here; a zero of the other sign is not the same bits.
+        # Bitwise: identical NaNs are equal, zeros of different sign are not.
         same = _bits(live) == _bits(reference)
         if live.is_complex():
             same = same.view(-1, 2).all(dim=1)
@@ -158,7 +158,7 @@ class Comparison:
             self.max_abs = max(self.max_abs, float(double.abs().max()))
             top = torch.maximum(live[~same].double().abs(), reference[~same].double().abs())
             self.max_rel = max(self.max_rel, float((double.abs() / top).max()))
-            self.within = False  # integers have no rounding
+            self.within = False  # integers are never rounded
             return
         complex_ = live.is_complex()
         high = torch.complex128 if complex_ else torch.float64
@@ -174,7 +174,7 @@ class Comparison:
 
 
 def _largest(values: torch.Tensor) -> float:
-    """The maximum, infinite where a value is NaN (one side is NaN and the other is not)."""
+    """The maximum; infinite if any value is NaN (one side is NaN and the other is not)."""
     import torch
 
     return float(torch.nan_to_num(values, nan=float("inf")).max())

@@ -1,4 +1,4 @@
-"""One chunk of a reduction: the collective, and then the arithmetic."""
+"""Reduces one chunk: the collective first, then the arithmetic."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def reduce_chunk(
     import torch
     import torch.distributed as dist
 
-    # Complex numbers add up component by component, and not every backend knows them.
+    # Complex numbers are added component by component; not every backend supports them.
     real = torch.view_as_real(chunk.resolve_conj()) if chunk.is_complex() else chunk
     if mode == TORCH:
         total = real.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total, group=group)
     else:
         gathered = torch.empty((size, *real.shape), dtype=real.dtype, device=real.device)
-        # Bytes travel unchanged on every backend, whatever dtypes it knows.
+        # Every backend sends bytes unchanged, whatever dtypes it supports.
         dist.all_gather(
             [part.view(torch.uint8) for part in gathered],
             real.contiguous().view(torch.uint8),

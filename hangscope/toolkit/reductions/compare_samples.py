@@ -1,7 +1,7 @@
-"""What everybody's numbers of one sampled all-reduce say.
+"""Compares all members' samples of one all-reduce.
 
-A member leaves an entry: a sketch of each input and output, and a hash of the outputs' bits. Who
-has the entries of all members compares them.
+A member's entry is a sketch of each input and output, and a hash of the outputs' bits. The member
+that has the entries of all others compares them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Sample:
 
 
 def entry_of(sample: Sample) -> dict[str, Any]:
-    """What this rank leaves for the others, a kilobyte of plain values."""
+    """This rank's entry for the others: a kilobyte of plain values."""
     return {
         "rank": sample.store_group.me,
         "what": _what(sample),
@@ -48,10 +48,10 @@ def entry_of(sample: Sample) -> dict[str, Any]:
 
 
 def compare_samples(entries: Sequence[Mapping[str, Any]], sample: Sample) -> Finding | None:
-    """What is wrong with one all-reduce, from everybody's numbers; ``None`` if nothing is."""
+    """What is wrong with one all-reduce, according to all members' entries; ``None`` if nothing."""
     store_group = sample.store_group
     if len({entry["what"] for entry in entries}) > 1:
-        return None  # members do not count the same calls: nothing here can be compared
+        return None  # members do not count the same calls, so their entries are not comparable
     sums: dict[str, tuple[int, ...]] = {}
     for entry in entries:
         sums[entry["sum"]] = (*sums.get(entry["sum"], ()), entry["rank"])

@@ -1,4 +1,4 @@
-"""An all-reduce whose result depends on the inputs only, and a check of the one a job uses."""
+"""An all-reduce whose result depends only on its inputs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CHUNK_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class DeterministicAllReduceConfig:
-    """How to reduce. Every option holds in every mode, or is refused.
+    """How to reduce. Every option applies in every mode, or is rejected.
 
     Attributes:
         mode: ``ordered_rank_reference`` adds in the order of group ranks; ``balanced_tree`` adds
@@ -48,7 +48,7 @@ class DeterministicAllReduceConfig:
         force_fp32_accumulation: add up float16, bfloat16 and float8 in float32 and round once at
             the end, in every mode. float32 and wider are never narrowed; integers are exact anyway.
         chunk_bytes: memory that the gathered parts of all members may take at a time.
-        async_op: refused: the result is written back after the collective.
+        async_op: not supported, because the result is written back after the collective.
         timeout: seconds to wait for the other members before anything is sent.
         check_arguments: compare dtype, shape and options of all members through the store first.
     """
@@ -68,10 +68,10 @@ def deterministic_all_reduce(
 ) -> torch.Tensor:
     """Reduce ``tensor`` over the group, in place, and return it.
 
-    Before anything is sent the members compare their arguments through the job's store; where
-    they differ, or where one member must refuse, all members raise together and no collective is
-    left waiting. Non-contiguous tensors are copied and written back. Without an initialised
-    process group, or outside ``group``, it warns and returns the tensor as it is.
+    Before anything is sent, the members compare their arguments through the job's store. If they
+    differ, or one member must reject its own, all members raise and no collective is left waiting.
+    Non-contiguous tensors are copied and written back. Without an initialised process group, or
+    outside ``group``, it warns and returns the tensor unchanged.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ def deterministic_all_reduce(
     Raises
     ------
     Disagreement
-        (a ``ValueError``) arguments differ or are refused; on all members.
+        (a ``ValueError``) arguments differ or are rejected; on all members.
     BarrierTimeout
         A member did not come.
     TypeError

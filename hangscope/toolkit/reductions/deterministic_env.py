@@ -14,10 +14,10 @@ def configure_deterministic_nccl_env(
 ) -> dict[str, str | None]:
     """Ask NCCL for one ring, one protocol and one channel.
 
-    NCCL reads this when communicators are made, so call it before ``init_process_group`` (or
-    export the same variables in the shell before torchrun: use one way or the other). It is best
-    effort: it promises nothing about NVLS, about other hardware or another number of ranks. For
-    bits that do not depend on any of these use `deterministic_all_reduce`.
+    NCCL reads this when communicators are created, so call it before ``init_process_group`` (or
+    export the same variables in the shell before torchrun; use one way or the other). It is best
+    effort: it promises nothing about NVLS, other hardware or another number of ranks. For results
+    that do not depend on any of these use `deterministic_all_reduce`.
 
     Parameters
     ----------
@@ -29,7 +29,7 @@ def configure_deterministic_nccl_env(
     Returns
     -------
     dict[str, str or None]
-        The previous value of each variable, ``None`` where it was unset.
+        The previous value of each variable, ``None`` if it was unset.
     """
     env = os.environ if environ is None else environ
     previous: dict[str, str | None] = {name: env.get(name) for name in DETERMINISTIC_NCCL_ENV}

@@ -1,16 +1,17 @@
-"""Check every Nth all-reduce of a running job, without a collective and without waiting.
+"""Checks every Nth all-reduce of a running job, without a collective and without waiting.
 
 The recorder's hook calls `ReductionSampler.before` and `ReductionSampler.after` around every
-collective. Of each group's all-reduces every Nth is sampled; since all members count the same
-calls, all choose the same without asking each other. A sample is a sketch of the input, a sketch
-of the output and a hash of the output's bits: a kilobyte that a background thread leaves in the
-job's store. Whoever is last there compares. Nobody waits for anybody.
+collective. Every Nth all-reduce of each group is sampled; since all members count the same calls,
+they choose the same ones without communication. A sample is a sketch of the input, a sketch of the
+output and a hash of the output's bits: a kilobyte that a background thread puts into the job's
+store. The last member to do so compares all samples. No member waits for another.
 
-What it sees: any bit in which members' outputs differ (and, by majority, whose), and a result that
-is not the sum of the inputs by more than rounding in one of 32 blocks. What it does not see: the
-same error on all members that hides in the rounding of its block; all-reduces with other
-operations than sum and average, beyond differing bits; asynchronous all-reduces on CUDA, where
-nothing can be read between the collective's end and the caller's next kernel; replayed CUDA graphs.
+It detects any bit in which members' outputs differ (and, by majority, whose), and a result that in
+one of 32 blocks differs from the sum of the inputs by more than rounding. It does not detect: an
+identical error on all members that is within the rounding of its block; errors other than differing
+bits in all-reduces with operations other than sum and average; errors in asynchronous all-reduces
+on CUDA, where nothing can be read between the collective's end and the caller's next kernel, and in
+replayed CUDA graphs.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 
 NAMES = ("all_reduce", "allreduce_", "allreduce", "nccl:all_reduce", "gloo:all_reduce")
 PENDING = 16
-"""Samples that may wait for the background thread; more are dropped, never the job slowed."""
+"""Limit on samples queued for the background thread; beyond it they are dropped, so that the job is
+never slowed down."""
 
 
 @dataclass(slots=True)
@@ -89,7 +91,7 @@ class ReductionSampler:
         self.checked = 0
         self._directory = directory
         self._on_finding = on_finding
-        # By the group itself: names and addresses are used again after a re-initialisation.
+        # Keyed by the group itself: names and addresses are reused after a re-initialisation.
         self._counts: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._lock = threading.Lock()
         self._queue: queue.Queue[Sample | None] = queue.Queue(PENDING)
@@ -108,11 +110,10 @@ class ReductionSampler:
         async_op: bool = True,
         number: int | None = None,
     ) -> Token | None:
-        """Call before a collective; a copy of the input is taken where this one is due.
+        """Call before a collective; copies the input if this one is to be sampled.
 
-        ``async_op`` tells whether the caller gets the work to wait for itself. ``number`` is the
-        all-reduce's number in its group where the caller counts; all members must count alike.
-        Never raises.
+        ``async_op``: whether the caller gets a Work to wait for. ``number``: the all-reduce's
+        number in its group if the caller counts; all members must count alike. Never raises.
         """
         if op_name not in NAMES or self._failed or os.getpid() != self._pid:
             return None
@@ -138,10 +139,10 @@ class ReductionSampler:
         work: Any = None,
         group: Any = None,
     ) -> None:
-        """Call when the collective was issued; takes the result when it is there. Never raises.
+        """Call after the collective was issued; copies the result once it is available.
 
-        A synchronous call is waited for here, as its caller is about to do anyway. The result of
-        an asynchronous one is copied by its future's callback, which on the CPU runs before the
+        Never raises. Waits for a synchronous call, as its caller is about to do anyway. The result
+        of an asynchronous one is copied by its future's callback, which on the CPU runs before the
         caller's own wait returns.
         """
         if token is None or self._failed:
@@ -158,7 +159,7 @@ class ReductionSampler:
             self._give_up(error)
 
     def drain(self, timeout_s: float = 5.0) -> None:
-        """Wait until every sample taken so far has been left in the store (for tests and exit)."""
+        """Wait until all samples taken so far are in the store (for tests and at exit)."""
         deadline = time.monotonic() + timeout_s
         while self._queue.unfinished_tasks and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -183,7 +184,7 @@ class ReductionSampler:
 
     def _on_done(self, token: Token, outputs: list[torch.Tensor], future: Any) -> None:
         try:
-            future.value()  # raises what the collective raised: nothing to compare then
+            future.value()  # raises what the collective raised; then there is nothing to compare
         except Exception:
             return
         try:
@@ -230,13 +231,13 @@ class ReductionSampler:
             try:
                 if sample is not None and not self._failed:
                     self._leave(sample)
-            except Exception as error:  # the store is gone: the job is ending
+            except Exception as error:  # the store is gone because the job is ending
                 self._give_up(error)
             finally:
                 self._queue.task_done()
 
     def _leave(self, sample: Sample) -> None:
-        """Leave this rank's numbers in the store; the last to do so compares."""
+        """Put this rank's entry into the store; the last member to do so compares all."""
         store_group = sample.store_group
         store = self._own_connection(store_group)
         key = f"{store_group.key}/{sample.number}"
@@ -254,7 +255,7 @@ class ReductionSampler:
             self._report(finding)
 
     def _own_connection(self, store_group: StoreGroup) -> Any:
-        """A connection of this thread's own, where the store can give one."""
+        """A separate connection for this thread, if the store can be cloned."""
         if store_group.incarnation not in self._stores:
             clone = getattr(store_group.store, "clone", None)
             try:
@@ -280,7 +281,7 @@ class ReductionSampler:
 
 
 def _readable(tensors: Sequence[torch.Tensor], async_op: bool) -> bool:
-    """Whether a result can be read before anybody changes it."""
+    """Whether the result can be read before the caller may change it."""
     import torch
 
     return all(
@@ -294,7 +295,7 @@ def _readable(tensors: Sequence[torch.Tensor], async_op: bool) -> bool:
 
 
 def _capturing(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether a CUDA graph is being recorded: nothing may be added to it."""
+    """Whether a CUDA graph is being captured, to which nothing may be added."""
     import torch
 
     return any(tensor.is_cuda for tensor in tensors) and bool(

@@ -1,8 +1,8 @@
-"""A few numbers that say enough about a tensor to tell whether a sum over ranks is right.
+"""A sketch of a tensor: a few numbers that suffice to tell whether a sum over ranks is right.
 
-Every block of the tensor is multiplied with fixed signs and added up in float64. The same linear
-map of the result must equal the sum of the maps of the inputs, up to rounding that the sums of
-absolute values bound. No tensor has to travel.
+Every block of the tensor is multiplied by fixed signs and summed in float64. This map is linear, so
+the sketch of the result must equal the sum of the inputs' sketches, up to rounding that is bounded
+by the sums of absolute values. No tensor has to be sent.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 BLOCKS = 32
-"""Blocks per tensor: more find smaller errors, and cost more in the store."""
+"""Blocks per tensor; more blocks find smaller errors but need more space in the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Sketch:
 
 
 def sketch(tensor: torch.Tensor) -> Sketch:
-    """The sketch of a dense tensor of any real dtype; complex counts as pairs of real numbers."""
+    """The sketch of a dense tensor; complex numbers count as pairs of real numbers."""
     import torch
 
     flat = tensor.detach().contiguous()

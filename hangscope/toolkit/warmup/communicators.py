@@ -1,4 +1,4 @@
-"""Make every communicator before training does, one after the other and each within a time."""
+"""Creates all communicators before training, one after the other, each with a timeout."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 WARMUP_ELEMENTS = 8192
 """32 KiB of float32: enough to open every channel, too little to cost anything."""
 VERDICT_S = 10.0
-"""How long the members compare how it went, after the time for the collectives themselves."""
+"""Time for the members to compare results, in addition to that for the collectives."""
 
 
 class WarmupError(RuntimeError):
-    """A communicator could not be made or gives wrong results.
+    """A communicator could not be created or gives wrong results.
 
     Attributes:
         group: label of the group.
         ranks: its members, global.
-        failing: members known to have failed or not come.
+        failing: members known to have failed or not arrived.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class WarmupError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class WarmedGroup:
-    """One group on one device type that answered."""
+    """One group on one device type that was warmed up."""
 
     group: str
     ranks: tuple[int, ...]
@@ -66,10 +66,10 @@ def warmup_communicators(
 ) -> list[WarmedGroup]:
     """Run a few small all-reduces in every group, so that connections exist before training.
 
-    PyTorch enforces no timeout while a communicator is being made at its first collective; here
-    each group gets ``timeout`` seconds. Groups are taken in one order that is the same on every
-    rank, whatever order they are given in, so overlapping groups cannot block each other. The
-    tensor is set to ones again before every all-reduce and its result is checked.
+    PyTorch enforces no timeout while a communicator is being created at its first collective; here
+    each group gets ``timeout`` seconds. Groups are processed in the same order on every rank,
+    whatever order they are given in, so overlapping groups cannot block each other. The tensor is
+    reset to ones before every all-reduce, and the result is checked.
 
     Parameters
     ----------
@@ -85,12 +85,12 @@ def warmup_communicators(
     Returns
     -------
     list[WarmedGroup]
-        What was warmed up; empty with a warning where nothing is initialised.
+        What was warmed up; empty with a warning if nothing is initialised.
 
     Raises
     ------
     WarmupError
-        On every member that can still speak; names the group and the ranks.
+        On every member that is still able to raise; names the group and the ranks.
     ValueError
         An argument is out of range.
     """
@@ -107,7 +107,7 @@ def warmup_communicators(
 
 
 def _in_order(groups: Iterable[dist.ProcessGroup] | None) -> list[dist.ProcessGroup]:
-    """Each group once, by name: names are unique per group and the same on all members."""
+    """Each group once, ordered by name, as names are unique and the same on all members."""
     import torch.distributed as dist
     from torch.distributed import distributed_c10d as c10d
 
@@ -130,7 +130,7 @@ def _devices(group: dist.ProcessGroup, device: torch.device | str | None) -> lis
     usable = []
     for found in sorted(group._device_types, key=str):
         if found.type == "cuda" and not torch.cuda.is_available():
-            continue  # gloo claims CUDA whether or not there is any
+            continue  # gloo claims CUDA support even without any device
         if found.type in ("cpu", "cuda"):
             usable.append(
                 torch.device("cuda", torch.cuda.current_device()) if found.type == "cuda" else found
@@ -195,7 +195,7 @@ def _all_reduces(group: dist.ProcessGroup, device: torch.device, iterations: int
     size = dist.get_world_size(group)
     tensor = torch.empty(WARMUP_ELEMENTS, device=device, dtype=torch.float32)
     for _ in range(iterations):
-        tensor.fill_(1.0)  # a repeated in-place sum would grow by the world size each time
+        tensor.fill_(1.0)  # repeated in-place sums would grow by the world size each time
         dist.all_reduce(tensor, group=group)
         wrong = int((tensor != size).sum())  # also waits for the device
         if wrong:

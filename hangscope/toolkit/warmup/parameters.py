@@ -1,4 +1,4 @@
-"""Give every replica the same parameters and buffers, and prove it."""
+"""Gives every replica the same parameters and buffers, and verifies it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 MESSAGE_BYTES = 64 * 2**20
-"""Parameters travel packed into messages of about this size."""
+"""Approximate size of the messages into which parameters are packed."""
 
 
 class SyncError(RuntimeError):
@@ -66,10 +66,10 @@ def sync_parameters(
     module:
         The replica; changed in place.
     group:
-        The replicas. ``None`` is the default group, and is refused for sharded modules: a replicate
-        group that could not be made must stop the job.
+        The replicas. ``None`` is the default group, and is rejected for sharded modules: a
+        replicate group that could not be created must stop the job.
     src:
-        *group* rank of the member that gives; 0 is the group's first.
+        *group* rank of the source; 0 is the group's first member.
     device:
         Where to materialise meta tensors; ``None`` is the current CUDA device or the CPU.
     message_bytes:
@@ -80,7 +80,7 @@ def sync_parameters(
     Returns
     -------
     SyncReport or None
-        What was sent; ``None`` with a warning where nothing is initialised.
+        What was sent; ``None`` with a warning if nothing is initialised.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def sync_parameters(
     SyncError
         Checksums differ afterwards; on all members.
     ValueError
-        ``src`` is no group rank, or ``group`` is ``None`` for a sharded module.
+        ``src`` is not a group rank, or ``group`` is ``None`` for a sharded module.
     """
     check_timeout(timeout)
     if message_bytes < 1:
@@ -145,7 +145,7 @@ def is_sharded(module: nn.Module) -> bool:
 
 
 def _global_rank(src: int, ranks: Sequence[int]) -> int:
-    """What broadcast wants, of a group rank that a caller gave."""
+    """The global rank of a group rank, as broadcast needs it."""
     if isinstance(src, bool) or not isinstance(src, int) or not 0 <= src < len(ranks):
         hint = f" (global rank {src} is group rank {ranks.index(src)})" if src in ranks else ""
         raise ValueError(f"src={src!r} is a group rank and must be in 0..{len(ranks) - 1}{hint}")
@@ -153,7 +153,7 @@ def _global_rank(src: int, ranks: Sequence[int]) -> int:
 
 
 def _structure(named: list[tuple[str, torch.Tensor]], target: torch.device) -> str:
-    """A digest of names, shapes and dtypes, with enough in clear to see what differs."""
+    """A digest of names, shapes and dtypes, with enough plain text to see what differs."""
     import hashlib
 
     def place(tensor: torch.Tensor) -> str:
@@ -162,7 +162,7 @@ def _structure(named: list[tuple[str, torch.Tensor]], target: torch.device) -> s
     lines = [f"{name} {tuple(local_part(t).shape)} {t.dtype} {place(t)}" for name, t in named]
     digest = hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
     total = sum(local_part(tensor).numel() for _, tensor in named)
-    # Only the digest decides; names are cut, because all of this goes through the store.
+    # Only the digest decides. Names are truncated because all of this goes through the store.
     return f"{len(lines)} tensors with {total} elements, ending in {lines[-1:]} [{digest}]"
 
 
@@ -177,7 +177,7 @@ def _where(device: torch.device | str | None) -> torch.device:
 
 
 def _materialize(module: nn.Module, device: torch.device) -> None:
-    """Give every meta tensor memory of its own; tied tensors get the same."""
+    """Allocate memory for every meta tensor; tied tensors share it."""
     import torch
 
     made: dict[int, torch.Tensor] = {}
@@ -190,7 +190,7 @@ def _materialize(module: nn.Module, device: torch.device) -> None:
             made[id(tensor)] = fresh
         return made[id(tensor)]
 
-    # Keep the meta tensors alive until the end: ids identify them.
+    # Keep the meta tensors alive until the end, because they are identified by id.
     old = [tensor for _, tensor in named_state(module)]
     for part in module.modules():
         for table in (part._parameters, part._buffers):
@@ -201,7 +201,7 @@ def _materialize(module: nn.Module, device: torch.device) -> None:
 
 
 def _buckets(tensors: list[torch.Tensor], limit: int) -> Iterator[list[torch.Tensor]]:
-    """Runs of tensors on one device whose bytes fit the limit; a larger tensor goes alone."""
+    """Runs of tensors on one device that fit the limit; a larger tensor is a run of its own."""
     bucket: list[torch.Tensor] = []
     size = 0
     for tensor in tensors:
@@ -220,7 +220,7 @@ def _buckets(tensors: list[torch.Tensor], limit: int) -> Iterator[list[torch.Ten
 def _broadcast(
     bucket: list[torch.Tensor], source: int, group: dist.ProcessGroup | None, *, receives: bool
 ) -> int:
-    """Send tensors as one message, or fill them with what is received; bytes of the message."""
+    """Send tensors as one message, or receive into them; returns the message's bytes."""
     import torch
     import torch.distributed as dist
 

@@ -1,4 +1,4 @@
-"""Do replicas that should be equal hold the same parameters and buffers?"""
+"""Checks that replicas hold the same parameters and buffers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from torch import nn
 
 DIGITS = 8
-"""Of each tensor's checksum: enough to tell tensors of one name apart."""
+"""Digits of each tensor's checksum; enough to compare tensors of the same name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A tensor that is not the same everywhere. ``ranks`` (global) hold other bits than most."""
+    """A tensor that differs between ranks. ``ranks`` (global) hold other bits than the majority."""
 
     name: str
     kind: str
@@ -32,9 +32,10 @@ class Difference:
 def compare_replicas(
     module: nn.Module, group: dist.ProcessGroup | None = None, *, timeout: float = 300.0
 ) -> list[Difference] | None:
-    """Which parameters and buffers differ between the members of ``group``, the same on all.
+    """Which parameters and buffers differ between the members of ``group``.
 
-    Buffers that differ under DDP are BatchNorm statistics as a rule. No collective is issued.
+    All members get the same result. Under DDP, buffers that differ are usually BatchNorm
+    statistics. No collective is issued.
 
     Parameters
     ----------
@@ -48,12 +49,12 @@ def compare_replicas(
     Returns
     -------
     list[Difference] or None
-        The differences; ``None`` with a warning where nothing is initialised.
+        The differences; ``None`` with a warning if nothing is initialised.
 
     Raises
     ------
     BarrierTimeout
-        A member did not come.
+        A member did not arrive.
     ValueError
         ``group`` is ``None`` for a sharded module, whose parts differ anyway.
     """
@@ -68,7 +69,7 @@ def compare_replicas(
     whole = checksum(tensor for _, tensor in named)
     if len(compare(store_group, whole, timeout_s=timeout, what="compare_replicas")) == 1:
         return []
-    # Everybody knows that something differs, so everybody comes again with the details.
+    # All members know that something differs, so all meet again to exchange details.
     mine = json.dumps({name: checksum([tensor])[:DIGITS] for name, tensor in named})
     said = compare(store_group, mine, timeout_s=timeout, what="compare_replicas: tensors")
     views = {text: json.loads(text) for text in said}

@@ -1,4 +1,4 @@
-"""Random number generators of every kind: remember and restore."""
+"""Saves and restores the state of random number generators of every kind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Restore = Callable[[], None]
 
 
 def snapshot_rng(generators: Sequence[Any] = ()) -> Restore:
-    """Remember the state of all global generators and of ``generators``.
+    """Save the state of all global generators and of ``generators``.
 
     Global are torch's on the CPU and on every initialised accelerator, ``random``, and numpy's.
     ``generators`` may hold ``torch.Generator``, ``random.Random``, ``numpy.random.Generator`` and
@@ -20,7 +20,7 @@ def snapshot_rng(generators: Sequence[Any] = ()) -> Restore:
     Raises
     ------
     TypeError
-        A generator is of no known kind.
+        A generator is of an unknown kind.
     """
     import torch
 

@@ -1,7 +1,7 @@
-"""Remember everything a training step changes, and put it back bit for bit.
+"""Saves everything that a training step changes, and restores it bit for bit.
 
-Restoring writes into the tensors that are there, so parameters stay the objects that optimizers,
-DDP buckets and CUDA graphs know. What did not exist before (fresh optimizer state, gradients) is
+Restoring writes into the existing tensors, so parameters remain the objects that optimizers, DDP
+buckets and CUDA graphs refer to. What did not exist before (fresh optimizer state, gradients) is
 removed again.
 """
 
@@ -30,7 +30,7 @@ def snapshot(
     scalers: Iterable[Any] = (),
     generators: Sequence[Any] = (),
 ) -> Restore:
-    """Remember it all now; the returned function puts it all back.
+    """Save everything now; the returned function restores it.
 
     Parameters
     ----------
@@ -44,16 +44,16 @@ def snapshot(
     scalers:
         Gradient scalers.
     generators:
-        Random generators of the program's own, besides the global ones.
+        The program's own random generators, besides the global ones.
 
     Raises
     ------
     TypeError
-        Something has no state that can be taken and put back; nothing was changed.
+        Something has no state that can be saved and restored; nothing was changed.
     """
     models = list(models)
     for model in models:
-        _reshard(model)  # gathered parameters are borrowed memory: only shards can be kept
+        _reshard(model)  # gathered parameters are temporary memory; only shards can be saved
     seen: dict[int, torch.Tensor] = {}
     parts: list[Restore] = [
         *[_module(model, seen) for model in models],
@@ -111,7 +111,7 @@ def _module(model: nn.Module, seen: dict[int, torch.Tensor]) -> Restore:
                         "(lazy module): run one forward pass first"
                     )
                 if id(tensor) not in seen:
-                    seen[id(tensor)] = tensor  # keeps it alive, so the id stays its own
+                    seen[id(tensor)] = tensor  # keeps it alive, so its id is not reused
                     parts.append(_tensor(tensor))
         parts.append(_module_fields(module))
 
@@ -123,12 +123,12 @@ def _module(model: nn.Module, seen: dict[int, torch.Tensor]) -> Restore:
 
 
 def _module_fields(module: nn.Module) -> Restore:
-    """Which tensors hang where, the training flag, counters, and extra state."""
+    """Which tensors belong where, the training flag, counters, and extra state."""
     from torch import nn
 
     parameters, buffers = dict(module._parameters), dict(module._buffers)
     training = module.training
-    # Counters of the user's own modules; torch's wrappers keep theirs in step with C++ state.
+    # Only counters of the user's own modules; those of torch's wrappers must match C++ state.
     own = any(
         not base.__module__.startswith(("torch.", "builtins", "typing"))
         for base in type(module).__mro__
@@ -156,7 +156,7 @@ def _module_fields(module: nn.Module) -> Restore:
 
 
 def _optimizer(optimizer: Any, seen: dict[int, torch.Tensor]) -> Restore:
-    """State, groups and plain attributes, without ``load_state_dict``, which casts and copies."""
+    """State, groups and plain attributes; without ``load_state_dict``, which casts and copies."""
     if not hasattr(optimizer, "param_groups") or not hasattr(optimizer, "state"):
         raise TypeError(
             f"{type(optimizer).__name__} has no param_groups and state: pass the optimizer itself"
@@ -186,7 +186,7 @@ def _optimizer(optimizer: Any, seen: dict[int, torch.Tensor]) -> Restore:
 
 
 def _masters(optimizer: Any, seen: dict[int, torch.Tensor]) -> list[Restore]:
-    """The optimizer's tensors that no module knows, such as fp32 masters."""
+    """The optimizer's tensors that belong to no module, such as fp32 master weights."""
     found: list[Restore] = []
     for parameter in (p for group in optimizer.param_groups for p in group["params"]):
         if id(parameter) not in seen:
@@ -196,7 +196,7 @@ def _masters(optimizer: Any, seen: dict[int, torch.Tensor]) -> list[Restore]:
 
 
 def _entries(state: dict[Any, Any]) -> Restore:
-    """All entries of a dictionary; what is in it besides by then goes."""
+    """All entries of a dictionary; entries added later are removed."""
     before = {key: _value(value) for key, value in state.items()}
 
     def restore() -> None:
@@ -209,7 +209,7 @@ def _entries(state: dict[Any, Any]) -> Restore:
 
 
 def _attributes(thing: Any) -> Restore:
-    """All attributes of an object whose ``state_dict`` leaves things out (gradient scalers)."""
+    """All attributes of an object whose ``state_dict`` is incomplete (gradient scalers)."""
     before = {name: _value(value) for name, value in vars(thing).items()}
 
     def restore() -> None:
@@ -238,7 +238,7 @@ def _stateful(thing: Any) -> Restore:
 
 
 def _value(value: Any) -> Callable[[], Any]:
-    """Remember a value; the result gives it back, in the same object where that is possible."""
+    """Save a value; the result returns it, as the same object if possible."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -274,13 +274,13 @@ def _value(value: Any) -> Callable[[], Any]:
         return lambda: value
     try:
         saved = copy.deepcopy(value)
-    except Exception:  # a lock, a handle: the object itself is all that can be kept
+    except Exception:  # a lock or a handle: only the object itself can be kept
         return lambda: value
     return lambda: copy.deepcopy(saved)
 
 
 def _reshard(model: nn.Module) -> None:
-    """Drop gathered parameters: FSDP would go on computing with what warm-up made of them."""
+    """Drop gathered parameters, or FSDP would go on computing with those changed by warm-up."""
     for module in _modules(model):
         if hasattr(module, "_get_fsdp_state") and hasattr(module, "reshard"):  # FSDP2
             module.reshard()

@@ -1,4 +1,4 @@
-"""Run training steps for their side effects on caches and communicators, and for nothing else."""
+"""Runs training steps only for their side effects on caches and communicators."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _MOST_SAID = 300
-"""Characters of a failure that travel to the other ranks."""
+"""Characters of a failure that are sent to the other ranks."""
 
 
 class Rewindable(Generic[T]):
     """An iterator that can go back to a mark: ``data = Rewindable(loader)``.
 
-    Items taken after `mark` are kept and handed out again after `rewind`; then it goes on where
-    the iterator underneath is. Without a mark nothing is kept.
+    Items taken after `mark` are kept and returned again after `rewind`; then the underlying
+    iterator continues. Without a mark nothing is kept.
     """
 
     def __init__(self, source: Iterable[T]) -> None:
@@ -45,7 +45,7 @@ class Rewindable(Generic[T]):
         return item
 
     def mark(self) -> None:
-        """Remember this place."""
+        """Set the mark here."""
         self._taken = []
 
     def rewind(self) -> None:
@@ -80,9 +80,9 @@ def warmup_training(
     """Run ``step`` a few times and leave no trace of it.
 
     Weights, buffers, gradients, optimizer state (fresh state is removed again), hyperparameters,
-    schedulers, the gradient scaler, all random generators and the data iterator are put back bit
-    for bit, also when ``step`` raises. It works alike for plain, DDP and FSDP modules. Memory for a
-    copy of weights and optimizer state is needed meanwhile.
+    schedulers, the gradient scaler, all random generators and the data iterator are restored bit
+    for bit, even if ``step`` raises. Works for plain, DDP and FSDP modules. Meanwhile it needs
+    memory for a copy of weights and optimizer state.
 
     Parameters
     ----------
@@ -97,12 +97,12 @@ def warmup_training(
     scaler:
         The gradient scaler.
     data:
-        What ``step`` draws batches from, if it draws any: a `Rewindable`, or something with
+        Where ``step`` takes batches from, if it does: a `Rewindable`, or something with
         ``state_dict`` and ``load_state_dict``.
     stateful:
-        More things with ``state_dict`` and ``load_state_dict`` that ``step`` changes.
+        Other objects with ``state_dict`` and ``load_state_dict`` that ``step`` changes.
     generators:
-        Random generators of the program's own.
+        The program's own random generators.
     steps:
         How often to run ``step``.
     timeout:
@@ -118,7 +118,7 @@ def warmup_training(
     Exception
         Whatever ``step`` raised here.
     TypeError
-        Something cannot be put back; nothing was run.
+        Something cannot be restored; nothing was run.
     ValueError
         ``steps`` is below 1.
     """
@@ -140,7 +140,7 @@ def warmup_training(
         say = f"{REFUSED}{error}"
         raise
     finally:
-        # Nobody enters a collective before all are here, with the same number of steps to go.
+        # No rank enters a collective before all have arrived with the same number of steps.
         if store_group is not None:
             agree(store_group, say, timeout_s=timeout, what="training warm-up")
     began = time.monotonic()
@@ -154,7 +154,7 @@ def warmup_training(
 
 
 def _with_state(data: Any) -> Any:
-    """What batches are drawn from, if it can be put back."""
+    """The source of batches, if its state can be restored."""
     if not hasattr(data, "load_state_dict"):
         raise TypeError(
             f"data is a {type(data).__name__}, which cannot be put back after warm-up: wrap it "
@@ -169,7 +169,7 @@ def _run(
     restore: Callable[[], None],
     rewindable: Rewindable[Any] | None,
 ) -> tuple[list[Any], Exception | None]:
-    """What each step returned, and what one of them raised; everything is put back behind them."""
+    """Run the steps and restore everything; returns their results and the exception, if any."""
     if rewindable is not None:
         rewindable.mark()
     results: list[Any] = []
@@ -186,7 +186,7 @@ def _run(
 
 
 def _compare_results(store_group: Any, failure: Exception | None, timeout: float) -> None:
-    """Tell everybody who failed; this rank's own failure is more useful than that."""
+    """Tell all ranks who failed; a rank that failed itself raises its own, more useful error."""
     text = "" if failure is None else f"{type(failure).__name__}: {failure}"[:_MOST_SAID]
     try:
         said = compare(store_group, text, timeout_s=timeout, what="training warm-up: result")
