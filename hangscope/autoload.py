@@ -1,4 +1,4 @@
-"""What ``import torch`` calls, through the ``torch.backends`` entry point.
+"""The function that ``import torch`` calls through the ``torch.backends`` entry point.
 
 Standard library only, returns at once unless ``HANGSCOPE=1``, and never raises: an exception from
 here would make ``import torch`` fail for everyone who installed HangScope.
@@ -17,14 +17,14 @@ _LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MP
 
 
 def _speaks() -> bool:
-    """Whether this process warns for all of its node: torchrun itself, or the first rank."""
+    """Whether this process prints warnings for its node: torchrun itself, or the first rank."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        return False  # the torchrun that started it has read the same variables
+        return False  # the torchrun that started it has already read the same variables
     return all(os.environ.get(name, "0") == "0" for name in _LOCAL_RANKS)
 
 
 def autoload() -> None:
-    """Start recording where ``HANGSCOPE=1`` is set and this process is a rank of a job.
+    """Start recording if ``HANGSCOPE=1`` is set and this process is a rank of a job.
 
     A process that may become a rank later (a ``spawn`` child, a job whose launcher exports no
     ``RANK``) only gets a wrapper around ``init_process_group`` that starts recording then.

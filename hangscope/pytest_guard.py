@@ -1,4 +1,4 @@
-"""Guards one test: lets the processes it starts record, and ends them when they hang."""
+"""Guards one test: makes the processes it starts record, and kills them if they hang."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 GRACE_S = 1.0
-"""Beyond the timeout: a verdict may come before everybody has stopped moving."""
+"""In addition to the timeout: a verdict may come before all ranks have stopped moving."""
 _POLL_S = 0.25
 
 
 class Guard:
-    """Watches the run directory of one test from a thread of the test's own process.
+    """Watches the run directory of one test from a thread in the test's process.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class Guard:
     # -- threads ---------------------------------------------------------------------------
 
     def _follow(self) -> None:
-        """What the node's monitor does, speaking into a text."""
+        """Run the node's monitor, with its output going into a text."""
         while not self._rings():
             if self._over.wait(_POLL_S):
                 return
@@ -86,7 +86,7 @@ class Guard:
         config = MonitorConfig(self.directory, None, 0, self.timeout_s)
         followed: set[RunKey] = set()
         while not self._over.is_set():
-            # One watch an attempt: a test may run several jobs one after another.
+            # One monitor per attempt: a test may run several jobs one after another.
             monitor = Monitor(
                 config,
                 out=self._said,
@@ -99,7 +99,7 @@ class Guard:
             self._over.wait(_POLL_S)
 
     def _guard(self) -> None:
-        """End processes that have stood still for the timeout after a verdict on them."""
+        """Kill processes that have not moved for the timeout after a verdict on them."""
         progress: object = None
         since_s = time.monotonic()
         while not self._over.wait(_POLL_S):
@@ -115,14 +115,14 @@ class Guard:
                 return
 
     def _patience_s(self) -> float:
-        # A timeout verdict was spoken after the timeout; what stands still needs no second one.
+        # A timeout verdict comes after the timeout, so there is no need to wait for it again.
         return min(self.timeout_s, 5.0) + GRACE_S
 
     def _rings(self) -> list[Path]:
         return sorted(self.directory.glob("*.ring"))
 
     def _look(self) -> tuple[object, list[int]]:
-        """What changes when any rank moves, and the pids of the ranks that are alive."""
+        """A value that changes when any rank moves, and the pids of live ranks."""
         from hangscope.ring.reader import RingError, RingReader, decode_text
         from hangscope.trace.processes.process import look_at
 
@@ -148,7 +148,7 @@ class Guard:
         return state, pids
 
     def _end(self, pids: list[int]) -> None:
-        """SIGKILL ends a stopped process and one that holds the GIL too."""
+        """Kill the ranks with SIGKILL, which also ends stopped processes and GIL holders."""
         for pid in pids:
             if pid != os.getpid():
                 try:
@@ -156,15 +156,15 @@ class Guard:
                 except OSError:
                     continue
         if os.getpid() in pids:
-            # This very process is a rank and sits in C++: nothing can be raised into it.
+            # This very process is a rank and blocked in C++, so no exception can be raised in it.
             sys.__stderr__.write(f"\n{self.report}\n") if sys.__stderr__ else None
             os._exit(1)
 
 
 def _record_in_forks() -> Callable[[], None]:
-    """Let children that are forked, with torch already imported, record too; returns the undoing.
+    """Make forked children record even if torch is already imported; returns a function to undo it.
 
-    Such a child does not import torch again, which is what would switch recording on.
+    Such a child does not import torch again, which would switch recording on.
     """
     c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is None:

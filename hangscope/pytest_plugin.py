@@ -26,7 +26,7 @@ _GUARD = "_hangscope_guard"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--hang-timeout`` and its ini twin."""
+    """Add ``--hang-timeout`` and the corresponding ini option."""
     group = parser.getgroup("hangscope")
     group.addoption(
         "--hang-timeout",
@@ -38,7 +38,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line(
         "markers",
         f"{MARKER}(timeout=60): end the processes of this test when they hang, and fail with the "
@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
-    """A folder with ``expected.toml`` and ``dumps/`` is one test."""
+    """Collect a folder with ``expected.toml`` and ``dumps/`` as one test."""
     if file_path.name != "expected.toml" or not (file_path.parent / "dumps").is_dir():
         return None
     return FixtureFile.from_parent(parent, path=file_path)
@@ -60,12 +60,12 @@ class FixtureFile(pytest.File):
     """An ``expected.toml``."""
 
     def collect(self) -> Iterable[pytest.Item]:
-        """The one test in it."""
+        """The only test in it."""
         yield FixtureItem.from_parent(self, name=self.path.parent.name)
 
 
 class FixtureDiffers(Exception):  # noqa: N818
-    """A fixture that does not get its verdict; the text says how."""
+    """A fixture that does not get its expected verdict; the text tells the differences."""
 
 
 class FixtureItem(pytest.Item):
@@ -90,7 +90,7 @@ class FixtureItem(pytest.Item):
         return super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, int, str]:
-        """Where pytest says the test is."""
+        """The location that pytest shows for the test."""
         return self.path, 0, f"fixture {self.name}"
 
 
@@ -118,7 +118,7 @@ def hang_guard(request: pytest.FixtureRequest) -> Guard:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Guarded tests record from before their fixtures are set up."""
+    """Start the guard before the test's fixtures are set up."""
     marker = item.get_closest_marker(MARKER)
     if marker is None and MARKER not in getattr(item, "fixturenames", ()):
         return
@@ -131,7 +131,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
-    """Whatever became of the test: if its processes hung, that is why it failed."""
+    """If the test's processes hung, fail it with the verdict, whatever its own outcome."""
     outcome = yield
     guard: Guard | None = getattr(item, _GUARD, None)
     report = guard.report if guard is not None else None
@@ -142,13 +142,13 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, None]:
 def _failed(report: str) -> BaseException:
     try:
         pytest.fail(report, pytrace=False)
-    except BaseException as error:  # pytest's own Failed, made the documented way
+    except BaseException as error:  # pytest's own Failed, created in the documented way
         return error
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Give the environment back; a run without a hang leaves nothing behind."""
+    """Restore the environment; a run without a hang leaves nothing behind."""
     guard: Guard | None = getattr(item, _GUARD, None)
     if guard is not None:
         guard.stop()

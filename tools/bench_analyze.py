@@ -57,10 +57,10 @@ db = build_db(details, args, version)
 def measure(
     program: str, folder: Path, expected: int, *, memory: bool = False
 ) -> tuple[float, float, float]:
-    """(seconds, CPU seconds, peak MiB) of a program in a fresh process, imports not counted.
+    """(seconds, CPU seconds, peak MiB) of a program in a fresh process, not counting imports.
 
-    With ``memory`` the last is that of the process and its children together, with their imports;
-    pages they share count once. It is sampled, and never below the process's own high-water mark.
+    With ``memory``, the peak is that of the process and its children together, including imports;
+    shared pages count once. It is sampled, and at least the process's own high-water mark.
     """
     header = (
         "import time, resource, json, sys\n"
@@ -173,10 +173,10 @@ def run(args: argparse.Namespace, base: Path) -> str:
     ]
     if not args.skip_torchfrtrace:
         plan.append((STOCK, TORCHFRTRACE, pickles, 0, 1))
-    os.sync()  # gigabytes were written just now: what writes them to disk would be measured, too
+    os.sync()  # flush the gigabytes just written, or their write-back would be measured as well
     best: dict[str, tuple[float, float, float]] = {}
-    # Round by round, so that whatever else the machine does meets all alike; the best of each.
-    for turn in range(-1, args.repeats):  # the first for memory only
+    # Round by round, so that other load affects all programs alike; the best round counts.
+    for turn in range(-1, args.repeats):  # the first round is for memory only
         for name, program, folder, expected, repeats in plan:
             if turn < repeats:
                 found = measure(program, folder, expected, memory=turn < 0)
@@ -279,7 +279,7 @@ def page(
 
 
 def growth(best: dict[str, tuple[float, float, float]], records: int) -> str:
-    """One row of the table of growth."""
+    """One row of the table of memory growth."""
     pickles, rings = best[f"pickles {records}"][0], best[f"rings {records}"][0]
     return (
         f"| {records:,} | {pickles:.2f} | {pickles / records * 1e6:.2f} "
@@ -288,7 +288,7 @@ def growth(best: dict[str, tuple[float, float, float]], records: int) -> str:
 
 
 def cores() -> int:
-    """Cores this run had."""
+    """Number of cores available to this run."""
     from hangscope.trace.loading.parallel import cores as available
 
     return available()

@@ -1,4 +1,4 @@
-"""The data on which reading is measured: Flight Recorder pickles and rings of the same content.
+"""Generates the benchmark data: Flight Recorder pickles, and rings with the same content.
 
 The pickles have the structure that torch's own pickler gives them: protocol 2, one object per
 distinct frame, stored by reference.
@@ -17,7 +17,7 @@ BASE_NS = 1_750_000_000_000_000_000
 
 
 def frames_pool() -> list[list[dict[str, Any]]]:
-    """Call stacks as a training loop has them: the outer half shared, the inner half its own."""
+    """Call stacks like those of a training loop: outer half shared, inner half distinct."""
     rng = random.Random(7)
     site = "/opt/conda/lib/python3.11/site-packages"
     outer = [
@@ -53,7 +53,7 @@ OPS = ("all_reduce", "_all_gather_base", "_reduce_scatter_base", "all_to_all", "
 
 
 def one_dump(rank: int, ranks: int, entries: int, stacks: list[list[dict[str, Any]]]) -> Any:
-    """A dump of one rank in a mesh of a default, a tensor and a data parallel group."""
+    """The dump of one rank in a default, a tensor-parallel and a data-parallel group."""
     tensor = list(range(rank // 8 * 8, min(rank // 8 * 8 + 8, ranks)))
     data = list(range(rank % 8, ranks, 8))
     groups = [("0", "default_pg", list(range(ranks))), (f"{1 + rank // 8}", "tp", tensor)]
@@ -113,7 +113,7 @@ def one_dump(rank: int, ranks: int, entries: int, stacks: list[list[dict[str, An
 
 
 def write_pickles(folder: Path, ranks: int, entries: int, *, shared: bool = True) -> int:
-    """One pickle per rank; returns bytes. Without ``shared`` no frame is mentioned twice."""
+    """Write one pickle per rank; returns bytes. Without ``shared`` no frame occurs twice."""
     folder.mkdir(parents=True)
     stacks = frames_pool()
     total = 0
@@ -129,11 +129,11 @@ def write_pickles(folder: Path, ranks: int, entries: int, *, shared: bool = True
 
 
 def write_rings(folder: Path, ranks: int, entries: int, *, apart: int = 0) -> int:
-    """Rings with the content of the pickles, through the real ring writer; returns bytes.
+    """Write rings with the content of the pickles, by the real ring writer; returns bytes.
 
-    Eight ranks' records are made one by one; the others repeat theirs in groups of their own.
-    With ``apart`` the ranks stand up to so many operations from each other: what a ring remembers
-    begins elsewhere than in that of the rank before.
+    The records of eight ranks are made one by one; other ranks repeat them in their own groups.
+    With ``apart``, ranks are up to this many operations apart, so that the oldest record differs
+    from ring to ring.
     """
     import numpy as np
 
@@ -172,9 +172,9 @@ def write_rings(folder: Path, ranks: int, entries: int, *, apart: int = 0) -> in
 
 
 def recipe(rows: list[dict[str, Any]]) -> tuple[list[tuple[Any, bytes]], bytes]:
-    """What must be interned, in order, and the slots with positions in that list as ids.
+    """Values to intern, in order, and slots whose ids are positions in that list.
 
-    Frames come first: stacks hold the positions of theirs, which each ring turns into ids.
+    Frames come first: stacks hold the positions of their frames, which each ring maps to ids.
     """
     import numpy as np
 
@@ -217,7 +217,7 @@ def recipe(rows: list[dict[str, Any]]) -> tuple[list[tuple[Any, bytes]], bytes]:
 
 
 def renumbered(table: bytes, identifiers: list[int], ahead: int) -> bytes:
-    """Slots with the ids that this ring gave to the interned values, beginning later."""
+    """Slots with this ring's ids of the interned values, starting ``ahead`` operations later."""
     import numpy as np
 
     from hangscope.ring import layout

@@ -41,7 +41,7 @@ Log = Callable[[random.Random], Iterator[str]]
 
 
 def training(chance: random.Random) -> Iterator[str]:
-    """What a job prints that trains: losses, progress bars, warnings."""
+    """Output of a training job: losses, progress bars, warnings."""
     step = 0
     while True:
         step += 1
@@ -61,7 +61,7 @@ def training(chance: random.Random) -> Iterator[str]:
 
 
 def watchdogs(chance: random.Random) -> Iterator[str]:
-    """What the watchdogs of torch 2.6 print when every rank gives up, with stacks of C++."""
+    """Output of the watchdogs of torch 2.6 when every rank times out, with C++ stacks."""
     rank = 0
     while True:
         rank = (rank + 1) % RANKS
@@ -111,13 +111,13 @@ def _stack(chance: random.Random) -> Iterator[str]:
 
 
 def labelled(chance: random.Random) -> Iterator[str]:
-    """The same as Kubernetes hands it out."""
+    """The same with the prefixes that Kubernetes adds."""
     for line in watchdogs(chance):
         yield f"2026-11-21T10:00:00.{chance.randrange(10**9):09d}Z stderr F {line}"
 
 
 def announcements(chance: random.Random) -> Iterator[str]:
-    """What NCCL announces of every operation."""
+    """Lines that NCCL prints for every operation."""
     number = 0
     while True:
         number += 1
@@ -139,7 +139,7 @@ LOGS: dict[str, Log] = {
 
 
 def write(path: Path, log: Log, size: int) -> None:
-    """One log of so many bytes."""
+    """Write one log of ``size`` bytes."""
     written = 0
     with path.open("w") as file:
         for line in log(random.Random(7)):
@@ -149,7 +149,7 @@ def write(path: Path, log: Log, size: int) -> None:
 
 
 def measure(program: str, path: Path, tree: Path) -> tuple[float, float]:
-    """(CPU seconds, how many MiB memory grew) of a program in a fresh process, without imports."""
+    """(CPU seconds, memory growth in MiB) of a program in a fresh process, without imports."""
     imports = "\n".join(line for line in program.splitlines() if line.startswith("from "))
     script = (
         f"import time, resource, json\n{imports}\n"

@@ -49,14 +49,14 @@ RESAMPLES = 2000
 
 Times = dict[str, list["Block"]]
 Block = dict[str, Any]
-"""``wall``: nanoseconds of each call; ``cpu``: processor nanoseconds for one, on average."""
+"""``wall``: nanoseconds of each call; ``cpu``: average CPU nanoseconds per call."""
 
 
 # -- inside a rank -------------------------------------------------------------------------------
 
 
 def switch(mode: str) -> None:
-    """Record or not, from here on."""
+    """Switch recording on or off."""
     import hangscope
 
     hangscope.stop()
@@ -69,7 +69,7 @@ def switch(mode: str) -> None:
 
 
 def at_depth(depth: int, call: Callable[[], Any]) -> Any:
-    """Call with so many frames above."""
+    """Call ``call`` with this many frames above it."""
     return at_depth(depth - 1, call) if depth > 0 else call()
 
 
@@ -85,10 +85,10 @@ def calls_fake(blocks: int, modes: tuple[str, ...]) -> Times:
 
 
 def calls_cold(blocks: int, modes: tuple[str, ...]) -> Times:
-    """As `calls_fake`, each call after some ten milliseconds of computing.
+    """Like `calls_fake`, but each call follows some ten milliseconds of computing.
 
-    That is how a training step calls: whatever is neither arithmetic nor its data has left the
-    processor's caches in between.
+    A training step calls like that: between calls, everything but the computation and its data has
+    been evicted from the CPU caches.
     """
     import torch
     import torch.distributed as dist
@@ -113,7 +113,7 @@ def calls_cold(blocks: int, modes: tuple[str, ...]) -> Times:
 
 
 def calls_gloo(blocks: int, modes: tuple[str, ...]) -> Times:
-    """Nanoseconds per call of issuing small async all-reduces on Gloo, twenty before a wait."""
+    """Nanoseconds per call for issuing small async all-reduces on Gloo, twenty before each wait."""
     import torch
     import torch.distributed as dist
 
@@ -125,7 +125,7 @@ def calls_gloo(blocks: int, modes: tuple[str, ...]) -> Times:
 
 
 def calls_nccl(blocks: int, modes: tuple[str, ...]) -> Times:
-    """As `calls_gloo`, alone on one GPU: issuing is all there is, the device is never the limit."""
+    """Like `calls_gloo`, but alone on one GPU: only issuing counts, the device is no bottleneck."""
     import torch
     import torch.distributed as dist
 
@@ -160,7 +160,7 @@ def _timed_calls(
                 computing = time.thread_time_ns()
                 compute()
                 if number >= warm_up:
-                    cpu += time.thread_time_ns() - computing  # counts as not used
+                    cpu += time.thread_time_ns() - computing  # subtract the computing
             began = clock()
             work = call()
             times.append(clock() - began)
@@ -177,7 +177,7 @@ def _timed_calls(
     for number in range(blocks + 1):
         for mode in modes:
             switch(mode)
-            measured = at_depth(FRAMES - 6, block)  # and torch's and this file's own frames
+            measured = at_depth(FRAMES - 6, block)  # six frames are torch's and this file's own
             if number:  # the first round warms up
                 times[mode].append(measured)
     switch("off")
@@ -197,7 +197,7 @@ STEPS: dict[str, Callable[[float], StepTimes]] = {
 }
 ON_GPU = frozenset({"nccl", "ddp-gpu", "fsdp-gpu"})
 ALONE = frozenset({"fake", "cold"}) | ON_GPU
-"""Scenarios of one process; that on a GPU is also alone in its world."""
+"""Scenarios with one process; the one on a GPU has a world size of one."""
 NATIVE = frozenset({"gloo", "nccl"})
 """Calls that torch's own recorder sees."""
 LABELS = {
@@ -211,7 +211,7 @@ LABELS = {
 
 
 def run(scenario: str, amount: float, modes: tuple[str, ...] = (), *, native: bool = False) -> Any:
-    """Run a scenario in processes of its own; returns what each rank printed.
+    """Run a scenario in separate processes; returns each rank's output.
 
     ``amount`` is blocks for calls, seconds for steps.
     """
@@ -330,7 +330,7 @@ def step_table(scenario: str, seconds: float) -> list[str]:
     watcher = sum(rank["watcher_cpu"] for rank in ranks) / sum(rank["seconds"] for rank in ranks)
     rows = []
     for what, label in (("wall", "time"), ("cpu", "processor")):
-        # A step is over on both ranks at once, so their times are no two measurements: averaged.
+        # A step ends on both ranks at once, so their times are one measurement: average them.
         quadruples = [
             tuple(map(statistics.fmean, zip(*both, strict=True)))
             for both in zip(*(rank[what] for rank in ranks), strict=True)

@@ -35,19 +35,19 @@ class StepTimes:
     """What one rank measured; nanoseconds."""
 
     wall: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """Of each quadruple: off, off, on, on."""
+    """For each quadruple: off, off, on, on."""
     cpu: list[tuple[int, int, int, int]] = field(default_factory=list)
-    """Processor time of the whole process, the same way."""
+    """The same for the CPU time of the whole process."""
     watcher_cpu: int = 0
-    """Processor time of the watcher thread over everything."""
+    """CPU time of the watcher thread over the whole run."""
     seconds: float = 0.0
-    """How long everything took."""
+    """Duration of the whole run."""
     records: float = 0.0
-    """Records a step."""
+    """Records per step."""
 
 
 class Switch:
-    """Takes the recorder's kernels out and puts them back, in a fraction of a step."""
+    """Removes the recorder's kernels and reinstalls them, in a fraction of a step."""
 
     def __init__(self) -> None:
         import functools
@@ -64,36 +64,36 @@ class Switch:
         session: Any = current_session()
         self.session = session
         self._wait = dist.Work.wait
-        # The kernels are made once: what they have learnt about the job's shapes stays.
+        # The kernels are created once, so that they keep their caches of the job's shapes.
         session.recorder.beginner = functools.cache(session.recorder.beginner)
         session.recorder.issuer = functools.cache(session.recorder.issuer)
         self.off()
         self.on()
 
     def off(self) -> None:
-        """As if nothing recorded."""
+        """Switch recording off."""
         self.session.hook.remove()
         self._work.wait = self._plain_wait
 
     def on(self) -> None:
-        """Record."""
+        """Switch recording on."""
         self.session.hook.install(self.session.recorder)
         self.session.hook.listening = True
         self._work.wait = self._wait
 
     def watcher_cpu(self) -> int:
-        """Processor time of the watcher thread so far, in nanoseconds."""
+        """CPU time of the watcher thread so far, in nanoseconds."""
         return time.clock_gettime_ns(time.pthread_getcpuclockid(self.session.watcher.ident))
 
     def records(self) -> int:
-        """Number of the newest record."""
+        """Id of the newest record."""
         from hangscope.ring.writer import LAST_RECORD_CELL
 
         return int(self.session.ring.cells[LAST_RECORD_CELL])
 
 
 def measure(make_step: Callable[[], Callable[[], None]], seconds: float, device: str) -> StepTimes:
-    """Run quadruples of steps for about so long; `make_step` builds the model."""
+    """Run quadruples of steps for about ``seconds``; `make_step` builds the model."""
     import torch
     import torch.distributed as dist
 
@@ -121,7 +121,7 @@ def measure(make_step: Callable[[], Callable[[], None]], seconds: float, device:
         wall: dict[bool, list[int]] = {False: [], True: []}
         cpu: dict[bool, list[int]] = {False: [], True: []}
         for on in (first, not first, not first, first):
-            switch.on()  # in any case, as putting the kernels in disturbs caches
+            switch.on()  # in both cases, as installing the kernels disturbs the CPU caches
             if not on:
                 switch.off()
             dist.barrier()
@@ -184,7 +184,7 @@ def _start(device: str) -> None:
         return
     cores = sorted(os.sched_getaffinity(0))
     dist.init_process_group("gloo")
-    if len(cores) >= dist.get_world_size():  # each rank with all its threads on a core of its own
+    if len(cores) >= dist.get_world_size():  # pin each rank with all its threads to its own core
         os.sched_setaffinity(0, {cores[dist.get_rank()]})
         for task in os.listdir("/proc/self/task"):
             os.sched_setaffinity(int(task), {cores[dist.get_rank()]})
@@ -207,7 +207,7 @@ def _step(model: Any, sequences: int, device: str) -> Callable[[], None]:
         model(batch).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        if device == "cuda":  # a step is over when the device is done with it
+        if device == "cuda":  # a step ends when the device has finished it
             torch.cuda.synchronize()
 
     return step

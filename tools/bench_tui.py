@@ -34,13 +34,13 @@ RANKS = 1024
 
 
 def sleepers(count: int) -> list[subprocess.Popen[bytes]]:
-    """Processes that do nothing, to be the ranks' own."""
+    """Idle processes that stand for the ranks."""
     return [subprocess.Popen(["sleep", "3600"], close_fds=False) for _ in range(count)]
 
 
 def start_job(directory: Path, ranks: int, records: int) -> tuple[list[RingRank], list[Any]]:
-    """Rings of a job of tensor and data parallel groups that has issued ``records`` operations a
-    rank, and the processes that they name."""
+    """Rings of a job with tensor- and data-parallel groups that has issued ``records`` operations
+    per rank, and the processes that the rings name."""
     directory.mkdir()
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     namespace = os.stat("/proc/self/ns/pid").st_ino
@@ -68,7 +68,7 @@ def start_job(directory: Path, ranks: int, records: int) -> tuple[list[RingRank]
 
 
 def step(job: Sequence[RingRank], records: int) -> None:
-    """Let every rank finish what it waits for and issue so many operations more."""
+    """Let every rank finish its pending operation and issue ``records`` more."""
     for own in job:
         for _ in range(records):
             for record in list(own.open):
@@ -81,8 +81,8 @@ def step(job: Sequence[RingRank], records: int) -> None:
 
 
 def live(repeats: int, records: int, moving: int) -> dict[str, dict[str, float]]:
-    """CPU milliseconds of each part of a refresh of a job of 1,024 ranks: one in which nothing
-    happens any more, and one of which every rank has gone on since the last look."""
+    """CPU milliseconds of each part of a refresh for a job of 1,024 ranks: for a hung job, and for
+    one in which every rank has progressed since the last look."""
     from hangscope.diagnosis.engine import diagnose
     from hangscope.trace.live.follow import LiveRun
 
@@ -112,8 +112,8 @@ def live(repeats: int, records: int, moving: int) -> dict[str, dict[str, float]]
 
 
 def hang(job: Sequence[RingRank]) -> None:
-    """One rank issues nothing more: its data parallel group waits for it, and every tensor
-    parallel group for the member that waits there."""
+    """One rank issues nothing any more: its data-parallel group waits for it, and every
+    tensor-parallel group waits for its member that waits there."""
     culprit, rest = job[77], [own for own in job if own.rank != 77]
     step(rest, 1)
     free = [culprit, *(own for own in rest if own.rank % 8 != culprit.rank % 8)]
@@ -128,13 +128,13 @@ def hang(job: Sequence[RingRank]) -> None:
 
 
 def beat(job: Sequence[RingRank]) -> None:
-    """The ranks' watchers are alive."""
+    """Write a heartbeat for every rank."""
     for own in job:
         own.ring.beat()
 
 
 def wait_long(job: Sequence[RingRank]) -> None:
-    """Move what has not finished ten minutes into the past."""
+    """Move all unfinished operations ten minutes into the past."""
     fields = layout.SLOT.fields
     assert fields is not None
     at = int(fields["created_ns"][1])
@@ -145,7 +145,7 @@ def wait_long(job: Sequence[RingRank]) -> None:
 
 
 async def refreshing(run: Any, between: Callable[[], None], repeats: int) -> dict[str, float]:
-    """CPU milliseconds of look, judge, index and paint, and of all together, for each pane."""
+    """CPU milliseconds of look, diagnosis, index and paint, and of all together, per pane."""
     source = Live(run, "bench")
     parts: dict[str, list[float]] = {}
     app = HangScopeApp(Still(*source.look(), "bench"))
@@ -184,7 +184,7 @@ def cpu_ms(work: Callable[[], Any], repeats: int, between: Callable[[], Any]) ->
 
 
 def page() -> tuple[float, int]:
-    """(seconds, bytes) of the page for 1,024 ranks."""
+    """(seconds, bytes) of the HTML page for 1,024 ranks."""
     from hangscope.report.html import to_html
 
     job = samples.hang(RANKS, culprit=77, steps=30)

@@ -30,12 +30,12 @@ from tools.record_fixture import PRELOAD, ROOT, look_twice
 
 TIMEOUT_S = 3.0
 GIVE_UP_S = 25.0
-"""From the start of a job until silence counts as silence."""
+"""Time after the start of a job at which it counts as not reported."""
 PROGRAM = ROOT / "tools" / "chaos_job.py"
 KINDS = ("ddp", "fsdp", "tp", "pipeline")
 MISMATCH = ("collective_mismatch", "shape_mismatch", "dtype_mismatch")
 DRIFT = (*MISMATCH, "missing_rank", "deadlock_cycle", "rank_exited")
-"""What one operation too few or too many may look like, depending on what comes next."""
+"""Verdicts that fit one missing or extra operation, depending on what comes next."""
 
 FAULTS: dict[str, tuple[str, ...]] = {
     "none": ("healthy",),
@@ -74,7 +74,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "skip-send": ("p2p_unmatched", "missing_rank", "deadlock_cycle", "collective_mismatch"),
     "skip-recv": ("p2p_unmatched", "missing_rank", "deadlock_cycle", "collective_mismatch"),
 }
-"""Fault to the verdicts that are right for it."""
+"""Map from a fault to the verdicts that are right for it."""
 HEALTHY = ("none", "slow", "pause", "compute")
 OUTSIDE = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM}
 CALLS = ("skip", "extra", "op", "shape", "dtype", "swap", "reduce-op", "guarded", "early-eval")
@@ -94,13 +94,13 @@ class Draw:
     step: int
     point: int
     after_s: float
-    """For signals from outside: so long after the first collective."""
+    """For signals from outside: delay after the first collective."""
     kill_on_failure: bool
 
 
 @dataclass(slots=True)
 class Result:
-    """What came of one run."""
+    """Outcome of one run."""
 
     draw: Draw
     verdict: str = "healthy"
@@ -114,7 +114,7 @@ class Result:
 
 
 def draw(number: int, seed: int) -> Draw:
-    """One run, the same for the same numbers."""
+    """Draw one run; deterministic for the same arguments."""
     dice = random.Random(f"{seed}/{number}")
     kind = dice.choice(KINDS)
     fault = dice.choice(
@@ -148,7 +148,7 @@ def draw(number: int, seed: int) -> Draw:
 def run(
     truth: Draw, place: Path, server: Server, keep: Path | None = None, device: str = "cpu"
 ) -> Result:
-    """One job, from start to verdict or silence; a failure's run is kept in ``keep``."""
+    """Run one job until its verdict or the time limit; keeps failed runs in ``keep``."""
     directory = place / "run"
     directory.mkdir()
     log = place / "job.log"
@@ -173,7 +173,7 @@ def run(
         _follow(truth, directory, server, result)
         result.score = score(truth, result)
         if keep is not None and result.score not in ("exact", "tie"):
-            _keep(place, keep, truth)  # now: the processes still are what the verdict was about
+            _keep(place, keep, truth)  # now, while the processes are still in that state
     finally:
         server.end()
     return result
@@ -220,7 +220,7 @@ def _first_verdict(directory: Path) -> dict[str, Any] | None:
 
 
 def _confidence(log: Path, summary: str) -> str:
-    """Whether the report hedged: its text, since the journal keeps only the verdict."""
+    """Confidence according to the report's text, since the journal keeps only the verdict."""
     text = log.read_text("utf-8", "replace")
     start = text.find(f"[hangscope] {summary[:60]}")
     report = text[start : text.find("[hangscope] more:", start)] if start >= 0 else ""
@@ -257,7 +257,7 @@ def score(truth: Draw, result: Result) -> str:
     undecidable = truth.fault in (*CALLS, *halves)
     named = truth.rank in result.culprits and result.confidence == "ambiguous"
     if truth.fault in halves and result.verdict == "deadlock_cycle" and len(result.culprits) == 2:
-        # Two stages wait for each other, whoever left its half out: both are on the circle.
+        # Two stages wait for each other, whichever omitted its half, so both are on the cycle.
         named = truth.rank in result.culprits
     return "tie" if right_verdict and named and undecidable else "wrong-rank"
 
@@ -282,7 +282,7 @@ def table(results: Sequence[Result]) -> str:
 
 
 def summary(results: Sequence[Result]) -> str:
-    """The figures that count, one line each."""
+    """The main figures, one per line."""
     faulty = [r for r in results if r.draw.fault not in HEALTHY]
     healthy = [r for r in results if r.draw.fault in HEALTHY]
     ties = [r for r in faulty if r.score == "tie"]
@@ -356,7 +356,7 @@ def main() -> int:
 
 
 def _keep(place: Path, target: Path, truth: Draw) -> None:
-    """What is left of a failed run, as a fixture with the truth as its expectation."""
+    """Keep what is left of a failed run as a fixture with the truth as its expectation."""
     shutil.rmtree(target, ignore_errors=True)
     trace, diagnosis = look_twice(place / "run")
     expected = Expected(

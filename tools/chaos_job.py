@@ -37,7 +37,7 @@ RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 FOR_EVER_S = 3600.0
 SHORT_S = 1.5
 ON_GPU = args.device == "cuda"
-if ON_GPU:  # what the ranks do beside each other is the device's business: a step ends on it
+if ON_GPU:  # concurrency is the device's: a step ends on it
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     torch.set_default_device("cuda")
 
@@ -57,7 +57,7 @@ class Mlp(nn.Module):
 
 
 class Saboteur:
-    """Knows where in the step the rank is, and strikes once."""
+    """Tracks where in the step the rank is, and injects the fault once."""
 
     def __init__(self) -> None:
         self.step = -1
@@ -77,12 +77,12 @@ class Saboteur:
         return here
 
     def place(self) -> None:
-        """A place between collectives, where a rank can end or get stuck."""
+        """A point between collectives, where a rank can end or get stuck."""
         if args.fault in PROCESS_FAULTS and self._is_here():
             PROCESS_FAULTS[args.fault]()
 
     def sleep_in_hook(self) -> None:
-        """The backward pass of the fatal step never gets beyond a hook."""
+        """In the fatal step, block in a hook of the backward pass."""
         if self.step == args.step:
             time.sleep(FOR_EVER_S)
 
@@ -180,12 +180,12 @@ def fail() -> None:
 
 
 def leave() -> None:
-    """Out, without a word."""
+    """Exit with status 0."""
     os._exit(0)
 
 
 def give_up() -> None:
-    """Out, with a status."""
+    """Exit with a failure status."""
     raise SystemExit(3)
 
 
@@ -212,7 +212,7 @@ saboteur = Saboteur()
 
 
 def train_ddp() -> None:
-    """Replicas, a metric of its own group, an uneven loader as the fault ``early-end``."""
+    """DDP, a metric in a separate group, and an uneven loader for the fault ``early-end``."""
     metrics = dist.new_group(group_desc="metrics")
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(Mlp(), Mlp()), bucket_cap_mb=0.004)
@@ -231,7 +231,7 @@ def train_ddp() -> None:
 
 
 def train_sharded() -> None:
-    """FSDP2, or tensor parallel within pairs and sharded over them."""
+    """FSDP2, optionally with tensor parallelism within pairs of ranks."""
     torch.manual_seed(0)
     layers = nn.ModuleList(Mlp() for _ in range(3))
     if args.kind == "tp":
@@ -269,7 +269,7 @@ def group_of(mesh: DeviceMesh, name: str) -> dist.ProcessGroup:
 
 
 def train_pipeline() -> None:
-    """Stages that pass two micro-batches on and gradients back."""
+    """Pipeline stages that send two micro-batches forward and gradients back."""
     stage = Mlp()
     for _ in steps():
         for micro in range(2):
@@ -283,7 +283,7 @@ def train_pipeline() -> None:
 def pass_on(source: int, target: int, stage: Mlp | None, *, skip: bool = False) -> None:
     """Receive from the stage before, compute, send to the one after.
 
-    ``skip``: where the guilty rank of ``skip-send`` and ``skip-recv`` leaves its half out.
+    ``skip``: the guilty rank of ``skip-send`` and ``skip-recv`` omits its half.
     """
     x = torch.zeros(4, 16)
     guilty = skip and args.rank == RANK and saboteur.step == args.step
@@ -315,7 +315,7 @@ def steps() -> range:
 
 
 class Steps:
-    """Counts steps and tells the saboteur."""
+    """Counts steps and notifies the saboteur."""
 
     def __init__(self, count: int) -> None:
         self._steps = iter(range(count))

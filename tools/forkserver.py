@@ -42,7 +42,7 @@ class Job:
     environment: dict[str, str] = field(default_factory=dict)
     kill_on_failure: bool = True
     ranks_per_node: int = 0
-    """0: all on one node. Otherwise nodes are told apart by GROUP_RANK only."""
+    """0: all on one node. Otherwise nodes differ only in GROUP_RANK."""
     skip_ranks: list[int] = field(default_factory=list)
     """Ranks whose process is never started."""
 
@@ -50,7 +50,7 @@ class Job:
 class Server:
     """The client's side: one fork server process.
 
-    Use it as a context manager; every process it started is gone afterwards.
+    Use it as a context manager; at its end, all processes it started are gone.
     """
 
     def __init__(self, preload: tuple[str, ...] = ("torch.distributed",)) -> None:
@@ -136,15 +136,15 @@ def _say(**event: Any) -> None:
 
 
 class _Server:
-    """Forks the ranks of one job after another, and tells how they end."""
+    """Forks the ranks of one job after another, and reports how they end."""
 
     def __init__(self) -> None:
         self._pids: dict[int, int] = {}
         self._job: dict[str, Any] = {}
         self._store = 0
-        """Process of the store where the ranks meet; 0: none."""
+        """Pid of the process that hosts the store; 0 if none."""
         self._failed_at_s = 0.0
-        """When the first rank failed that takes the others with it; 0: none has."""
+        """When the first rank failed, after which the others are stopped; 0 if none has."""
 
     def serve(self) -> tuple[dict[str, Any], int] | None:
         """Serve until stdin closes (None); in a forked rank returns (job, rank) at once."""
@@ -166,7 +166,7 @@ class _Server:
             self._end_after_a_failure()
 
     def _obey(self, message: dict[str, Any]) -> int | None:
-        """Do as told; in a forked rank returns its number."""
+        """Execute a command; in a forked rank returns its number."""
         if message["cmd"] == "run":
             return self._run(message)
         if message["cmd"] == "signal":
@@ -192,7 +192,7 @@ class _Server:
         return None
 
     def _collect(self) -> None:
-        """Tell of ranks that have ended; the first failure stops the others, as torchrun does."""
+        """Report ranks that have ended; after the first failure, stop the others like torchrun."""
         for rank, pid in list(self._pids.items()):
             done, status = os.waitpid(pid, os.WNOHANG)
             if not done:
@@ -225,12 +225,12 @@ def _kill(pids: list[int]) -> None:
 
 
 def _fork_store(port: int) -> int:
-    """A process that hosts the store, as torchrun's agent does."""
+    """Fork a process that hosts the store, as torchrun's agent does."""
     reader, writer = os.pipe()
     pid = os.fork()
     if pid:
         os.close(writer)
-        os.read(reader, 1)  # until it listens
+        os.read(reader, 1)  # wait until it listens
         os.close(reader)
         return pid
     os.close(0)
@@ -284,12 +284,12 @@ if __name__ == "__main__":
     for module in sys.argv[1:]:
         importlib.import_module(module)
     gc.collect()
-    gc.freeze()  # a collection in a rank must not touch, and so copy, every page of the server
+    gc.freeze()  # otherwise a collection in a rank would touch, and so copy, the server's pages
     _say(event="ready")
     task = _Server().serve()
     if task is not None:
         _become(*task)
-        # At the top of the interpreter, so that exceptions and exits end it as they end a script.
+        # Run at top level, so that exceptions and exits end the process as they end a script.
         import runpy
 
         runpy.run_path(task[0]["program"], run_name="__main__")

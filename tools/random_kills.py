@@ -41,7 +41,7 @@ class Outcome:
 
     @property
     def right(self) -> bool:
-        """At most the record of the call in flight may be missing, and none is invented."""
+        """Whether at most the record of the call in flight is missing, and none is invented."""
         return self.returned <= self.recorded <= self.begun and self.torn <= 1
 
 
@@ -54,7 +54,7 @@ def rank_main(rank: int, world: int, directory: Path, store: Path, counts: mmap.
         LOCAL_WORLD_SIZE=str(world),
         HANGSCOPE_DIR=str(directory),
         HANGSCOPE_MONITOR="0",
-        HANGSCOPE_BUFFER="256",  # wraps many times before the kill
+        HANGSCOPE_BUFFER="256",  # so that it wraps many times before the kill
     )
     import hangscope
 
@@ -71,7 +71,7 @@ def rank_main(rank: int, world: int, directory: Path, store: Path, counts: mmap.
 
 
 def one_kill(world: int, moment_s: float) -> list[Outcome]:
-    """Start a job, kill it after ``moment_s`` of work, read what it left."""
+    """Start a job, kill it after ``moment_s`` of work, and read its rings."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         counts = mmap.mmap(-1, mmap.PAGESIZE)
@@ -99,7 +99,7 @@ def one_kill(world: int, moment_s: float) -> list[Outcome]:
 
 
 def outcome(directory: Path, rank: int, counts: mmap.mmap) -> Outcome:
-    """What a killed rank left against what it did."""
+    """Compare a killed rank's ring with what it did."""
     reader = RingReader(directory / f"rank_{rank}.ring")
     slots, torn = reader.slots()
     begun, returned = COUNTS.unpack_from(counts, rank * COUNTS.size)

@@ -51,7 +51,7 @@ PRELOAD = (
 
 
 def main() -> int:
-    """Record what is asked for; the exit status says whether all verdicts were as expected."""
+    """Record the given fixtures; the exit status tells whether all verdicts were as expected."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="fixtures to record (default: all missing)")
     parser.add_argument("--again", action="store_true", help="also record those that exist already")
@@ -90,7 +90,7 @@ def main() -> int:
 
 
 def refresh() -> None:
-    """Bring the expectations of what is recorded, and the list of it, up to date."""
+    """Update the expectations of existing fixtures, and the list of fixtures."""
     lines = [README_HEAD]
     known = {recording.name: recording for recording in recordings()}
     for folder in find_fixtures([FIXTURES]):
@@ -107,7 +107,7 @@ def refresh() -> None:
 
 
 def record(recording: Recording, place: Path, server: Server) -> list[str]:
-    """Record one fixture; returns what is not as expected, one line each."""
+    """Record one fixture; returns the differences from the expectation, one line each."""
     sources = place / "run"
     sources.mkdir()
     target = FIXTURES / recording.name
@@ -116,7 +116,7 @@ def record(recording: Recording, place: Path, server: Server) -> list[str]:
     found: list[Diagnosis] = []
 
     def look() -> None:
-        """While the job hangs: what is copied later is no longer what was looked at."""
+        """Copy while the job hangs, because later the files no longer match the observation."""
         trace, diagnosis = look_twice(sources)
         expected = _expected(recording)
         write_fixture(
@@ -138,7 +138,7 @@ def record(recording: Recording, place: Path, server: Server) -> list[str]:
 
 
 def look_twice(directory: Path) -> tuple[Trace, Diagnosis]:
-    """What ``analyze`` would say; living processes are always looked at twice."""
+    """The result of ``analyze``, with two looks at live processes."""
     trace = load_trace([directory])
     if trace.live:
         run = LiveRun(directory)

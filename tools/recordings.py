@@ -17,28 +17,28 @@ FILE = Path(__file__).resolve().parent / "hangs" / "recordings.toml"
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One fixture: how it is made and what must be said of it."""
+    """One fixture: how it is made, and the expected verdict."""
 
     name: str
     story: str
     program: str
-    """File of ``tools/hangs`` without its suffix."""
+    """File name in ``tools/hangs`` without suffix."""
     fault: str
     world: int
     verdict: str
     culprits: tuple[int, ...] = ()
     playbook: str | None = None
     rank: int = 1
-    """The guilty rank, as the program is told."""
+    """The guilty rank, passed to the program."""
     kind: str = "rings"
     """``rings``, ``native`` (dumps of torch's own recorder), ``logs`` (what torchrun printed), or
     ``hosts`` (rings of two hosts whose network is cut)."""
     at: str = "stall"
-    """``stall`` (nothing moves any more, or everybody has ended) or ``running`` (it moves)."""
+    """``stall`` (no progress any more, or all have ended) or ``running`` (still progressing)."""
     mention: tuple[str, ...] = ()
     avoid: tuple[str, ...] = ()
     extra: tuple[str, ...] = ()
-    """More arguments of the program."""
+    """Additional arguments of the program."""
     environment: dict[str, str] = field(default_factory=dict)
     kill_on_failure: bool = True
     """Whether the launcher stops the others when a rank fails, as torchrun does."""
@@ -48,7 +48,7 @@ class Recording:
 
 
 def recordings() -> tuple[Recording, ...]:
-    """All of them, in the order of the file."""
+    """All recordings, in the order of the file."""
     document = tomllib.loads(FILE.read_text("utf-8"))
     return tuple(_recording(table) for table in document["recording"])
 

@@ -37,12 +37,12 @@ from typing import Any
 from tools.soak_job import Plan, rank_main, steps_of
 
 MEMORY_SLACK_MIB = 24.0
-"""More growth than this beyond that of the same job without HangScope is a leak. The recorder's own
-tables fill while a job is young; they are bounded."""
+"""A leak is more growth than this in addition to that of the same job without HangScope. (The
+recorder's own tables, which are bounded, fill at the start of a job.)"""
 
 COUNT_SLACK = 4
-"""Of descriptors and threads: those of Gloo and of the file store come and go on their own. What
-keeps one process group from going away keeps more than that."""
+"""Tolerance for descriptors and threads, as those of Gloo and of the file store come and go by
+themselves. A leaked process group holds more than that."""
 JOB_TIMEOUT_S = 900.0
 _GLOO_CONNECTING = re.compile(
     r"connectFullMesh|Connection (?:refused|reset|closed)|Gloo connect|[Tt]imed out waiting"
@@ -51,7 +51,7 @@ _GLOO_CONNECTING = re.compile(
 
 @dataclass(slots=True)
 class Tally:
-    """What the soak has seen so far."""
+    """Counts and failures so far."""
 
     jobs: int = 0
     killed: int = 0
@@ -63,7 +63,7 @@ class Tally:
     groups: int = 0
     culprits_right: int = 0
     not_named: list[str] = field(default_factory=list)
-    """What was said instead where a killed rank was not named alone."""
+    """Verdicts that did not name exactly the killed rank."""
     worst_growth_mib: float = 0.0
     wrong: list[str] = field(default_factory=list)
 
@@ -72,7 +72,7 @@ class Tally:
 
 
 def run_job(plan: Plan, folder: Path, *, record: bool, victim: int | None = None) -> list[Any]:
-    """Run a job; returns what each rank wrote at its end (None where it was killed)."""
+    """Run a job; returns what each rank wrote at its end (None if it was killed)."""
     folder.mkdir(parents=True)
     port = _free_port()
     processes = []
@@ -105,7 +105,7 @@ def run_job(plan: Plan, folder: Path, *, record: bool, victim: int | None = None
         for process in processes:
             process.wait(timeout=max(0.1, deadline_s - time.monotonic()))
     except subprocess.TimeoutExpired:
-        pass  # what a rank has not written by now is missing below
+        pass  # results not written by now are missing below
     finally:
         for process in processes:
             if process.poll() is None:
@@ -119,7 +119,7 @@ def run_job(plan: Plan, folder: Path, *, record: bool, victim: int | None = None
 
 
 def wrong_records(plan: Plan, folder: Path, *, whole: bool, tally: Tally) -> list[str]:
-    """Compare every ring with the plan; ``whole``: nothing may be missing at the end."""
+    """Compare every ring with the plan; ``whole``: no record may be missing at the end."""
     from hangscope.trace.model import State
     from hangscope.trace.rings.read import read_ring
 
@@ -134,7 +134,7 @@ def wrong_records(plan: Plan, folder: Path, *, whole: bool, tally: Tally) -> lis
     for path in sorted((folder / "run").glob("*.ring")):
         fragment = read_ring(path)
         rank = fragment.facts.rank
-        # A rank that is killed may be writing one record on each of its threads.
+        # When a rank is killed, each of its threads may be writing a record.
         allowed = 0 if whole else plan.threads
         if fragment.facts.dropped > allowed:
             wrong.append(f"rank {rank}: {fragment.facts.dropped} records lost")

@@ -1,6 +1,6 @@
 """The ``hangscope`` command: one file per subcommand, each loaded only when it is called.
 
-``hangscope --help`` must answer at once, so the short helps stand here and neither torch nor
+``hangscope --help`` must answer at once, so the short help texts are here and neither torch nor
 pandas nor Textual is imported for it.
 """
 
@@ -59,7 +59,7 @@ class LazyGroup(click.RichGroup):
 
 
 def _meant(word: str) -> str:
-    """A hint at the command that `word` may stand for; empty where there is none."""
+    """A hint at the command that `word` may be meant for; empty if there is none."""
     if word.endswith(".py") or shutil.which(word):
         launch = f"torchrun {word}" if word.endswith(".py") else word
         return f" (did you mean: hangscope run -- {launch} ...)"
@@ -70,7 +70,7 @@ def _meant(word: str) -> str:
 
 
 def _newest_run(error: click.UsageError) -> str:
-    """The path that may be meant where none is given: the newest run of this directory."""
+    """If the path is missing, a hint at the newest run in this directory."""
     wanted = error.param if isinstance(error, click.MissingParameter) else None
     if wanted is None or wanted.metavar != "PATH..." or not os.path.exists(LATEST):
         return ""
@@ -114,13 +114,13 @@ def main() -> None:
 
 
 def _complain(line: str) -> None:
-    """A line on stderr, where there is one: the exit status says the rest."""
+    """Print a line on stderr, if that is open; otherwise only the exit status tells."""
     with contextlib.suppress(OSError):
         click.echo(line, err=True)
 
 
 def _open_streams() -> None:
-    """Give closed standard streams (``>&-``) somewhere to go, as every print expects one."""
+    """Redirect closed standard streams (``>&-``) to null, because print needs them."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115

@@ -1,4 +1,4 @@
-"""``hangscope analyze``: read whatever is left of a job, say who diverged, where, what to do."""
+"""``hangscope analyze``: diagnose a job from whatever it has left behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hangscope.trace.model import Trace
 
 SECOND_LOOK_S = 1.2
-"""Between the two looks at a live job."""
+"""Time between the two looks at a live job."""
 
 
 @click.command("analyze")
@@ -107,13 +107,13 @@ def investigate(paths: tuple[str, ...]) -> tuple[Trace, Diagnosis]:
             raise nothing_readable(paths, error.warnings) from error
     diagnosis = diagnose(trace)
     directory = run_directory_of(paths[0]) if len(paths) == 1 else None
-    recorded = time.time_ns() - trace.observed_ns > 60e9  # a fixture: its processes are long gone
+    recorded = time.time_ns() - trace.observed_ns > 60e9  # a fixture, whose processes are gone
     if not trace.live or directory is None or recorded:
         return trace, diagnosis
     if diagnosis.verdict.value == "healthy" and not _stands_still(trace):
         return trace, diagnosis
-    # Whatever is wrong with a running job has to stay so; and only a second look can tell whether
-    # one that has issued nothing for long still moves.
+    # A problem of a running job has to persist, and only a second look can tell whether a job that
+    # has issued nothing for long still moves.
     run = LiveRun(directory)
     first = run.look()
     run.ask_for_stacks(is_gil_blocked)
@@ -125,7 +125,7 @@ def investigate(paths: tuple[str, ...]) -> tuple[Trace, Diagnosis]:
     diagnosis = diagnose(trace)
     undated = bool(diagnosis.findings and diagnosis.findings[0].unchanged_s)
     if undated and threads.go_on(trace.ranks.values()):
-        # Nothing on record dates it, and it is not even one and the same wait.
+        # It has no timestamp on record, and it is not even the same wait in both looks.
         diagnosis = replace(
             diagnosis,
             verdict=Verdict.HEALTHY,

@@ -1,4 +1,4 @@
-"""Consoles and progress of the command line: data on stdout, everything else on stderr."""
+"""Consoles and progress bars of the commands: data on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stdout_console(*, no_color: bool = False) -> Console:
 
 
 def _columns() -> int:
-    """The width asked for with COLUMNS, where that is a number worth having."""
+    """The width given by COLUMNS, if that is a sensible number."""
     wanted = os.environ.get("COLUMNS", "")
     return max(40, int(wanted)) if wanted.isdecimal() and int(wanted) else 100
 
@@ -52,10 +52,10 @@ class Progress:
         if self._bar is None:
             if not sys.stderr.isatty() or time.monotonic() - self._began_s < SHOW_AFTER_S:
                 return
-            from rich.progress import Progress as Bar  # only where the work is long
+            from rich.progress import Progress as Bar  # imported only for long work
             from rich.progress import SpinnerColumn
 
-            # Of one large log nothing is told before its end: that it is being read moves.
+            # A single large log reports no progress until its end, so a spinner shows activity.
             columns = (SpinnerColumn(), *Bar.get_default_columns())
             self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
             self._bar.start()

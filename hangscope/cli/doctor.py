@@ -133,7 +133,7 @@ def _world(s: Surroundings) -> WorldInfo | None:
     try:
         return get_world_info(s.env)
     except ValueError:
-        return None  # check_launch says what is wrong
+        return None  # check_launch reports what is wrong
 
 
 def _fit(
@@ -206,7 +206,7 @@ def _print(check_up: CheckUp) -> None:
         )
         console.print(f"    [dim]fix:[/] {escape(finding.fix)}")
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("timeout", no_wrap=True)  # names to copy
+    table.add_column("timeout", no_wrap=True)  # names must be easy to copy
     for heading in ("value", "read by", "effective"):
         table.add_column(heading, overflow="fold")
     for row in check_up.timeouts:

@@ -20,9 +20,9 @@ from hangscope.toolkit.environments.variables import BY_NAME
 
 
 def printable(report: EnvironmentReport) -> dict[str, str]:
-    """What to print: everything set or kept, without what harms or does nothing.
+    """The variables to print: all set or kept ones, except those that are harmful or not read.
 
-    Devices are left out, because they belong to one process and not to the job.
+    Devices are left out, because they belong to a process rather than to the job.
     """
     values = report.set | report.kept
     values.pop("CUDA_VISIBLE_DEVICES", None)

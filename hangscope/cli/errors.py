@@ -1,11 +1,11 @@
-"""The one error type a command may end with: a single line that says what to do."""
+"""The only error type a command may end with: a single line that says what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 AS_USER = "run it as the job's user"
-"""What helps where the job's files may not be read."""
+"""Advice if the job's files may not be read."""
 
 
 class UserError(Exception):
@@ -17,25 +17,27 @@ class UserError(Exception):
 
 
 def no_empty_path(paths: Sequence[str]) -> None:
-    """An empty path is the working directory to Python, and an unset variable to its user.
+    """Reject empty paths.
+
+    Python takes them for the working directory, but they usually come from an unset variable.
 
     Raises
     ------
     UserError
-        If one of them is empty.
+        If any path is empty.
     """
     if "" in paths:
         raise UserError("empty path (an unset variable?); use . for the working directory")
 
 
 def cannot_write(path: object, error: OSError, option: str) -> UserError:
-    """One line for a file or folder that cannot be made."""
+    """The error for a file or folder that cannot be created."""
     why = error.strerror or str(error)
     return UserError(f"cannot write {path}: {why}; choose another path with {option}")
 
 
 def nothing_readable(paths: Sequence[str], reasons: Sequence[str]) -> UserError:
-    """One line for paths that say nothing: the first reason, how many more, and what to give."""
+    """The error if no path is readable: the first reason, how many more, and what to pass."""
     from hangscope.report.escape import plain
 
     first = plain(reasons[0], 500) if reasons else "no file found"

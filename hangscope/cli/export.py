@@ -53,7 +53,7 @@ def command(paths: tuple[str, ...], form: str, output: str, redact: bool) -> Non
 def _write(
     trace: Trace, diagnosis: Diagnosis, form: str, out: Path, paths: tuple[str, ...], redact: bool
 ) -> str:
-    """Write the run as `form`; returns a word on what was written. Raises `OSError`."""
+    """Write the run as `form`; returns a message on what was written. Raises `OSError`."""
     if form == "flight-recorder":
         from hangscope.report import flight_recorder
 

@@ -167,7 +167,7 @@ def _side_by_side(outcome: Outcome) -> RenderableType:
 
 
 def _update(outcome: Outcome, *, ask: bool) -> bool:
-    """Take the new verdict over; True where the fixture passes from now on."""
+    """Accept the new verdict; True if the fixture passes from now on."""
     from hangscope.replay.fixture import EXPECTED, load_fixture, updated_toml
     from hangscope.replay.verify import verify
 

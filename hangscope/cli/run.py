@@ -91,7 +91,7 @@ def command(
 
 
 def _directory(environment: dict[str, str]) -> Path:
-    """The run directory, made now so that every rank finds the same."""
+    """The run directory, created now so that all ranks use the same."""
     given = environment.get("HANGSCOPE_DIR")
     name = time.strftime("%Y%m%d-%H%M%S") + f"-{os.getpid()}"
     directory = Path(given).absolute() if given else Path.cwd() / "hangscope-runs" / name
@@ -105,7 +105,7 @@ def _directory(environment: dict[str, str]) -> Path:
 
 
 def _linked(directory: Path) -> str | None:
-    """Let ``latest`` point at the run directory; returns what it pointed at before."""
+    """Point ``latest`` at the run directory; returns its previous target."""
     from hangscope.recording.ring_location import link_latest
 
     link = directory.parent / "latest"
@@ -115,13 +115,13 @@ def _linked(directory: Path) -> str | None:
 
 
 def _take_back(directory: Path, former: str | None) -> None:
-    """Remove a run directory in which nothing was recorded: the newest run is still the former."""
+    """Remove a run directory in which nothing was recorded, and restore ``latest``."""
     from hangscope.recording.ring_location import link_latest
 
     try:
         directory.rmdir()
     except OSError:
-        return  # it holds something
+        return  # it is not empty
     link = directory.parent / "latest"
     if not link.is_symlink() or os.readlink(link) != directory.name:
         return
@@ -155,7 +155,7 @@ def _run(
         if process.poll() is None:
             process.send_signal(number)
 
-    # A terminal's Ctrl-C reaches the command by itself; we stay for the verdict.
+    # Ctrl-C in a terminal reaches the command directly; we stay alive for the verdict.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, forward)
@@ -168,7 +168,7 @@ def _run(
     )
     followed: set[RunKey] = set()
     while process.poll() is None:
-        # One watch an attempt: an elastic restart begins a new one.
+        # One monitor per attempt: an elastic restart begins a new one.
         monitor = Monitor(
             config, keep_going=lambda: process.poll() is None, skip=frozenset(followed)
         )

@@ -89,7 +89,7 @@ def command(
 
 
 async def still(app: object, columns: int, rows: int, keys: list[str]) -> str:
-    """One picture of `app` as SVG that asks for nothing from the network."""
+    """A screenshot of `app` as an SVG that loads nothing from the network."""
     from hangscope.tui.app import HangScopeApp
 
     assert isinstance(app, HangScopeApp)
@@ -107,7 +107,7 @@ async def still(app: object, columns: int, rows: int, keys: list[str]) -> str:
 
 
 async def _standing_still(app: App[None], pilot: Pilot[None]) -> None:
-    """Wait until everything that the last key set off has been drawn."""
+    """Wait until all effects of the last key have been drawn."""
     before, same = "", 0
     for _ in range(100):
         await pilot.pause(0.03)

@@ -1,4 +1,4 @@
-"""Types of options that more than one command has."""
+"""Option types shared by several commands."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from click.types import FloatParamType
 
 
 class Number(FloatParamType):
-    """A number from `low` to `high`: the help keeps quiet about limits that nobody meets."""
+    """A number from `low` to `high`; the help does not mention the limits."""
 
     name = "number"
 
@@ -29,6 +29,6 @@ class Number(FloatParamType):
 
 
 class Seconds(Number):
-    """A number whose complaint speaks of seconds."""
+    """A number of seconds; its error message says so."""
 
     name = "number of seconds"

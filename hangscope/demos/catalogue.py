@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """One fault. ``hangs``: the job would stand still for ever, so the monitor must speak."""
+    """One fault. ``hangs``: the job would be stuck for ever, so the monitor must report it."""
 
     name: str
     story: str
@@ -16,7 +16,7 @@ class Demo:
     playbook: str = ""
     hangs: bool = True
     line: str = ""
-    """A text of the source line that the report must lead to."""
+    """Text of the source line that the report must point to."""
 
 
 DEMOS = (

@@ -19,13 +19,13 @@ GIVE_UP_S = 90.0
 
 @dataclass(frozen=True, slots=True)
 class DemoRun:
-    """What came of a demo job. Times are seconds."""
+    """Result of a demo job. Times are in seconds."""
 
     log: str
     directory: Path
     spoke: bool
     spoke_after_s: float | None
-    """From the stall (the newest record before the report) to the report, where there is one."""
+    """From the stall (the newest record before the report) to the report, if there is one."""
     ended: bool
 
 
@@ -103,7 +103,7 @@ def _command(demo: Demo, world_size: int, extra: tuple[str, ...]) -> list[str]:
 
 @dataclass(slots=True)
 class _Heard:
-    """What a job has written so far, and HangScope's first report in it."""
+    """A job's output so far, and HangScope's first report in it."""
 
     lines: list[str] = field(default_factory=list)
     spoke: bool = False
@@ -117,7 +117,7 @@ def _listen(
     *,
     until_it_speaks: bool,
 ) -> _Heard:
-    """Read the log until there is a report, where one is due, or until everybody has ended."""
+    """Read the log until the report appears, if one is due, or until all processes have ended."""
     heard = _Heard()
     deadline_s = time.monotonic() + GIVE_UP_S
     with open(log, encoding="utf-8", errors="replace") as text:
@@ -142,7 +142,7 @@ def _listen(
 
 
 def _since_newest_record_s(directory: Path) -> float | None:
-    """How long ago the job issued its last operation: when it stalled."""
+    """How long ago the job issued its last operation, that is, when it stalled."""
     from hangscope.ring.reader import RingError, RingReader
 
     newest_ns = 0
@@ -171,7 +171,7 @@ def _monitor_is_done(directory: Path) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the launcher and every rank, whatever state they are in."""
+    """Kill the launcher and every rank, whatever state they are in."""
     import psutil
 
     family = []

@@ -1,4 +1,4 @@
-"""Recorded hangs as tests: fixtures are written, read, and must keep their verdict.
+"""Recorded hangs as regression tests: writes, reads and verifies fixtures.
 
 A fixture is a folder with ``expected.toml`` and ``dumps/``; see `hangscope.replay.fixture`.
 """

@@ -1,9 +1,9 @@
-"""Rewrites a ring so that it is as small as what it holds: a real ring that the real reader reads.
+"""Rewrites a ring without its unused space, as a valid ring for the same reader.
 
-A recorder reserves room for ten thousand records, thousands of groups and megabytes of stacks; a
-fixture keeps the records, the groups and the values they use. The process it belonged to is made
-unrecognisable on purpose: what was seen of it stands in the fixture's journal, and a later process
-of the same number must not be taken for it.
+A recorder reserves space for ten thousand records, thousands of groups and megabytes of stacks; a
+fixture keeps only the records, groups and values in use. The process identity is removed on
+purpose: what was observed of the process is in the fixture's journal, and a later process with the
+same pid must not be taken for it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hangscope.ring.reader import RingReader, decode_text
 
 
 class _Values:
-    """A new area of interned values, filled on demand from the old one."""
+    """A new area of interned values, copied on demand from the old one."""
 
     def __init__(self, reader: RingReader, redactor: Redactor | None) -> None:
         self._reader = reader
@@ -34,7 +34,7 @@ class _Values:
         self._moved: dict[tuple[int, int], int] = {}
 
     def move(self, identifier: int, kind: ValueKind) -> int:
-        """The new id of an old value; 0 where the old one means nothing."""
+        """The new id of an old value; 0 if the old id is invalid."""
         key = (identifier, int(kind))
         if key not in self._moved:
             raw = self._reader.value(identifier, kind)
@@ -81,7 +81,7 @@ def compact_ring(
     newest: int | None = None,
     on_its_way_out: bool = False,
 ) -> None:
-    """Write the ring at ``source`` to ``target`` without its empty room.
+    """Write the ring at ``source`` to ``target`` without its unused space.
 
     Parameters
     ----------
@@ -92,15 +92,15 @@ def compact_ring(
     redactor:
         Replaces paths and hosts in stacks, exceptions, phases and the header.
     on_its_way_out:
-        The process had noted its exit but was still there when it was looked at, which counts as
-        no exit yet; later nobody could tell, so the note is left out.
+        The process had recorded its exit but was still alive when observed, which counts as no
+        exit. As that could not be seen later, the exit is left out.
     newest:
-        Keep at most so many records, the newest; by default all.
+        Keep at most this many of the newest records; by default all.
 
     Raises
     ------
     hangscope.ring.reader.RingError
-        If ``source`` is no usable ring.
+        If ``source`` is not a usable ring.
     OSError
         If a file cannot be read or written.
     """
@@ -157,8 +157,8 @@ def _compact(
 
 
 def _header(reader: RingReader) -> Any:
-    """A copy of the header, field by field: a copy as a whole would carry stray memory between
-    its fields, and paths in it, into the file."""
+    """A copy of the header, field by field: copying it as a whole would also copy stray memory
+    between the fields, with paths in it."""
     header = np.zeros((), layout.HEADER)
     old = reader.header()
     header["phases"] = np.frombuffer(old.phases, layout.PHASE)
@@ -175,9 +175,9 @@ def _column(
 
 
 def _slots(reader: RingReader, slot_count: int, limit: int | None) -> npt.NDArray[np.void]:
-    """The slots in the places where the reader looks for them, in a ring of as few as possible.
+    """The slots at the positions where the reader expects them, in the smallest possible ring.
 
-    What was torn is a hole there, which the reader counts again.
+    Torn records become gaps, which the reader counts again.
     """
     kept, _ = reader.slots()
     if limit is not None:
@@ -190,7 +190,7 @@ def _slots(reader: RingReader, slot_count: int, limit: int | None) -> npt.NDArra
 
 
 def _samples(reader: RingReader, generation: int, redactor: Redactor | None) -> tuple[bytes, int]:
-    """Both sample buffers, and how large one is; only the newest sample is kept."""
+    """Both sample buffers, and the size of one; only the newest sample is kept."""
     sample = reader.sample()
     text = sample.text if sample is not None else ""
     if redactor is not None:

@@ -1,4 +1,4 @@
-"""A fixture: a folder with what a job left (``dumps/``) and what must be said of it.
+"""A fixture: a folder with what a job left behind (``dumps/``) and the expected verdict.
 
 ``expected.toml``::
 
@@ -6,15 +6,15 @@
     verdict = "missing_rank"         # required
     culprits = [2]                   # required
     confidence = "certain"           # optional, like all below
-    playbook = "D22"                 # a hang class that the first finding must carry
-    must_mention = ["load_batch"]    # texts of the report, whitespace does not count
+    playbook = "D22"                 # a hang class that the first finding must have
+    must_mention = ["load_batch"]    # texts of the report; whitespace is ignored
     must_not_mention = ["rank 3"]
 
-    [recorded]                       # how it came about; nothing of it is checked
+    [recorded]                       # how it was made; not checked
     world_size = 4
 
-``dumps/`` holds anything ``hangscope analyze`` reads. Where the job was alive when it was recorded,
-``observed.journal`` in there says what was seen of its processes then.
+``dumps/`` holds anything that ``hangscope analyze`` reads. If the job was alive when it was
+recorded, ``observed.journal`` in there holds what was observed of its processes.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ _ALIASES = {"mention": "must_mention", "mentions": "must_mention"}
 
 
 class FixtureError(ValueError):
-    """A folder that is no usable fixture; the message names it and says what to do."""
+    """The folder is not a usable fixture; the message names it and says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What must be said of a fixture."""
+    """The expected diagnosis of a fixture."""
 
     verdict: str
     culprits: tuple[int, ...]
@@ -69,7 +69,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Fixture:
-    """One folder and its expectation."""
+    """A fixture's folder and its expectation."""
 
     path: Path
     expected: Expected
@@ -81,7 +81,7 @@ class Fixture:
 
     @property
     def dumps(self) -> Path:
-        """Where the recordings lie."""
+        """The folder with the recordings."""
         return self.path / DUMPS
 
 
@@ -114,8 +114,7 @@ def load_fixture(path: str | Path) -> Fixture:
     Raises
     ------
     FixtureError
-        If ``expected.toml`` is missing, malformed or says something unknown, or there is nothing
-        in ``dumps/``.
+        If ``expected.toml`` is missing, malformed or has unknown keys, or if ``dumps/`` is empty.
     """
     folder = Path(path)
     file = folder / EXPECTED
@@ -200,14 +199,14 @@ def to_toml(expected: Expected) -> str:
 
 
 def updated_toml(text: str, changes: Mapping[str, str | Sequence[int]]) -> str:
-    """``expected.toml`` with some top-level keys changed and everything else, comments too, kept.
+    """``expected.toml`` with some top-level keys changed and everything else kept, even comments.
 
-    Values are texts or lists of ranks; a key that is not there yet goes to the top.
+    Values are texts or lists of ranks; a missing key is added at the top.
     """
     head, separator, tables = _split_tables(text)
     for key, value in changes.items():
         line = f"{key} = {_quoted(value) if isinstance(value, str) else list(value)}"
-        # A list of ranks may be spread over several lines.
+        # A list of ranks may span several lines.
         pattern = re.compile(rf"^{key}\s*=\s*(?:\[[^\]]*\]|[^\n#]*?)(?=\s*(?:#[^\n]*)?$)", re.M)
         new = line.replace("\\", "\\\\")
         head, count = pattern.subn(new, head, count=1)

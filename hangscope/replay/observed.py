@@ -1,4 +1,4 @@
-"""What was seen of a job's processes when it was recorded, kept for a time when they are gone.
+"""What was observed of a job's processes when it was recorded, for later when they are gone.
 
 The verdict on a live job rests on more than its rings: whether each process was alive, stopped or
 holding the GIL, how busy it was, whether its stack moved between two looks, and when. A fixture
@@ -26,14 +26,14 @@ NAME = "observed.journal"
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When a live job was recorded; ``looks`` as in `Trace.looks`."""
+    """When a live job was observed; ``looks`` as in `Trace.looks`."""
 
     observed_ns: int
     looks: int
 
 
 def write_observed(trace: Trace, target: Path, redactor: Redactor | None = None) -> bool:
-    """Write what ``trace`` knows of processes it saw itself; False where it saw none.
+    """Write what ``trace`` observed of processes; False if it observed none.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def write_observed(trace: Trace, target: Path, redactor: Redactor | None = None)
 
 
 def read_moment(dumps: Path) -> Moment | None:
-    """When the job in ``dumps`` was looked at alive; None for what was read post-mortem."""
+    """When the job in ``dumps`` was observed alive; None if it was read post-mortem."""
     try:
         with open(dumps / NAME, encoding="utf-8") as file:
             head = json.loads(file.readline())
@@ -74,7 +74,7 @@ def read_moment(dumps: Path) -> Moment | None:
 
 
 def write_dump_time(trace: Trace, target: Path) -> bool:
-    """Keep when dumps that carry no time of their own were written; False where it is not known.
+    """Store when dumps without a time of their own were written; False if that is not known.
 
     Raises
     ------
@@ -91,9 +91,9 @@ def write_dump_time(trace: Trace, target: Path) -> bool:
 
 
 def read_dump_time(dumps: Path) -> int:
-    """When dumps that carry no time of their own were written, in ns; 0: not kept.
+    """When dumps without a time of their own were written, in ns; 0 if not stored.
 
-    A checkout gives files the time of the checkout, which says nothing about the job.
+    Files in a checkout have the time of the checkout, which says nothing about the job.
     """
     try:
         with open(dumps / NAME, encoding="utf-8") as file:
@@ -103,7 +103,7 @@ def read_dump_time(dumps: Path) -> int:
 
 
 def seen_event(facts: RankFacts, redactor: Redactor | None = None) -> dict[str, Any]:
-    """A look at a rank's process as an event of a journal."""
+    """An observation of a rank's process as a journal event."""
     event: dict[str, Any] = {
         "event": "seen",
         "rank": facts.rank,
@@ -120,8 +120,8 @@ def seen_event(facts: RankFacts, redactor: Redactor | None = None) -> dict[str, 
     if facts.wait is not None:
         wait = encode_wait(facts.wait)
         event["wait"] = redactor.value(wait) if redactor else wait
-    # Stacks that only a signal could get lie in a file of their own beside the ring, dated by its
-    # time of change, which does not survive a checkout.
+    # Stacks obtained by signal are in a separate file beside the ring, dated by its mtime, which
+    # does not survive a checkout.
     asked = [t for t in facts.threads if t.source == "signal"]
     threads = encode_threads(asked, redactor.path if redactor else str)
     if threads:

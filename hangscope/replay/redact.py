@@ -1,7 +1,8 @@
-"""Takes directories, host names and addresses out of recordings, and leaves what a diagnosis needs.
+"""Removes directories, host names and addresses from recordings, keeping what a diagnosis needs.
 
-The same text always becomes the same substitute within one `Redactor`, so that ranks which ran the
-same file still do. File names, line numbers and function names stay: they are the diagnosis.
+Within one `Redactor` the same text always becomes the same substitute, so that ranks which ran the
+same file still do. File names, line numbers and function names stay, because the diagnosis needs
+them.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ _LIBRARY = re.compile(
     r"|c10/.*"
     r"|hangscope/(?:recording/.*|autoload\.py))$"
 )
-"""Where a path begins to be public: the part that tells a library from the user's code."""
+"""The public part of a path, which tells a library from the user's code."""
 _PATH = re.compile(r"(?<![\w./~-])(?:~|/[\w.@+=~-]+)(?:/[\w.@+=~-]+)+/?")
 _URL = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*)://[^\s'\"<>\])]+")
 _ADDRESS = re.compile(r"(?<![\w.])(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})(?![\w.]*\d)")
 _NOT_SECRET = ("127.", "0.", "255.")
 _PUBLIC = re.compile(r"^/(?:dev|proc|sys)(?:/|$)")
 _HOST_MUST_HAVE = 3
-"""Shorter host names could be part of anything and are only replaced where a field holds them."""
+"""Minimum length for replacing a host name in free text; shorter ones could be part of anything."""
 
 
 class Redactor:
-    """Substitutes, the same for the same.
+    """Replaces texts consistently.
 
     Parameters
     ----------
@@ -53,7 +54,7 @@ class Redactor:
         if name not in self._hosts:
             self._hosts[name] = f"host{len(self._hosts) + 1}"
             known = [h for h in self._hosts if len(h) >= _HOST_MUST_HAVE]
-            # Longer names first: a short host name begins its own full name.
+            # Longer names first, because a short host name is a prefix of its full name.
             words = "|".join(re.escape(h) for h in sorted(known, key=len, reverse=True))
             self._host_pattern = re.compile(rf"(?<![\w.-])(?:{words})(?![\w-])") if words else None
         return self._hosts[name]
@@ -70,7 +71,7 @@ class Redactor:
         return f"{ROOT}/{number}/{name}"
 
     def text(self, text: str) -> str:
-        """Free text: every URL, absolute path, known host and IPv4 address in it."""
+        """Free text with every URL, absolute path, known host and IPv4 address replaced."""
         text = _URL.sub(r"\1://redacted", text)
         text = _PATH.sub(lambda m: self.path(m[0]), text)
         if self._host_pattern is not None:
@@ -78,7 +79,7 @@ class Redactor:
         return _ADDRESS.sub(lambda m: self._address(m[1]), text)
 
     def value(self, value: Any, key: str = "") -> Any:
-        """Builtin objects (a pickle's or JSON's), recursively."""
+        """Builtin objects (of a pickle or JSON) with all texts replaced, recursively."""
         if isinstance(value, str):
             if key in ("host", "hostname", "node"):
                 return self.host(value)

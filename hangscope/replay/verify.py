@@ -1,4 +1,4 @@
-"""Diagnoses a fixture and compares what comes with what must come."""
+"""Diagnoses a fixture and compares the result with the expectation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WIDTH = 160
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is not as expected; both sides as texts."""
+    """One difference from the expectation; both values as texts."""
 
     what: str
     expected: str
@@ -32,7 +32,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one fixture. ``diagnosis`` is None where its dumps could not be read."""
+    """Result of one fixture. ``diagnosis`` is None if its dumps could not be read."""
 
     fixture: Fixture
     diagnosis: Diagnosis | None
@@ -47,12 +47,12 @@ class Outcome:
 
 
 def load_recorded(dumps: Path) -> Trace:
-    """The trace of a fixture's ``dumps``, at the moment when it was recorded.
+    """The trace of a fixture's ``dumps``, as of the time it was recorded.
 
     Raises
     ------
     NothingReadable
-        If no file there says anything.
+        If no file in it can be used.
     """
     moment = read_moment(dumps)
     if moment is None:
@@ -62,7 +62,7 @@ def load_recorded(dumps: Path) -> Trace:
 
 
 def _dated(trace: Trace, dumped_ns: int) -> Trace:
-    """Give dumps and logs the time they were written, or none: files carry that of the checkout."""
+    """Date dumps and logs by when they were written, or not at all: mtimes are the checkout's."""
     own = {s.rank for s in trace.sources if s.format in (formats.RING, formats.JOURNAL)}
     ranks = {
         rank: facts if rank in own else replace(facts, observed_ns=dumped_ns)
@@ -88,7 +88,7 @@ def diagnose_fixture(fixture: Fixture) -> tuple[Trace, Diagnosis]:
 
 
 def verify(fixture: Fixture) -> Outcome:
-    """Whether a fixture still gets its verdict; never raises for what its dumps hold."""
+    """Check that a fixture still gets its verdict; never raises because of its dumps' content."""
     began_s = time.perf_counter()
     try:
         _, diagnosis = diagnose_fixture(fixture)
@@ -101,7 +101,7 @@ def verify(fixture: Fixture) -> Outcome:
 
 
 def report_text(diagnosis: Diagnosis) -> str:
-    """The text report without colours, wide enough that hardly a line is broken."""
+    """The text report without colours, wide enough that hardly any line is wrapped."""
     out = io.StringIO()
     console = Console(
         file=out, width=_WIDTH, no_color=True, highlight=False, markup=False, emoji=False
@@ -111,7 +111,7 @@ def report_text(diagnosis: Diagnosis) -> str:
 
 
 def differences(expected: Expected, diagnosis: Diagnosis, report: str) -> tuple[Difference, ...]:
-    """What is not as expected."""
+    """The differences between a diagnosis and the expectation."""
     found = []
     first = diagnosis.findings[0] if diagnosis.findings else None
     if diagnosis.verdict.value != expected.verdict:

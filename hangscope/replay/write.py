@@ -1,8 +1,8 @@
-"""Makes a fixture out of a run, and checks that it still says the same.
+"""Makes a fixture from a run, and checks that it still gets the same verdict.
 
-Rings are rewritten as small as what they hold, dumps and logs are copied, and what only a look at
-the living processes could tell is written down. The finished fixture is replayed at once: one that
-does not give the verdict it was made from is of no use, and is reported instead of kept.
+Rings are compacted, dumps and logs are copied, and observations of live processes are written to a
+journal. The finished fixture is replayed at once; one that does not reproduce the verdict it was
+made from is useless, so that is an error and nothing is kept.
 """
 
 from __future__ import annotations
@@ -55,23 +55,23 @@ def write_fixture(
     Parameters
     ----------
     trace, diagnosis:
-        The run as it was read, and what was found.
+        The run as it was read, and its diagnosis.
     paths:
         What it was read from; standard input cannot be read again.
     out:
-        The folder to make; it must not exist or be empty.
+        The folder to create; it must not exist or be empty.
     redact:
         Replace directories, host names and addresses.
     expected:
-        What must be said of it; by default what ``diagnosis`` says.
+        The expectation; by default that of ``diagnosis``.
     check:
-        Replay the result; it must give the verdict of ``diagnosis``.
+        Replay the result, which must get the verdict of ``diagnosis``.
 
     Raises
     ------
     FixtureError
-        If there is something in the way, nothing to copy, or the result does not give the same
-        verdict (it is removed then).
+        If ``out`` is not empty, there is nothing to copy, or the result does not get the same
+        verdict (then it is removed).
     OSError
         If a file cannot be read or written.
     """
@@ -101,7 +101,7 @@ def redact_fixture(path: str | Path) -> Fixture:
     Raises
     ------
     FixtureError
-        If it is no fixture, or does not give the same verdict any more (it is left as it was).
+        If it is not a fixture, or would no longer get the same verdict (then it is not changed).
     OSError
         If a file cannot be read or written.
     """
@@ -122,7 +122,7 @@ def redact_fixture(path: str | Path) -> Fixture:
 
 
 def expectation(diagnosis: Diagnosis) -> Expected:
-    """What a diagnosis would have to be to stay the same."""
+    """The expectation that a diagnosis meets."""
     playbook = diagnosis.findings[0].playbook if diagnosis.findings else ""
     return Expected(
         verdict=diagnosis.verdict.value,
@@ -165,10 +165,10 @@ def _copy_sources(
         root = path if path.is_dir() else path.parent
         for file in _files(path):
             if str(file) not in used or file.name == OBSERVED:
-                continue  # another attempt's, or nothing that says anything
+                continue  # of another attempt, or of no use
             name = str(file.relative_to(root))
             if redactor is not None:
-                # A journal's name holds its host; the path of a file below dumps is relative.
+                # A journal's file name contains its host. Paths below dumps are relative.
                 name = redactor.text(name)
             target = dumps / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -209,7 +209,7 @@ def redacted(data: bytes, kind: str, redactor: Redactor) -> bytes:
     Raises
     ------
     ValueError
-        If it is not what ``kind`` (of `hangscope.trace.files.sniff`) says.
+        If the content is not of this ``kind`` (see `hangscope.trace.files.sniff`).
     """
     if kind == formats.PICKLE:
         return pickle.dumps(redactor.value(load_plain(data)), protocol=2)
@@ -217,7 +217,7 @@ def redacted(data: bytes, kind: str, redactor: Redactor) -> bytes:
         try:
             return orjson.dumps(redactor.value(orjson.loads(data)))
         except orjson.JSONDecodeError:
-            pass  # one object a line: a collector's log
+            pass  # one object per line: a collector's log
     if kind == formats.JOURNAL:
         lines = data.decode("utf-8", "replace").splitlines()
         return "".join(_journal_line(line, redactor) for line in lines).encode()
@@ -227,5 +227,5 @@ def redacted(data: bytes, kind: str, redactor: Redactor) -> bytes:
 def _journal_line(line: str, redactor: Redactor) -> str:
     try:
         return json.dumps(redactor.value(json.loads(line)), separators=(",", ":")) + "\n"
-    except ValueError:  # the monitor was killed while it wrote this line
+    except ValueError:  # the monitor was killed while writing this line
         return redactor.text(line) + "\n"

@@ -1,4 +1,4 @@
-"""The application: panes around one snapshot, looked at anew while the job lives."""
+"""The application: panes that show one snapshot, refreshed while the job is alive."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from hangscope.tui.trees import StackTree, TreeList, WaitTree
 from hangscope.tui.verdict import VerdictBar
 
 _REST = 2.0
-"""A look that took a second is followed by this many seconds without one."""
+"""Pause after a look, as a multiple of the time it took."""
 
 
 class HangScopeApp(App[None]):
@@ -89,7 +89,7 @@ class HangScopeApp(App[None]):
         self.side = Details(id="side")
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Textual's own, then the one for terminals with sixteen colours."""
+        """Textual's own filters, then the one for terminals with sixteen colours."""
         filters = super().get_line_filters()
         return [*filters, self.few_colours] if self.few_colours else filters
 
@@ -120,7 +120,7 @@ class HangScopeApp(App[None]):
         self.timeline.focus()
         self._look()
         if self.source.live:
-            # Keys wait for the reading thread's turn to end: short turns keep them quick.
+            # Key presses wait for the reading thread's time slice to end, so make slices short.
             sys.setswitchinterval(0.001)
             self.set_interval(self.refresh_s, self._look)
 
@@ -129,7 +129,7 @@ class HangScopeApp(App[None]):
         self._details()
 
     def _arrange(self, width: int | None = None, height: int | None = None) -> None:
-        """Details beside the pane where there is width, below it where there is height."""
+        """Put the details beside the pane if there is enough width, else below it."""
         panes = self.query_one("#panes", Container)
         place = place_details(
             width or self.size.width,
@@ -149,12 +149,12 @@ class HangScopeApp(App[None]):
 
     @property
     def switch(self) -> ContentSwitcher:
-        """What holds the panes."""
+        """The container of the panes."""
         return self.query_one("#switch", ContentSwitcher)
 
     @property
     def pane(self) -> str:
-        """The pane on the screen."""
+        """The name of the visible pane."""
         return self.switch.current or "timeline"
 
     # Looking
@@ -166,11 +166,11 @@ class HangScopeApp(App[None]):
 
     @work(thread=True, exit_on_error=False)
     def _look_now(self) -> None:
-        """Read and judge outside the interface thread."""
+        """Read and diagnose outside the UI thread."""
         began_s = time.monotonic()
         try:
             snapshot = take(*self.source.look())
-        except Exception as error:  # whatever a damaged file causes: the last picture stays
+        except Exception as error:  # keep the last picture, whatever a damaged file causes
             self.call_from_thread(self._missed, error)
             return
         now_s = time.monotonic()
@@ -183,7 +183,7 @@ class HangScopeApp(App[None]):
         self._status()
 
     def show(self, snapshot: Snapshot) -> None:
-        """Draw `snapshot` everywhere it is seen."""
+        """Show `snapshot` in all panes."""
         self._looking, self.trouble = False, ""
         first = self.snapshot is None
         self.snapshot = snapshot
@@ -241,14 +241,14 @@ class HangScopeApp(App[None]):
         self._status()
 
     def action_next_pane(self, by: int) -> None:
-        """The pane after, or before, this one."""
+        """Show the next or previous pane."""
         if isinstance(self.screen, Over):
             return
         names = list(PANES)
         self.action_pane(names[(names.index(self.pane) + by) % len(names)])
 
     def action_leave(self) -> None:
-        """Close the search, or go back to where the details were asked for."""
+        """Close the search, or go back to the pane from which the details were opened."""
         search = self.query_one("#search", Input)
         if search.has_class("-open"):
             self._close_search()
@@ -290,7 +290,7 @@ class HangScopeApp(App[None]):
         self.action_details()
 
     def action_details(self) -> None:
-        """Both sides' stacks of what is selected."""
+        """Show the details of the selection, with both sides' stacks."""
         widget = self._widget()
         if isinstance(widget, LineList) and not isinstance(widget, Timeline):
             self._moved(LineList.Moved(widget, widget.cursor))
@@ -298,7 +298,7 @@ class HangScopeApp(App[None]):
             self.action_pane("details")
 
     def action_divergence(self) -> None:
-        """The timeline, at the culprit, at the moment the job parted."""
+        """Show the timeline at the culprit and the moment of divergence."""
         if self.snapshot is None:
             return
         if self.pane == "sequence":
@@ -309,7 +309,7 @@ class HangScopeApp(App[None]):
         self.call_after_refresh(self.timeline.jump)
 
     def action_source(self) -> None:
-        """The code around the frames where the sides part, or of the frame under the cursor."""
+        """Show the code where the sides diverge, or of the frame under the cursor."""
         if self.snapshot is None:
             return
         frames = list(frames_of_interest(self.snapshot, self.rank))
@@ -320,20 +320,20 @@ class HangScopeApp(App[None]):
         self.push_screen(Over(source_page(frames, Sources(self.snapshot.diagnosis.began_ns))))
 
     def action_follow(self) -> None:
-        """Keep the newest moment on the screen."""
+        """Keep the newest moment visible."""
         if self.pane != "timeline":
             self.action_pane("timeline")
         self.timeline.action_follow()
         self._status()
 
     def action_help(self) -> None:
-        """All keys."""
+        """Show all keys."""
         self.push_screen(Over(help_page()))
 
     # Searching
 
     def action_search(self) -> None:
-        """Ask what to look for."""
+        """Open the search prompt."""
         search = self.query_one("#search", Input)
         search.value = self.ranks.filter if self.pane == "ranks" else ""
         search.add_class("-open")
@@ -361,7 +361,7 @@ class HangScopeApp(App[None]):
             self.action_again(1)
 
     def action_again(self, step: int) -> None:
-        """The next match of the last search."""
+        """Go to the next match of the last search."""
         if self.snapshot is None or not self.looking_for:
             return
         hit = find(self.snapshot, self.looking_for, self.rank, self.record, step)
@@ -383,11 +383,11 @@ class HangScopeApp(App[None]):
         yield from commands(self)
 
     def toggle_theme(self) -> None:
-        """Light ground or dark."""
+        """Switch between light and dark."""
         self.theme = LIGHT.name if self.theme == DARK.name else DARK.name
 
     def show_group(self, index: int) -> None:
-        """A group by sequence number."""
+        """Show a group by sequence number."""
         self.action_pane("sequence")
         self.sequence.group = index
         self.sequence.rearrange()

@@ -1,4 +1,4 @@
-"""The panes by name, and what the command palette offers."""
+"""Names of the panes, and the entries of the command palette."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Details of what is selected: the record, and both sides' stacks with their source lines."""
+"""Details of the selection: the record, and both sides' stacks with their source lines."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _CULPRIT = f"bold {CULPRIT}"
 
 
 class Details(VerticalScroll, can_focus=True):
-    """What is known of one rank and one of its operations."""
+    """Shows what is known about one rank and one of its operations."""
 
     DEFAULT_CSS = """
     Details { padding: 0 2; background: $background; scrollbar-size-vertical: 1;
@@ -58,7 +58,7 @@ class Details(VerticalScroll, can_focus=True):
         yield self.body
 
     def show(self, snapshot: Snapshot, rank: int | None, record: int | None) -> None:
-        """Write about `rank` and `record` (an index into the records)."""
+        """Show `rank` and `record` (an index into the records)."""
         if (rank, record) != self.shown:
             self.scroll_home(animate=False)
         self.shown = (rank, record)
@@ -96,7 +96,7 @@ def describe(
 
 
 def _concerns(snapshot: Snapshot, finding: Finding, rank: int | None, record: int | None) -> bool:
-    """Whether what is selected is the place where the job parted."""
+    """Whether the selection is the point of divergence."""
     if rank is None:
         return True
     if record is None or rank in finding.culprits:
@@ -145,7 +145,7 @@ def _record_table(snapshot: Snapshot, record: int) -> Table:
         given = given if signature.input_sizes or not signature.output_sizes else ""
         shape = f"{given} → {got}" if given and got and got != given else given or got
         extras = [plain(signature.reduce_op or "", 20).lower()]
-        root = "tag" if row["flags"] & int(Flag.P2P) else "root"  # pairs have no root
+        root = "tag" if row["flags"] & int(Flag.P2P) else "root"  # sends and recvs have a tag
         extras += [f"{root} {row['root']}" if row["root"] >= (root == "tag") else ""]
         extras += [f"peer {row['peer']}" if row["peer"] >= 0 else ""]
         extras += ["async" if row["flags"] & int(Flag.ASYNC) else ""]
@@ -195,7 +195,7 @@ def _side(side: Side, finding: Finding, group: str, sources: Sources) -> Iterato
 
 
 def stack_lines(stack: Stack, differs_at: int | None, sources: Sources) -> Iterator[Text]:
-    """A stack outermost first with the source line of each frame that can be read."""
+    """A stack, outermost frame first, with each frame's source line if it can be read."""
     places = [f"{short_path(f.filename)}:{f.line}" for f in stack]
     width = min(max((len(p) for p in places), default=0), 34)
     for i in range(len(stack) - 1, -1, -1):
@@ -210,7 +210,7 @@ def stack_lines(stack: Stack, differs_at: int | None, sources: Sources) -> Itera
 
 
 def frames_of_interest(snapshot: Snapshot, rank: int | None) -> Sequence[tuple[str, Frame]]:
-    """(whose, frame) in the order a reader wants them: where the culprits are, then the others."""
+    """(whose, frame) of the most interesting frames: the culprits' first, then the others'."""
     finding = snapshot.finding
     out: dict[tuple[str, Frame], None] = {}
     if finding is not None:

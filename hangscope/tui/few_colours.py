@@ -1,7 +1,7 @@
-"""Colours for terminals that have sixteen: chosen one by one instead of by nearness.
+"""Colours for terminals with sixteen colours, chosen by hand instead of by distance.
 
-Left to themselves, the colours of two kinds of operations fall onto the same of the sixteen, and
-the ground of the selected row onto black.
+By distance, two kinds of operations would get the same colour, and the background of the selected
+row would become black.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _TABLE = {_triplet(a): RichColor.from_triplet(_triplet(b)) for a, b in _EXACT.it
 
 
 def has_few_colours(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether the terminal, by what it says of itself, shows sixteen colours or fewer."""
+    """Whether the terminal claims to have sixteen colours or fewer."""
     if environment.get("COLORTERM", "").lower() in ("truecolor", "24bit"):
         return False
     name = environment.get("TERM", "").lower()
@@ -55,7 +55,7 @@ def has_few_colours(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 class FewColours(LineFilter):
-    """Puts each of the application's colours onto one of the sixteen."""
+    """Maps each of the application's colours to one of the sixteen."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [

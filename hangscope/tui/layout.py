@@ -1,4 +1,4 @@
-"""Where everything stands on the screen, and where the details find room."""
+"""Screen layout: where the details pane goes."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ CSS = """
 """
 
 _SIDE_FROM = 150
-"""Columns from which the details stand beside the pane."""
+"""Minimum columns to put the details beside the pane."""
 _BELOW_FROM = 9
-"""Lines that must be free below the rows for the details to stand there."""
+"""Minimum free lines below the rows to put the details there."""
 _FRAME_LINES = 6
-"""Verdict, panes, status and keys."""
+"""Lines taken by verdict, pane bar, status and keys."""
 _ROWS_AT_FIRST = 9
-"""Ranks there is room for until it is known how many there are."""
+"""Assumed number of ranks until it is known."""
 
 
 class Place(NamedTuple):
-    """Where the details stand that belong to a pane."""
+    """Where a pane's details go."""
 
     beside: bool
-    """Beside it; else below it."""
+    """Beside the pane; else below it."""
     shown: bool
     spare: int
-    """Lines that are free below its rows."""
+    """Free lines below the pane's rows."""
 
 
 def place_details(width: int, height: int, *, rows: int | None, words: int, pane: str) -> Place:
-    """Beside the pane where there is width, below it where there is height.
+    """Beside the pane if there is enough width, below it if there is enough height.
 
     Parameters
     ----------
     width, height:
-        The screen, in columns and lines.
+        Size of the screen in columns and lines.
     rows:
-        Ranks that the pane draws a line for; None until that is known.
+        Number of ranks that the pane draws; None until known.
     words:
-        Lines of the verdict behind its first.
+        Lines of the verdict after its first.
     pane:
-        Its name.
+        Name of the pane.
     """
     rows = _ROWS_AT_FIRST if rows is None else rows
     spare = height - _FRAME_LINES - (rows + 1) - 1 - words

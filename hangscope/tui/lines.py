@@ -1,7 +1,7 @@
-"""A list of lines of any length, of which only those on the screen are ever made.
+"""A list of any length, of which only the visible lines are ever created.
 
-The base of every pane with rows: a fixed header, a cursor, vim keys, the mouse, and nothing that
-depends on how many rows there are.
+The base of every pane with rows: a fixed header, a cursor, vim keys, the mouse. No cost depends on
+the number of rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hangscope.tui.theme import SELECTED
 
 
 class LineList(ScrollView, can_focus=True):
-    """Subclasses give `count`, `line` and, where they have one, `header`."""
+    """Subclasses implement `count`, `line` and, if they have one, `header`."""
 
     DEFAULT_CSS = """
     LineList { overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1;
@@ -52,7 +52,7 @@ class LineList(ScrollView, can_focus=True):
 
     @dataclass
     class Moved(Message):
-        """The cursor stands on another row."""
+        """The cursor has moved to another row."""
 
         sender: LineList
         row: int
@@ -79,12 +79,12 @@ class LineList(ScrollView, can_focus=True):
     # Drawing
 
     def show(self, snapshot: Snapshot) -> None:
-        """Draw another snapshot; the cursor stays where it is."""
+        """Draw another snapshot without moving the cursor."""
         self.snapshot = snapshot
         self.relayout()
 
     def relayout(self) -> None:
-        """The number of rows may have changed: size, cursor and screen anew."""
+        """Update size, cursor and screen after the number of rows may have changed."""
         count = self.count()
         self.virtual_size = Size(self.size.width, count + self.header_lines)
         self.cursor = min(max(self.cursor, 0), max(count - 1, 0))
@@ -128,7 +128,7 @@ class LineList(ScrollView, can_focus=True):
     # The cursor
 
     def move_to(self, row: int) -> None:
-        """Put the cursor on `row` and bring it onto the screen."""
+        """Put the cursor on `row` and scroll to it."""
         row = min(max(row, 0), max(self.count() - 1, 0))
         changed = row != self.cursor
         self.cursor = row
@@ -174,5 +174,5 @@ class LineList(ScrollView, can_focus=True):
                 self.action_choose()
 
     def refresh_rows(self) -> None:
-        """Draw again without a change in the number of rows."""
+        """Redraw; the number of rows has not changed."""
         self.refresh(Region(0, 0, *self.size))

@@ -1,4 +1,4 @@
-"""One rank's row of the timeline as characters: pure, and only for the columns on the screen."""
+"""Draws one rank's row of the timeline as characters; pure, and only the visible columns."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _COLOURS = {
 
 
 def kind_style(kind: str) -> Style:
-    """The colour of a kind of operation on the dark ground of a terminal."""
+    """The style of a kind of operation on a dark terminal background."""
     return Style(color=_COLOURS[kind])
 
 
@@ -54,20 +54,20 @@ PARTED_STYLE = Style(color=palette.CULPRIT)
 
 
 def glyph(kind: str, letters: bool) -> str:
-    """What a finished operation is drawn with; letters where there is no colour."""
+    """The character that draws a completed operation; a letter if there is no colour."""
     return _LETTERS[kind] if letters else BAR
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The part of time on the screen: `width` columns of `scale_ns` each, from `left_ns`."""
+    """The visible time range: `width` columns of `scale_ns` each, from `left_ns`."""
 
     left_ns: int
     scale_ns: int
     width: int
 
     def column(self, ns: int) -> int:
-        """The column that `ns` falls into; may be outside the screen."""
+        """The column of time `ns`; may be off the screen."""
         return (ns - self.left_ns) // self.scale_ns
 
     def at(self, column: int) -> int:
@@ -83,7 +83,7 @@ class Window:
 def cells(
     snapshot: Snapshot, rank: int, window: Window
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """(record or -1, code) for each column. Unfinished operations lie below finished ones."""
+    """(record or -1, code) for each column. Completed operations hide unfinished ones."""
     records = np.full(window.width, -1, np.int64)
     codes = np.zeros(window.width, np.uint8)
     lo, hi = snapshot.rows(rank)
@@ -94,7 +94,7 @@ def cells(
         last = np.clip(-((window.left_ns - end[seen]) // window.scale_ns), 1, window.width)
         last = np.maximum(last, first + 1)
         is_open = snapshot.timing.end[lo:hi][seen] == End.OPEN
-        if is_open.any():  # all of them reach the end: the latest to begin covers the rest
+        if is_open.any():  # all of them reach the end, so the latest to begin covers the rest
             records[first[is_open]] = lo + seen[is_open]
             at = np.maximum.accumulate(np.where(records >= 0, np.arange(window.width), -1))
             at[int(last[is_open].max()) :] = -1
@@ -126,7 +126,7 @@ def _finished(
 
 
 def absence(snapshot: Snapshot, rank: int) -> tuple[int, str] | None:
-    """(from when, what instead) for a rank that issued nothing where the others wait."""
+    """(start, what it did instead) for a rank that issued nothing where the others wait."""
     side = snapshot.side_of(rank)
     if side is None or side.op is not None:
         return None
@@ -151,8 +151,8 @@ def row(
 ) -> list[Segment]:
     """The row of `rank` as segments, exactly `window.width` columns wide.
 
-    `letters` draws operations by letter instead of colour, `cursor` is the record to point out, and
-    `base` lies under everything.
+    `letters` draws operations by letter instead of colour, `cursor` is the record to highlight, and
+    `base` is the background style.
     """
     base = base or Style()
     records, codes = cells(snapshot, rank, window)
@@ -183,7 +183,7 @@ def _labels(
     text: npt.NDArray[np.str_],
     gone: tuple[int, str] | None,
 ) -> None:
-    """Write names into bars that have room for them."""
+    """Write names into bars that are wide enough."""
     key = records * 256 + codes
     edges = np.flatnonzero(np.r_[True, key[1:] != key[:-1], True])
     for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):

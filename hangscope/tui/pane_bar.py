@@ -1,4 +1,4 @@
-"""The line with the panes' names, by which they are chosen with the mouse."""
+"""The bar with the names of the panes, which can be clicked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hangscope.tui.commands import PANES
 
 
 class PaneBar(Static):
-    """Names and numbers of all panes; the one on the screen is underlined."""
+    """Names and numbers of all panes; the visible one is underlined."""
 
     class Picked(Message):
         """A name was clicked."""
@@ -21,7 +21,7 @@ class PaneBar(Static):
             self.name = name
 
     def show(self, current: str) -> None:
-        """Draw it with ``current`` as the pane on the screen."""
+        """Draw the bar with ``current`` as the visible pane."""
         text = Text(no_wrap=True, overflow="ellipsis")
         for i, (name, title) in enumerate(PANES.items()):
             text.append(f" {i + 1} ", "dim")

@@ -24,7 +24,7 @@ _WIDTHS = (7, 9, 10, 8, 27, 12, 30)
 
 
 class RankTable(LineList):
-    """One row a rank; `o` sorts by the next column, `O` turns the order round."""
+    """One row per rank; `o` sorts by the next column, `O` reverses the order."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("o", "sort", "Sort", show=False),
@@ -34,7 +34,7 @@ class RankTable(LineList):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.sort = ""
-        """A column, or empty for culprits first, then by rank."""
+        """The column to sort by; empty for culprits first, then by rank."""
         self.reverse = False
         self.filter = ""
         self.rows: list[int] = []
@@ -57,7 +57,7 @@ class RankTable(LineList):
         self.rearrange()
 
     def rearrange(self) -> None:
-        """Filter and sort anew; the cursor stays on its rank."""
+        """Filter and sort again; the cursor stays on its rank."""
         if self.snapshot is None:
             return
         here = self.rank
@@ -110,7 +110,7 @@ class RankTable(LineList):
         return (str(rank), state, waiting, pace, last, plain(host, 60), plain(at, 120))
 
     def widths(self, width: int) -> list[int]:
-        """Column widths on a screen of `width` columns; the last takes what is left."""
+        """Column widths on a screen of `width` columns; the last one takes the rest."""
         out = list(_WIDTHS)
         if width < 100:
             out[COLUMNS.index("host")] = 8 if self._several_hosts else 0
@@ -160,7 +160,7 @@ class RankTable(LineList):
         self.rearrange()
 
     def sort_by(self, name: str) -> None:
-        """Sort by a column; the same one again turns the order round."""
+        """Sort by a column; if it is already the one, reverse the order."""
         self.reverse = not self.reverse if name == self.sort else False
         self.sort = name
         self.rearrange()
@@ -182,7 +182,7 @@ class RankTable(LineList):
             self.move_to(self.rows.index(rank))
 
     def summary(self) -> str:
-        """How many rows are shown, and why not all of them."""
+        """How many rows are shown, and why not all."""
         assert self.snapshot is not None
         total = len(self.snapshot.ranks)
         if self.filter:

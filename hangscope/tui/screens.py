@@ -1,4 +1,4 @@
-"""What opens over the panes: the source, and the keys."""
+"""Pages that open over the panes: source code and help."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ KEYS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
 
 
 class Over(ModalScreen[None]):
-    """A page over the panes that any of Esc, q and Enter closes."""
+    """A page over the panes, closed by Esc, q or Enter."""
 
     DEFAULT_CSS = """
     Over { align: center middle; background: $background 70%; }
@@ -111,7 +111,7 @@ def help_page() -> RenderableType:
 def source_page(
     frames: Sequence[tuple[str, Frame]], sources: Sources, around: int = 5
 ) -> RenderableType:
-    """The code around each of `frames`, (whose, frame), in that order."""
+    """The code around each of `frames`, which are (whose, frame), in that order."""
     if not frames:
         return Text("No stack was recorded, so there is no line to show.")
     return Group(*_excerpts(frames, sources, around))

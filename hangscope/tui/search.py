@@ -1,4 +1,4 @@
-"""What ``/`` finds: ranks, hosts, operations and sequence numbers. Pure."""
+"""The search behind ``/``: ranks, hosts, operations and sequence numbers. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hangscope.tui.snapshot import Snapshot
 def find(
     snapshot: Snapshot, wanted: str, rank: int | None, record: int | None, step: int = 1
 ) -> tuple[int, int | None] | None:
-    """(rank, record) of the next match after (`rank`, `record`), around the end if need be.
+    """(rank, record) of the next match after (`rank`, `record`); wraps around at the end.
 
     ``12`` or ``rank 12`` is a rank, ``#118`` a sequence number, anything else part of an
     operation's name, a host or a state. `step` -1 searches backwards.
@@ -30,7 +30,7 @@ def find(
 def _operations(
     snapshot: Snapshot, wanted: str, rank: int | None, record: int | None, step: int
 ) -> tuple[int, int | None] | None:
-    """The next operation whose name, and number where one is given, match."""
+    """The next operation with a matching name and, if given, number."""
     name, _, number = wanted.partition("#")
     name = name.strip()
     records = snapshot.trace.records

@@ -1,4 +1,4 @@
-"""One group by sequence number: at a glance, which member lacks which collective."""
+"""One group by sequence number, to see at a glance which member lacks which collective."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class SequenceView(LineList):
         self.rearrange()
 
     def jump(self) -> None:
-        """To the group, the number and the member of the first finding."""
+        """Go to the group, sequence number and member of the first finding."""
         assert self.snapshot is not None
         finding = self.snapshot.finding
         if finding is None:
@@ -93,7 +93,7 @@ class SequenceView(LineList):
         return int(mine.max()) if len(mine) else 1
 
     def columns(self) -> int:
-        """How many sequence numbers fit on the screen."""
+        """Number of sequence numbers that fit on the screen."""
         return max((self.scrollable_content_region.width - self.label_width()) // _CELL, 1)
 
     def label_width(self) -> int:
@@ -101,7 +101,7 @@ class SequenceView(LineList):
         return len(str(max(self.members, default=0))) + 4
 
     def rearrange(self) -> None:
-        """Look up the part of the group's history that is on the screen."""
+        """Look up the visible part of the group's history."""
         if self.snapshot is None or not self.snapshot.trace.groups:
             self.members = ()
             self.relayout()
@@ -113,7 +113,7 @@ class SequenceView(LineList):
         self.members = listed or tuple(np.unique(trace.records["rank"][in_group]).tolist())
         width = self.columns()
         self.column_seq = max(self.column_seq, 1)
-        if not self.size.width:  # not on the screen yet
+        if not self.size.width:  # not visible yet
             self._first = 0
             self.relayout()
             return
@@ -160,7 +160,7 @@ class SequenceView(LineList):
         return None
 
     def header(self, width: int) -> Text:
-        """The group's name; the numbers stand on the second line."""
+        """The group's name; the numbers are on the second line."""
         assert self.snapshot is not None
         groups = self.snapshot.trace.groups
         if not groups:
@@ -193,7 +193,7 @@ class SequenceView(LineList):
         return out
 
     def render_line(self, y: int) -> Strip:
-        """The second header line has its own content; everything else as usual."""
+        """Draw the second header line, which has its own content; other lines as usual."""
         width = self.scrollable_content_region.width
         if y == 1 and self.snapshot is not None and width > 0:
             return self._strip(self.numbers(), width, self.rich_style + Style(dim=True))
@@ -212,7 +212,7 @@ class SequenceView(LineList):
             seq = self._first + i
             text, style = self._cell(int(self._matrix[row, i]), seq, frontier, top)
             if text == "·" and seq <= self._finished.get(rank, -1):
-                text = "▪"  # the group's counter says that it is done
+                text = "▪"  # completed according to the group's counter
             if seq == self.column_seq:
                 style += Style(reverse=selected, bgcolor=None if selected else COLUMN)
             out.append(Segment(text, style))
@@ -228,7 +228,7 @@ class SequenceView(LineList):
             kind = kind_of(self.snapshot.op(record))
             return (paint.glyph(kind, True) if self.letters else "■"), paint.kind_style(kind)
         if seq <= frontier:
-            return "·", Style(dim=True)  # issued, but the record is gone
+            return "·", Style(dim=True)  # issued, but its record has been overwritten
         if seq <= top:
             return "✗", _LACKS
         return " ", Style()
@@ -250,7 +250,7 @@ class SequenceView(LineList):
 
 
 def sequence_legend() -> Text:
-    """What the marks mean."""
+    """The legend of the marks."""
     return Text.assemble(
         ("■", paint.kind_style("reduce")),
         " done  ",

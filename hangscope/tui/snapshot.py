@@ -1,4 +1,4 @@
-"""One look at a job, indexed for drawing: built outside the interface thread, never changed."""
+"""One look at a job, indexed for drawing; built outside the UI thread and immutable."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from hangscope.report.timeline import parted_ns, parting_rows
 from hangscope.trace.model import Flag, Stack, Trace, flagged
 
 RATE_WINDOW_NS = 10 * 1_000_000_000
-"""How far back the rate of operations looks."""
+"""Period over which the rate of operations is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A trace and its diagnosis with an index by rank; rows of one rank are a slice."""
+    """A trace and its diagnosis with an index by rank; the rows of a rank are contiguous."""
 
     trace: Trace
     diagnosis: Diagnosis
     timing: Spans
     ranks: tuple[int, ...]
-    """Every rank of the job, also those of which no source speaks."""
+    """All ranks of the job, even those without any source."""
     bounds: dict[int, tuple[int, int]]
-    """Rank to its slice of the records."""
+    """Map from a rank to its slice of the records."""
     reports: dict[int, RankReport]
     parted_ns: int | None
-    """When the job parted; None where nothing was found."""
+    """Time of the divergence; None if nothing was found."""
 
     @property
     def finding(self) -> Finding | None:
-        """The first cause."""
+        """The finding of the first cause."""
         return self.diagnosis.findings[0] if self.diagnosis.findings else None
 
     def rows(self, rank: int) -> tuple[int, int]:
@@ -45,7 +45,7 @@ class Snapshot:
         return report.role if report else "unknown"
 
     def seq(self, record: int) -> int:
-        """The sequence number people know a record by."""
+        """The sequence number shown for a record."""
         row = self.trace.records[record]
         return int(row["p2p_seq"] if row["flags"] & int(Flag.P2P) else row["collective_seq"])
 
@@ -68,7 +68,7 @@ class Snapshot:
         return bool(self.timing.end[record] == End.OPEN)
 
     def rate(self, rank: int) -> float | None:
-        """Operations a second over the last seconds; None without records."""
+        """Operations per second over the last seconds; None without records."""
         lo, hi = self.rows(rank)
         if lo == hi:
             return None
@@ -99,7 +99,7 @@ class Snapshot:
         return lo + int(hits[-1]) if len(hits) else None
 
     def record_at_parting(self, rank: int) -> int | None:
-        """What `rank` has at the place where the job parted, else what it did at that moment."""
+        """The record of `rank` at the point of divergence, else what it did at that moment."""
         finding = self.finding
         if finding is not None:
             side = self.side_of(rank) or Side((rank,), finding.op, finding.seq)
@@ -117,7 +117,7 @@ class Snapshot:
         return next((s for s in finding.sides if rank in s.ranks), None)
 
     def stack_of(self, rank: int) -> Stack:
-        """Where `rank` is now: its main thread's stack, else what the diagnosis shows of it."""
+        """The current stack of `rank`: that of its main thread, else the one in the diagnosis."""
         facts = self.trace.ranks.get(rank)
         if facts is not None and facts.main_stack:
             return facts.main_stack

@@ -1,6 +1,6 @@
-"""Where the application gets its pictures from: a run that is still alive, or what was left of one.
+"""Data sources of the application: a live run, or what is left of one.
 
-Both are the same to the application: it looks, and gets a trace and the diagnosis of it.
+Both look the same to the application: it asks for a look, and gets a trace and its diagnosis.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from hangscope.diagnosis.model import Diagnosis, RankReport, Side
 from hangscope.trace.model import RankFacts, Trace
 
 LIVE_ROWS = 65_536
-"""Records of all ranks together that a live look keeps: 8,192 of each of 8 ranks, 64 of each of
-1,024. All others are read for the verdict on a job that stands still."""
+"""Records that a live look keeps for all ranks together: 8,192 for each of 8 ranks, 64 for each of
+1,024. The others are read only for the verdict on a job that makes no progress."""
 _STANDS_S, _STANDS_MAX_S = 10.0, 300.0
-"""A verdict on a job in which nothing changes is gone over again after so many seconds, and each
-time after twice as many."""
+"""If nothing changes in the job, its verdict is computed again after this many seconds, and each
+further time after twice as many, up to the maximum."""
 _FACTS = attrgetter(
     "alive", "gil_blocked", "phases", "initialized", "finalized", "exit", "exception", "stack_moved"
 )
@@ -29,38 +29,38 @@ _WAITING = _REPORT.index("waiting_s")
 
 
 class Source(Protocol):
-    """Anything that can be looked at, once or again and again."""
+    """Anything that can be looked at, once or repeatedly."""
 
     @property
     def title(self) -> str:
-        """What is being looked at, in a few words."""
+        """A short title of what is shown."""
 
     @property
     def live(self) -> bool:
         """Whether looking again can show something new."""
 
     def look(self) -> tuple[Trace, Diagnosis]:
-        """The trace now and what it means. May read files; called outside the interface thread."""
+        """The current trace and its diagnosis. May read files; called outside the UI thread."""
 
 
 class Looker(Protocol):
     """A live run that re-reads only what has changed."""
 
     moved: bool
-    """Whether any rank has issued or finished anything since the look before the last."""
+    """Whether any rank has issued or finished anything between the last two looks."""
 
     @property
     def cut(self) -> bool:
-        """Whether the last look left older records out."""
+        """Whether the last look omitted older records."""
 
     def look(self) -> Trace:
-        """The trace now."""
+        """The current trace."""
 
     def look_at_all(self) -> Trace:
-        """The trace now, with nothing left out."""
+        """The current trace with all records."""
 
     def ask_for_stacks(self, wanted: Callable[[RankFacts], bool]) -> int:
-        """Have ranks that cannot run Python write their stacks, once a stall."""
+        """Have ranks that cannot run Python write their stacks, once per stall."""
 
 
 class Still:
@@ -77,7 +77,7 @@ class Still:
 
 
 class Live:
-    """A running job: every look reads what changed, and judges where that can matter."""
+    """A running job: every look reads what has changed, and diagnoses it if necessary."""
 
     def __init__(self, run: Looker, title: str = "") -> None:
         self._run = run
@@ -108,9 +108,10 @@ class Live:
         return diagnosis
 
     def _standing(self, trace: Trace) -> Diagnosis | None:
-        """The last verdict, older by the time that has passed, where nothing has changed since.
+        """The last verdict, with its waits prolonged, if nothing has changed since.
 
-        Without a finding every look is judged: waiting becomes a hang by lasting long enough.
+        Without a finding every look is diagnosed, because a wait becomes a hang merely by lasting
+        long enough.
         """
         facts: list[object] = [
             (_FACTS(f), f.main_stack, f.process_state == "stopped", (f.cpu_busy or 0.0) > 0.2)
@@ -128,7 +129,7 @@ class Live:
 
 
 def later(diagnosis: Diagnosis, passed_s: float) -> Diagnosis:
-    """``diagnosis`` of a job that has stood still for ``passed_s`` seconds more."""
+    """``diagnosis`` of a job that has made no progress for another ``passed_s`` seconds."""
     reports = []
     for report in diagnosis.ranks:
         if report.waiting_s is not None:
@@ -161,9 +162,9 @@ def _plus(known_s: float | None, passed_s: float) -> float | None:
 
 
 def open_source(paths: Sequence[str]) -> Source:
-    """The source behind `paths`: live where it is one run directory with a process alive.
+    """The source for `paths`: live if it is a single run directory with a live process.
 
-    Raises `hangscope.trace.load.NothingReadable` where nothing in `paths` can be read.
+    Raises `hangscope.trace.load.NothingReadable` if nothing in `paths` can be read.
     """
     from hangscope.diagnosis.engine import diagnose
     from hangscope.trace.live.follow import LiveRun

@@ -1,4 +1,4 @@
-"""The line below the panes: what the colours mean, how many ranks are shown."""
+"""The status line below the panes: legend, number of ranks shown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hangscope.tui.timeline import Timeline
 
 
 def status(pane: str, timeline: Timeline, ranks: RankTable, *, live: bool) -> Text:
-    """What there is to say while a pane is on the screen."""
+    """The status line for the visible pane."""
     if pane == "timeline":
         text = timeline.legend()
         if live:

@@ -1,11 +1,11 @@
-"""Colours of the application: dark and light, few, and the same as in the page."""
+"""Colours of the application, dark and light; the same as in the HTML page."""
 
 from __future__ import annotations
 
 from textual.theme import Theme
 
 CULPRIT = "#ff8a4c"
-"""Also of all that is wrong. Lighter than in the page, for the dark ground."""
+"""Also for everything else that is wrong. Lighter than in the page, for the dark background."""
 WAITING = "#e69f00"
 NOTICE = "#f0b429"
 """Keys, marks and remarks."""
@@ -13,7 +13,7 @@ GOOD = "#3ecf9b"
 GROUND = "#14171c"
 SELECTED = "#1f252d"
 COLUMN = "#2a313b"
-"""Ground of the column under the cursor."""
+"""Background of the column under the cursor."""
 
 DARK = Theme(
     name="hangscope-dark",

@@ -1,4 +1,4 @@
-"""The timeline: a row for each rank, time across, waiting drawn as waiting."""
+"""The timeline: a row for each rank, with time on the x axis and waits drawn as such."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Timeline(LineList):
         self.relayout()
 
     def _identity(self) -> tuple[int, int] | None:
-        """(rank, record id) of the selected operation: positions change when a ring moves on."""
+        """(rank, record id) of the selected operation; positions change as the ring advances."""
         if self.snapshot is None or self.record is None:
             return None
         row = self.snapshot.trace.records[self.record]
@@ -103,12 +103,12 @@ class Timeline(LineList):
         return len(str(top)) + 4
 
     def window(self) -> Window:
-        """The part of time that is on the screen."""
+        """The visible time range."""
         width = max(self.scrollable_content_region.width - self.label_width(), 1)
         return Window(self.left_ns, max(self.scale_ns, _NARROWEST_NS), width)
 
     def jump(self) -> None:
-        """To the culprit's row at the moment the job parted."""
+        """Go to the culprit's row at the moment of divergence."""
         snapshot = self.snapshot
         if snapshot is None or not self.size.width:
             return
@@ -131,7 +131,7 @@ class Timeline(LineList):
         self.refresh_rows()
 
     def _natural_scale(self, at: int) -> int:
-        """Time a column, such that the last dozen operations before `at` fill the left part."""
+        """Time per column that fits the last dozen operations before `at` into the left part."""
         assert self.snapshot is not None
         timing = self.snapshot.timing
         finding = self.snapshot.finding
@@ -176,7 +176,7 @@ class Timeline(LineList):
     # Actions
 
     def action_follow(self) -> None:
-        """Keep the newest moment at the right edge, or stop doing so."""
+        """Toggle keeping the newest moment at the right edge."""
         if self.follow:
             self.follow = False
             self.refresh_rows()
@@ -184,7 +184,7 @@ class Timeline(LineList):
             self._follow_now()
 
     def action_step(self, by: int) -> None:
-        """To the rank's previous or next operation."""
+        """Go to the rank's previous or next operation."""
         snapshot, rank = self.snapshot, self.rank
         if snapshot is None or rank is None:
             return
@@ -224,7 +224,7 @@ class Timeline(LineList):
         self.zoom_at(anchor, by)
 
     def zoom_at(self, column: int, by: int) -> None:
-        """Zoom in (`by` > 0) or out with the time at `column` held where it is."""
+        """Zoom in (`by` > 0) or out; the time at `column` stays there."""
         at = self.left_ns + column * max(self.scale_ns, 1)
         self.scale_ns = self._clamped(self.scale_ns / _ZOOM**by)
         self.left_ns = at - column * self.scale_ns
@@ -233,7 +233,7 @@ class Timeline(LineList):
         self.refresh_rows()
 
     def action_fit(self) -> None:
-        """The whole run on one screen."""
+        """Fit the whole run on the screen."""
         if self.snapshot is None:
             return
         self.follow = False
@@ -244,7 +244,7 @@ class Timeline(LineList):
         self.refresh_rows()
 
     def action_culprit(self) -> None:
-        """To the next culprit's row."""
+        """Go to the next culprit's row."""
         if self.snapshot is None:
             return
         rows = [i for i, r in enumerate(self.snapshot.ranks) if self.snapshot.role(r) == "culprit"]
@@ -258,7 +258,7 @@ class Timeline(LineList):
             return
         if before is None:
             self.record = self.snapshot.record_at_parting(self.rank)
-        else:  # the same collective on the other rank, else what that one did at the time
+        else:  # the same collective on the other rank, else what it did at that time
             self.record = self.snapshot.record_like(self.rank, before)
             if self.record is None:
                 at = int(self.snapshot.timing.start_ns[before])
@@ -315,7 +315,7 @@ class Timeline(LineList):
     # Drawing
 
     def header(self, width: int) -> Text:
-        """The ruler: times relative to the divergence, or to the end of what was seen."""
+        """The ruler: times relative to the divergence, or to the end of the observation."""
         assert self.snapshot is not None
         window = self.window()
         zero = self.snapshot.parted_ns or self.snapshot.timing.last_ns
@@ -343,7 +343,7 @@ class Timeline(LineList):
         return [label, *cells]
 
     def legend(self) -> Text:
-        """What the colours on this run mean."""
+        """The legend of the colours in this run."""
         text = Text()
         if self.snapshot is None:
             return text

@@ -26,7 +26,7 @@ _DEEPEST = 12
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A line of a tree, and what it is about."""
+    """A line of a tree, with the rank and frame it shows."""
 
     text: Text
     rank: int | None = None
@@ -34,7 +34,7 @@ class Row:
 
 
 class TreeList(LineList):
-    """Lines made once for each snapshot."""
+    """A tree whose lines are created once per snapshot."""
 
     header_lines = 1
     title = ""
@@ -55,7 +55,7 @@ class TreeList(LineList):
         raise NotImplementedError
 
     def nothing(self, snapshot: Snapshot) -> str:
-        """What to say where there is nothing to show."""
+        """The text for an empty tree."""
         raise NotImplementedError
 
     def header(self, width: int) -> Text:
@@ -66,7 +66,7 @@ class TreeList(LineList):
 
     @property
     def rank(self) -> int | None:
-        """The first rank the line under the cursor is about."""
+        """The first rank of the line under the cursor."""
         return self.rows[self.cursor].rank if self.cursor < len(self.rows) else None
 
     @property
@@ -113,7 +113,7 @@ class WaitTree(TreeList):
             c, depth, via = pending.pop()
             again = c in drawn
             if again and via is None:
-                continue  # it stands below what it waits on
+                continue  # it is listed below what it waits on
             rows.append(self._row(snapshot, classes[c], guilty, depth, via, again, labels))
             if again or depth >= _DEEPEST:
                 continue

@@ -1,4 +1,4 @@
-"""The verdict, on top of every pane: what happened and what to do, in three or four lines."""
+"""The verdict at the top of the screen: what happened and what to do, in three or four lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BADGE = {
 
 
 class VerdictBar(Static):
-    """Badge and scene, the summary, and the way out; updated with every look."""
+    """Badge, key facts, summary and advice; updated with every look."""
 
     DEFAULT_CSS = """
     VerdictBar { height: auto; min-height: 3; padding: 0 1; background: $background; }
@@ -32,10 +32,10 @@ class VerdictBar(Static):
         super().__init__("looking …", id=id, markup=False)
         self._shown: tuple[Diagnosis, str] | None = None
         self.more = 0
-        """Lines beyond three."""
+        """Number of lines beyond three."""
 
     def show(self, snapshot: Snapshot, note: str = "") -> None:
-        """Write the verdict of `snapshot`; `note` stands at the end of the first line."""
+        """Show the verdict of `snapshot`; `note` is put at the end of the first line."""
         self._shown = snapshot.diagnosis, note
         self._write()
 
@@ -50,7 +50,7 @@ class VerdictBar(Static):
 
 
 def lines(diagnosis: Diagnosis, note: str = "", width: int = 78) -> Group:
-    """The lines, each cut at the edge of the screen; the summary may take two."""
+    """The lines of the verdict, cut at the screen's edge; the summary may take two."""
     first = diagnosis.findings[0] if diagnosis.findings else None
     top = Text(no_wrap=True, overflow="ellipsis")
     top.append(

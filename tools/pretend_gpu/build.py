@@ -1,8 +1,8 @@
-"""Makes what a CUDA build of torch needs to run without a device.
+"""Builds the stub libraries that a CUDA build of torch needs to run without a device.
 
-The wheel of torch is the real one: its ``ProcessGroupNCCL``, with watchdog, Flight Recorder and
-dumps, is what is looked at. The libraries it asks for are made here: the CUDA runtime and NCCL from
-the sources beside this file, of all others every function that torch mentions, returning 0.
+The torch wheel is the real one: its ``ProcessGroupNCCL``, with watchdog, Flight Recorder and dumps,
+is what is tested. The libraries it loads are built here: the CUDA runtime and NCCL from the sources
+beside this file; for all others, every function that torch references is a stub that returns 0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OURS = {
     "libnccl": ("nccl.cpp",),
     "libcuda": ("driver.cpp",),
 }
-"""Libraries with sources of their own."""
+"""Libraries that are built from sources."""
 UNVERSIONED = {
     "libcuda": "cu[A-Z]",
     "libcudnn": "cudnn",
@@ -34,19 +34,19 @@ UNVERSIONED = {
     "libnvrtc": "nvrtc",
     "libnvshmem_host": "nvshmem",
 }
-"""How the functions of libraries begin whose symbols do not tell where they are from."""
+"""Function name prefixes of libraries whose symbols do not tell their library."""
 VERSION_NODES = {"libnvshmem_host": "NVSHMEM"}
-"""Symbol versions that are not called like their library."""
+"""Symbol versions that are not named after their library."""
 VALUES = {"cudnnGetVersion": 92000, "cudnnGetCudartVersion": 13000}
-"""What functions return of which torch wants more than success."""
+"""Return values of functions from which torch expects more than success."""
 _VENDOR = re.compile(r"lib(cu|nccl|nv)")
-# Headers for device compilers are left out; older ones of NCCL ask whether halves are known.
+# Headers for device compilers are left out; older NCCL headers check these macros for half types.
 _MACROS = ("__CUDA_FP16_H__", "__CUDA_BF16_H__", "__CUDA_FP8_H__", "__CUDA_BF16_TYPES_EXIST__")
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the libraries of a torch build ask of others."""
+    """What the libraries of a torch build need from others."""
 
     libraries: frozenset[str]
     symbols: frozenset[str]
@@ -63,46 +63,46 @@ class Wanted:
 
 
 def build(folder: Path, version: str) -> None:
-    """Download, unpack and compile into ``folder``; what is there already is kept.
+    """Download, unpack and compile into ``folder``; existing parts are kept.
 
     Parameters
     ----------
     folder:
-        Where torch and the libraries go.
+        Where to put torch and the libraries.
     version:
-        Of torch, ``2.5.1``.
+        Version of torch, such as ``2.5.1``.
 
     Raises
     ------
     subprocess.CalledProcessError
-        If pip, binutils or g++ fail; they have said why.
+        If pip, binutils or g++ fail; they have printed why.
     """
     site, headers, out = folder / "site", folder / "headers", folder / "lib"
     if not site.exists():
-        # Three signs: not the build for processors, which calls itself 2.13.0+cpu.
+        # ``===`` excludes the CPU build, whose version is 2.13.0+cpu.
         _unpack(_download((f"torch==={version}",), folder / "wheels"), site)
     if not headers.exists():
         metadata = next(site.glob("torch-*.dist-info/METADATA")).read_text()
         _unpack(_download(headers_of(metadata), folder / "wheels"), headers)
     out.mkdir(exist_ok=True)
     wanted = wanted_by(sorted((site / "torch" / "lib").glob("lib*.so*")))
-    # The runtime first: NCCL is linked with it.
+    # The runtime first, because NCCL is linked with it.
     for library in sorted(wanted.libraries, key=lambda name: ("cudart" not in name, name)):
         if _VENDOR.match(library):
             _compile(library, wanted.functions_of(library), headers, out)
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """The variables with which a command finds the torch and the libraries of ``folder``."""
+    """The environment in which a command uses the torch and the libraries in ``folder``."""
     return {
         "PYTHONPATH": str(folder / "site"),
         "LD_LIBRARY_PATH": str(folder / "lib"),
-        "DISABLE_ADDMM_CUDA_LT": "1",  # it would ask for the best algorithm, and there is none
+        "DISABLE_ADDMM_CUDA_LT": "1",  # it would query the best algorithm, and there is none
     }
 
 
 def headers_of(metadata: str) -> tuple[str, ...]:
-    """The packages with the headers of CUDA and NCCL that a wheel of torch was built with."""
+    """The packages with the CUDA and NCCL headers that a torch wheel was built with."""
     asked = dict(re.findall(r"^Requires-Dist: ([\w.-]+)[^;\n]*==([\d.]+)", metadata, re.M))
     nccl = [f"{name}=={asked[name]}" for name in asked if name.startswith("nvidia-nccl-")]
     if "cuda-toolkit" in asked:  # from CUDA 13 on packages have no suffix, nor numbers of their own
@@ -115,7 +115,7 @@ def headers_of(metadata: str) -> tuple[str, ...]:
 
 
 def wanted_by(libraries: Iterable[Path]) -> Wanted:
-    """What these libraries need that neither they nor their neighbours are."""
+    """What these libraries need that neither they nor the libraries beside them provide."""
     needed: set[str] = set()
     symbols: set[str] = set()
     paths = list(libraries)
@@ -159,7 +159,7 @@ def _compile(library: str, functions: set[str], headers: Path, out: Path) -> Non
     for name in OURS.get(stem(library), ()):
         objects.append(str(out / f"{name}.o"))
         subprocess.run([*compiler, "-c", str(HERE / name), "-o", objects[-1]], check=True)
-    # Asked of the objects: CUDA's headers give some functions other names (cudaMalloc_v2).
+    # Taken from the objects, because CUDA's headers rename some functions (cudaMalloc_v2).
     defined = symbols_in(_output("nm", "--defined-only", *objects)) if objects else set()
     rest = out / f"{library}.cpp"
     rest.write_text(stubs(functions - defined))
@@ -186,7 +186,7 @@ def _unpack(wheels: Iterable[Path], target: Path) -> None:
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(target.with_suffix(".part"))
         wheel.unlink()
-    target.with_suffix(".part").rename(target)  # all or nothing: an interrupted one is begun anew
+    target.with_suffix(".part").rename(target)  # atomic; an interrupted unpack starts again
 
 
 def _output(*command: str) -> str:

@@ -1,1 +1,1 @@
-"""Virtual jobs with known faults: what the analyzer's blame is scored on."""
+"""Virtual jobs with known faults, to score the analyzer's verdicts."""

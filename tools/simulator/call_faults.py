@@ -1,4 +1,4 @@
-"""Faults of calls: left out, added, changed or in another order; and devices that do not finish."""
+"""Faults of calls: skipped, added, changed or reordered; and devices that do not finish."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MISMATCH = frozenset(
 )
 
 DIVERGED = MISMATCH | {"missing_rank", "deadlock_cycle", "p2p_unmatched"}
-"""How a skipped or an added operation can show, depending on what came next."""
+"""Verdicts that fit a skipped or added operation, depending on what came next."""
 
 
 def _op_indices(job: Job, rank: int, kinds: tuple[str, ...] = ("coll",)) -> list[int]:
@@ -100,7 +100,7 @@ def different_dtype(job: Job, rng: random.Random) -> Made:
 
 
 def different_root(job: Job, rng: random.Random) -> Made:
-    """One rank means another root; dumps do not hold roots."""
+    """One rank uses another root; dumps do not contain roots."""
     rank = rng.randrange(job.world)
     rooted = [
         i
@@ -125,7 +125,7 @@ def different_root(job: Job, rng: random.Random) -> Made:
 
 
 def different_reduce_op(job: Job, rng: random.Random) -> Made:
-    """One rank takes the maximum where the others sum: nothing hangs, every result is wrong."""
+    """One rank takes the maximum where the others sum: nothing hangs, but all results are wrong."""
     rank = rng.randrange(job.world)
     index = _pick(job, rng, rank, name="all_reduce")
     op = job.programs[rank][index]
@@ -145,7 +145,7 @@ def different_reduce_op(job: Job, rng: random.Random) -> Made:
 
 
 def opposite_order(job: Job, rng: random.Random) -> Made:
-    """One rank uses two groups in the other order than its fellow members."""
+    """One rank uses two groups in the opposite order of its fellow members."""
     rank = rng.randrange(job.world)
     program = job.programs[rank]
     pairs = []
@@ -181,7 +181,7 @@ def p2p_unmatched(job: Job, rng: random.Random) -> Made:
         raise UnsuitableError
     verdicts = {"p2p_unmatched"}
     if all(item.completed < float("inf") for item in run.issued[rank]):
-        verdicts.add("missing_rank")  # it waits for nothing: it may as well be in user code
+        verdicts.add("missing_rank")  # it waits for nothing, so it may as well be in user code
     return (
         run,
         Truth("unmatched send", frozenset(verdicts), frozenset({rank})),
@@ -238,7 +238,7 @@ def device_stuck(job: Job, rng: random.Random) -> Made:
 
 
 def _issue_order(job: Job, rank: int) -> list[Op]:
-    """The rank's operations as they are issued, batch members before their batch."""
+    """The rank's operations in issue order, batch members before their batch."""
     order: list[Op] = []
     for op in job.programs[rank]:
         if op.kind in ("coll", "send", "recv", "batch"):

@@ -12,10 +12,10 @@ from tools.simulator.program import Job
 
 @dataclass(frozen=True)
 class Truth:
-    """What a right answer looks like.
+    """The right answer.
 
-    ``ambiguous_with``: where the dumps look the same with the roles swapped (two members, or two
-    equal sides), the answer may be ambiguous and hold the truth among these ranks.
+    ``ambiguous_with``: if the dumps would look the same with the roles swapped (two members, or two
+    equal sides), an ambiguous answer with the truth among these ranks is right.
     """
 
     fault: str
@@ -26,7 +26,7 @@ class Truth:
 
 @dataclass
 class Host:
-    """What a recorder beside the rank would have seen of the process."""
+    """What an observer on the rank's host would have seen of the process."""
 
     state: str = "sleeping"
     alive: bool = True
@@ -41,7 +41,7 @@ class Host:
 
 @dataclass
 class Case:
-    """A run with a fault, before it is written in a dialect."""
+    """A run with a fault, independent of the dialect it is written in."""
 
     number: int
     run: Run
@@ -51,11 +51,11 @@ class Case:
     at: list[float] = field(default_factory=list)
     """When each rank's dump is taken."""
     keep: int = 0
-    """Entries the buffer holds; 0: all."""
+    """Entries that fit into the buffer; 0 means all."""
 
 
 class UnsuitableError(Exception):
-    """The fault did not take in this job; draw another."""
+    """The fault had no effect in this job; draw another."""
 
 
 Made = tuple[Run, Truth, list[Host], frozenset[int]]
@@ -64,5 +64,5 @@ Fault = Callable[[Job, random.Random], Made]
 
 
 def healthy_hosts(job: Job) -> list[Host]:
-    """Of a job in whose processes nothing is wrong."""
+    """The hosts of a job whose processes are all healthy."""
     return [Host(function="step") for _ in range(job.world)]

@@ -1,4 +1,4 @@
-"""How the field writes a case down, and what of it any recorder can have seen."""
+"""Dialects in which a case is written, and the part of it that any recorder can have seen."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def nanoseconds(seconds: float) -> int:
 
 @dataclass(frozen=True)
 class Dialect:
-    """How one collector writes. ``version`` is the dump version; ``hosts`` says whether the
-    processes themselves were watched too."""
+    """The format of one collector. ``version`` is the dump version; ``hosts``: whether processes
+    were observed as well."""
 
     name: str
     version: str
@@ -51,7 +51,7 @@ DIALECTS = {
 
 
 def visible(case: Case, rank: int) -> list[tuple[Issued, bool]]:
-    """What a rank had issued when its dump was taken, and whether it had finished."""
+    """Operations a rank had issued when its dump was taken, and whether each had finished."""
     limit = case.at[rank]
     if rank in case.run.died:
         limit = min(limit, case.run.died[rank])
@@ -61,7 +61,7 @@ def visible(case: Case, rank: int) -> list[tuple[Issued, bool]]:
 
 
 def frames_of(item: Issued) -> list[dict[str, Any]]:
-    """The stack of the call that issued an operation, as dumps have it."""
+    """The stack of the call that issued an operation, in the dump's format."""
     name, file, line = item.op.site
     library = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
     return [

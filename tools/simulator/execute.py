@@ -1,4 +1,4 @@
-"""Executes programs on virtual ranks: hosts issue, devices carry out, and both may get stuck.
+"""Executes programs on virtual ranks: hosts issue operations, devices run them, both may get stuck.
 
 Semantics
 ---------
@@ -7,7 +7,7 @@ Semantics
 * On the device an operation starts when every earlier synchronous operation of its rank and every
   earlier operation of the same group (for pairs: with the same peer and direction) has finished.
 * A collective finishes when all members have started theirs; a send and a recv when both halves
-  have. What cannot go together never finishes.
+  have. Incompatible operations never finish.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ class Issued:
 
 @dataclass
 class Run:
-    """What happened."""
+    """The result of an execution."""
 
     job: Job
     issued: list[list[Issued]]
     host_end: list[float]
-    """When each rank's host did its last thing."""
+    """Time of each rank's last action on the host."""
     at: list[Op | None]
-    """The program line where each host stands; None: it has reached the end."""
+    """The program line where each host is; None if it has reached the end."""
     blocked_on: list[Issued | None]
     died: dict[int, float]
 
     @property
     def hung(self) -> bool:
-        """Whether some operation of a living rank never finishes."""
+        """Whether some operation of a live rank never finishes."""
         return any(i.completed == inf for issued in self.issued for i in issued) or any(
             op is not None for r, op in enumerate(self.at) if r not in self.died
         )
 
     @property
     def last(self) -> float:
-        """When the last thing happened."""
+        """Time of the last event."""
         times = list(self.host_end)
         for issued in self.issued:
             times += [i.completed for i in issued if i.completed < inf]
@@ -86,7 +86,7 @@ def _compatible(ops: list[Op], members: int) -> bool:
 
 
 class Machine:
-    """Runs one job to the end or to a standstill."""
+    """Runs one job until it ends or hangs."""
 
     def __init__(
         self,
@@ -97,8 +97,9 @@ class Machine:
         network_stuck: tuple[int, int] | None = None,
         slow: dict[int, float] | None = None,
     ) -> None:
-        """``device_stuck``: (rank, index of issue) that never finishes there; ``network_stuck``:
-        (group, sequence number) that finishes nowhere; ``slow``: factor on a rank's host work."""
+        """``device_stuck``: (rank, index of issue) that never finishes on that rank;
+        ``network_stuck``: (group, sequence number) that never finishes on any rank; ``slow``:
+        factor on a rank's host work."""
         self.job = job
         self.rng = rng
         self.device_stuck = device_stuck
@@ -215,7 +216,7 @@ class Machine:
         free = self.serial_free[rank]
         busy: set[tuple[int, int, str]] = set()
         for item in list(self.waiting[rank]):
-            lane = (item.op.group, item.op.peer, item.op.kind)  # a channel per pair and direction
+            lane = (item.op.group, item.op.peer, item.op.kind)  # one channel per pair and direction
             if item.started == inf and lane not in busy and free < inf:
                 start = max(item.created, free) + 1e-6
                 if rank in self.died and start > self.died[rank]:
@@ -280,7 +281,7 @@ class Machine:
         self._matched(sends[index], recvs[index])
 
     def _from_anybody(self, group: int, rank: int) -> None:
-        """Serve receives from any source with the sends that wait, earliest first."""
+        """Match receives from any source with pending sends, earliest first."""
         waiting = self.any_source[group, rank]
         while waiting:
             ready = [

@@ -58,7 +58,7 @@ NEEDS_HOST = frozenset(
         "different_reduce_op",
     }
 )
-"""Faults that only a recorder beside the rank can tell: dumps alone do not hold the evidence."""
+"""Faults that only an observer on the host can tell; dumps alone do not hold the evidence."""
 
 ENDS_WELL = frozenset({"finished", "quiescent", "different_reduce_op"})
 
@@ -68,12 +68,12 @@ LARGE = ("tensor x pipeline x data", "tensor x experts x data")
 
 
 def draw(number: int, seed: int, fault: str, shape: str | None = None) -> Case:
-    """One case. The same numbers give the same case.
+    """Draw one case; deterministic for the same arguments.
 
     Raises
     ------
     UnsuitableError
-        If no job of this shape takes the fault after some tries.
+        If after some tries no job of this shape is affected by the fault.
     """
     rng = random.Random(f"{seed}/{number}/{fault}")
     for _ in range(40):
@@ -99,14 +99,14 @@ def draw(number: int, seed: int, fault: str, shape: str | None = None) -> Case:
             if fault not in ENDS_WELL and not _waiting(run):
                 continue
             case.at = [run.last + 600 + rng.uniform(0, 2) for _ in range(world)]
-        if rng.random() < 0.3 and fault != "different_reduce_op":  # its trace would be gone
+        if rng.random() < 0.3 and fault != "different_reduce_op":  # would lose its only evidence
             case.keep = rng.randrange(RUN_AHEAD + 8, RUN_AHEAD + 40)
         return case
     raise UnsuitableError
 
 
 def _waiting(run: Run) -> bool:
-    """Whether a living rank waits for something."""
+    """Whether a live rank waits for something."""
     inf = float("inf")
     return any(
         i.completed == inf

@@ -1,4 +1,4 @@
-"""A case as the log of its job: what the watchdogs of the ranks print."""
+"""Writes a case as the job's log: the output of the ranks' watchdogs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _LOG_NAMES = {
 
 
 def job_log(case: Case) -> str:
-    """What the watchdogs of torch 2.6 print, all ranks in one file, in no order.
+    """The output of torch 2.6 watchdogs, all ranks in one file, unordered.
 
-    A rank's watchdogs report the oldest unfinished operation of every group that has one; a rank
-    with nothing overdue hears of it and tells its default group's counters.
+    A rank's watchdogs report the oldest unfinished operation of every group that has one. A rank
+    with nothing overdue is notified and prints its default group's counters.
     """
     job = case.run.job
     lines = []
-    if case.number % 2:  # every other job prints its arguments
+    if case.number % 2:  # every second job prints its arguments
         lines.append(f"[rank0] arguments: Namespace(lr=0.001, world_size={job.world}, seed=1)")
     for rank in range(job.world):
         if rank in case.lost:

@@ -1,6 +1,6 @@
-"""A case as the files of the field: dumps of torch's own recorder, of many versions, and logs.
+"""Writes a case as real-world files: dumps of many versions of torch's own recorder, and logs.
 
-Every dialect leaves out what its recorder cannot know.
+Every dialect omits what its recorder cannot know.
 """
 
 from __future__ import annotations
@@ -96,11 +96,11 @@ def native(case: Case, rank: int, dialect: Dialect) -> Document:
     """The dump of one rank."""
     job = case.run.job
     seen = visible(case, rank)
-    numbered = list(enumerate(seen))  # the Flight Recorder counts from 0
+    numbered = list(enumerate(seen))  # Flight Recorder ids start at 0
     if case.keep:
         numbered = numbered[-case.keep :]
     if dialect.only_active:
-        # Members of a batch never show as completed, so they are listed for ever.
+        # Members of a batch are never marked as completed, so they stay listed for ever.
         numbered = [
             (i, (item, done)) for i, (item, done) in numbered if not done or item.leg_of is not None
         ]
@@ -111,7 +111,7 @@ def native(case: Case, rank: int, dialect: Dialect) -> Document:
     config = {
         g.name: {"name": g.name, "desc": g.desc, "ranks": str(list(g.ranks))}
         for g in job.groups
-        if rank in g.ranks and g.name in used  # a communicator is made at its first use
+        if rank in g.ranks and g.name in used  # a communicator is created at its first use
     }
     document: dict[str, Any] = {"version": dialect.version, "pg_config": config}
     if dialect.status:
@@ -122,7 +122,7 @@ def native(case: Case, rank: int, dialect: Dialect) -> Document:
             mine = [(i, done) for i, done in seen if i.op.group == index and i.leg_of is None]
             if not mine:
                 continue
-            # The native counter does not tell sends from collectives.
+            # The native counter does not distinguish sends from collectives.
             numbers = [
                 (i.p2p_seq if i.op.kind != "coll" else i.collective_seq, done) for i, done in mine
             ]
@@ -143,7 +143,7 @@ def native(case: Case, rank: int, dialect: Dialect) -> Document:
 
 
 def write(case: Case, dialect: Dialect, folder: Path) -> None:
-    """All dumps of a case below ``folder``; file times are those of the dumps."""
+    """Write all dumps of a case below ``folder``; mtimes are those of the dumps."""
     folder.mkdir(parents=True, exist_ok=True)
     if dialect.log:
         (folder / "job.log").write_text(job_log(case))

@@ -1,4 +1,4 @@
-"""Faults of processes: stuck, ended, slow, or with nothing left of them; and jobs that are well."""
+"""Faults of processes: stuck, ended, slow, or lost without a dump; and healthy jobs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def crashed(job: Job, rng: random.Random) -> Made:
 
 
 def torn_down(job: Job, rng: random.Random) -> Made:
-    """A crash after which the others fail in communication or are told to stop."""
+    """A crash, after which the others fail in communication or are signalled to stop."""
     run, truth, hosts, _ = crashed(job, rng)
     (culprit,) = truth.culprits
     end = run.died.get(culprit, 0.0) + 0.5
@@ -85,7 +85,7 @@ def clean_exit(job: Job, rng: random.Random) -> Made:
 
 
 def fewer_batches(job: Job, rng: random.Random) -> Made:
-    """The rank finished early and sits in its teardown."""
+    """The rank finished early and waits in its teardown."""
     run, truth, hosts, _ = clean_exit(job, rng)
     (rank,) = truth.culprits
     hosts[rank] = Host(state="sleeping", function="cleanup", finalized=True)

@@ -1,4 +1,4 @@
-"""What a virtual job executes: groups, operations and one program per rank."""
+"""The program of a virtual job: groups, operations and one program per rank."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Writer:
         reduce_op: str | None = None,
         members: list[int] | None = None,
     ) -> None:
-        """One collective on every member; sizes follow what the operation asks for."""
+        """One collective on every member, with sizes as the operation requires."""
         ranks = self.groups[group].ranks
         count = len(ranks)
         for rank in members if members is not None else ranks:
@@ -119,7 +119,7 @@ class Writer:
             elif name == "barrier":
                 sizes_in = sizes_out = ((1,),)
             elif name == "all_to_all" and uneven:
-                # Everybody sends `size`; what arrives differs, with the same total.
+                # All members send `size`; received sizes differ, with the same total.
                 shift = ranks.index(rank) % 2
                 if count % 2 == 0:
                     sizes_out = ((size + (7 if shift else -7),),)

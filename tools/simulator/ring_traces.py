@@ -1,6 +1,6 @@
-"""A case as the `Trace` that a set of rings gives.
+"""Converts a case to the `Trace` that its rings would give.
 
-Built directly: the ring writer stamps its own times.
+Built directly, because the ring writer uses the real time.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tools.simulator.dialects import (
 
 
 def ring_trace(case: Case) -> Trace:
-    """What the rings of the case hold, with the processes watched from outside."""
+    """The content of the case's rings, with observations of the processes from outside."""
     job = case.run.job
     signatures: dict[Signature, int] = {}
     stacks: dict[tuple[Frame, ...], int] = {}

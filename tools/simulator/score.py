@@ -1,9 +1,9 @@
-"""How exact the blame is, for HangScope and for ``torchfrtrace`` on the same files.
+"""Scores how exact the verdicts are, for HangScope and for ``torchfrtrace`` on the same files.
 
-A case is *exact* when verdict and culprits are those of the truth. Where the dumps look the same
-with the roles swapped, an answer marked ambiguous that holds the truth is right too, and where the
-truth left no dump at all so is one that names nobody. Naming anybody who is innocent is *wrong*;
-doing so as ``certain`` is counted apart, because that is what must never happen.
+A case is *exact* if verdict and culprits are those of the truth. If the dumps would look the same
+with the roles swapped, an ambiguous answer that contains the truth is right, too. If the culprit
+left no dump at all, so is an answer that names nobody. Naming an innocent rank is *wrong*; doing so
+as ``certain`` is counted separately, because it must never happen.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ IN_LOGS = frozenset(
         "different_shape", "network_stuck", "skipped",
     }
 )  # fmt: skip
-"""Faults of which a watchdog's lines can tell; partners, dtypes and order they do not hold."""
+"""Faults visible in a watchdog's lines, which do not contain partners, dtypes and order."""
 LOG_SHAPES = ("ddp", "fsdp", "tensor x data", "hybrid-shard", "experts")
 
 
@@ -73,7 +73,7 @@ class Outcome:
 
 
 def judge(case: Case, dialect: Dialect, found: Diagnosis) -> tuple[str, int, bool]:
-    """(outcome, innocents named, named as certain) of one diagnosis."""
+    """(outcome, number of innocents named, whether as certain) of one diagnosis."""
     truth = expected(case, dialect)
     named = set(found.culprits)
     verdict = found.verdict.value
@@ -95,7 +95,7 @@ def judge(case: Case, dialect: Dialect, found: Diagnosis) -> tuple[str, int, boo
         return EXACT, 0, certain
     silent = {"inconclusive", "quiescent"}
     if dialect.version in ("none", "log") and case.lost == {case.run.job.world - 1}:
-        silent.add("stuck_collective")  # nothing says that there was one rank more
+        silent.add("stuck_collective")  # nothing shows that there was one more rank
     if not named and verdict in silent and not truth.verdicts & {"healthy"}:
         return UNDECIDED, 0, certain
     if found.confidence is Confidence.AMBIGUOUS and truth.culprits and truth.culprits <= named:
@@ -104,26 +104,26 @@ def judge(case: Case, dialect: Dialect, found: Diagnosis) -> tuple[str, int, boo
 
 
 def expected(case: Case, dialect: Dialect) -> Truth:
-    """The truth as far as the dialect can hold it."""
+    """The part of the truth that the dialect can express."""
     truth = case.truth
     if dialect.hosts:
         return truth
     if truth.fault in ("crash", "clean exit"):
-        # Without anybody watching the process, a dead rank is one that left no dump.
+        # If nobody observed the process, a dead rank is one that left no dump.
         truth = replace(truth, verdicts=frozenset({"rank_lost"}))
     if truth.fault == "different root":
-        # Nor are roots recorded: everybody is in, and nobody gets out.
+        # Roots are not recorded either: all members have joined, and none finishes.
         truth = replace(truth, verdicts=frozenset({"stuck_collective"}), culprits=frozenset())
     if truth.fault == "different dtype" and dialect.version in ("none", "1.5", "log"):
-        # Dtypes are not recorded: all that can be seen is that nobody finishes.
+        # Dtypes are not recorded, so all that can be seen is that no member finishes.
         truth = replace(truth, verdicts=frozenset({"stuck_collective"}), culprits=frozenset())
     if dialect.only_active and truth.verdicts & {"p2p_unmatched"} and not truth.ambiguous_with:
-        # Without the past, who of a circle left its half out cannot be told.
+        # Without the past, it is not known which rank of a cycle omitted its half.
         groups = [g for g in case.run.job.groups if truth.culprits <= set(g.ranks)]
         around = {r for g in groups if g.desc.startswith(("PIPE", "CONTEXT")) for r in g.ranks}
         truth = replace(truth, ambiguous_with=frozenset(around))
     if dialect.version == "none" and truth.verdicts & {"rank_lost", "rank_exited"}:
-        # Members are listed nowhere: of a lost highest rank nothing may be left.
+        # Members are not listed anywhere, so a lost highest rank may leave no evidence at all.
         truth = replace(truth, verdicts=truth.verdicts | {"inconclusive", "rank_lost"})
     if truth.fault == "healthy, moving" and dialect.only_active and not _any_active(case):
         truth = replace(truth, verdicts=truth.verdicts | {"quiescent", "inconclusive"})
@@ -143,9 +143,9 @@ def run(
     faults: list[str] | None = None,
     lose: bool = False,
 ) -> Iterator[Outcome]:
-    """Draw, write, analyze and judge ``cases`` cases, dialects and faults in turn.
+    """Draw, write, analyze and score ``cases`` cases, with dialects and faults in turn.
 
-    ``lose``: without the dump of one rank, drawn among those that are not at fault.
+    ``lose``: omit the dump of one rank, drawn among those that are not at fault.
     """
     names = dialects or list(DIALECTS)
     kinds = faults or list(FAULTS)

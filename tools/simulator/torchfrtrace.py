@@ -1,6 +1,6 @@
-"""The same score for ``torchfrtrace``, the analyzer that ships with torch.
+"""Scores ``torchfrtrace``, the analyzer that ships with torch, on the same files.
 
-It prints; who is blamed is read off its lines: the ranks it lists as missing from a collective, and
+The ranks it blames are parsed from its output: those it lists as missing from a collective, and
 those it lists as culprits of an error. It has no verdicts, so only the ranks count.
 """
 
@@ -22,7 +22,7 @@ _RANKS = re.compile(r"\d+")
 
 
 def blamed(folder: Path) -> set[int]:
-    """Ranks that ``torchfrtrace`` names for the dumps in ``folder``. Raises what it raises."""
+    """Ranks that ``torchfrtrace`` blames for the dumps in ``folder``. Raises what it raises."""
     from torch.distributed.flight_recorder import fr_trace
 
     lines = io.StringIO()
@@ -36,7 +36,7 @@ def blamed(folder: Path) -> set[int]:
         with contextlib.redirect_stdout(lines), contextlib.redirect_stderr(lines):
             fr_trace.main([str(folder), "--allow-incomplete-ranks"])
     finally:
-        gc.enable()  # it leaves garbage collection off
+        gc.enable()  # torchfrtrace leaves garbage collection disabled
         for target, before in handlers:
             target.handlers = before
     text = lines.getvalue()
@@ -48,7 +48,7 @@ def blamed(folder: Path) -> set[int]:
 
 
 def judge(folder: Path, truth: Truth) -> tuple[str, str]:
-    """(outcome, detail): exact where exactly the culprits are named, or nobody if there is none."""
+    """(outcome, detail): exact if exactly the culprits are named, or nobody if there are none."""
     try:
         ranks = blamed(folder)
     except (Exception, SystemExit) as error:
