@@ -176,3 +176,46 @@ def test_a_send_may_be_for_whoever_receives_from_anybody() -> None:
     send, receive = pending_halves(trace, frontiers(trace), frozenset())
     assert (send.matched, send.partner_row) == (True, receive.row)
     assert (receive.matched, receive.partner_row) == (None, -1)
+
+
+def _sent_before_a_collective(*sends: tuple[int, int]) -> Job:
+    """Ranks that sent what nobody received, and then came to a collective with all others."""
+    job = Job(6)
+    job.steps(3)
+    for rank, peer in sends:
+        job.op(rank, "send", peer=peer, done=False)
+    job.all(done=False)
+    return job
+
+
+@pytest.mark.parametrize("sends", [((0, 1),), ((0, 1), (2, 3)), ((4, 5), (0, 1), (2, 3))])
+def test_all_who_did_not_receive_before_a_collective_are_named(
+    sends: tuple[tuple[int, int], ...],
+) -> None:
+    found = diagnose(_sent_before_a_collective(*sends).trace())
+    assert blame(found) == ("p2p_unmatched", tuple(sorted(peer for _, peer in sends)))
+    assert found.confidence is Confidence.LIKELY
+
+
+def test_a_ring_of_sends_that_nobody_receives_names_no_single_rank() -> None:
+    sends = [(rank, (rank + 1) % 6) for rank in range(6)]
+    found = diagnose(_sent_before_a_collective(*sends).trace())
+    assert blame(found) == ("deadlock_cycle", tuple(range(6)))
+
+
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_collective_behind_a_ring_that_has_met_is_stuck_unless_the_sends_block(
+    sent: bool,
+) -> None:
+    job = Job(4)
+    job.steps(3)
+    for rank in range(4):
+        job.op(rank, "send", peer=(rank + 1) % 4, done=sent)
+    for rank in range(4):
+        job.op(rank, "recv", peer=(rank - 1) % 4, done=sent)
+    job.all(done=False)
+    found = diagnose(job.trace())
+    assert blame(found) == ("stuck_collective", ())
+    doubts = "; ".join(found.findings[0].unknowns)
+    assert ("wait for each other in a cycle" in doubts) is not sent
+    assert found.confidence is (Confidence.CERTAIN if sent else Confidence.LIKELY)

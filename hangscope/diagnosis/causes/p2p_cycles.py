@@ -327,16 +327,28 @@ def _calls(context: Context, rank: int, peer: int) -> int:
 
 
 def _who_went_on(context: Context, ranks: set[int], lonely: list[int]) -> tuple[int, ...]:
-    """The one rank that left its half out and went on to something that needs the waiting side."""
-    waits = context.waits
-    waiting = {r for i in lonely for r in waits.places[i].waiters}
-    wanted = {r for i in lonely for r in waits.places[i].absent} & ranks
+    """Ranks that left their half out and went on to something that needs the waiting side.
+
+    Several do so if each of them needs one that waits for its half: no pair explains another.
+    """
+    places = [context.waits.places[i] for i in lonely]
+    waiting = {r for place in places for r in place.waiters}
+    wanted = {r for place in places for r in place.absent} & ranks
     ends = wanted - waiting
-    if len(ends) != 1:
+    if len(ends) > 1 and wanted != ends:
         return ()
-    (end,) = ends
-    needs = {t for i in waits.out(end) for t in waits.places[i].targets}
-    return (end,) if needs & waiting else ()
+    partners = {
+        end: {r for p in places if end in p.absent for r in p.waiters} if len(ends) > 1 else waiting
+        for end in ends
+    }
+    went_on = all(_needs(context, end) & partners[end] for end in ends)
+    return tuple(sorted(ends)) if went_on else ()
+
+
+def _needs(context: Context, rank: int) -> set[int]:
+    """Whom a rank waits for."""
+    places = context.waits.places
+    return {target for i in context.waits.out(rank) for target in places[i].targets}
 
 
 def _among_themselves(context: Context, ranks: set[int]) -> set[int]:

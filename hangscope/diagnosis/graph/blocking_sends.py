@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from hangscope.diagnosis.graph.places import Place
@@ -29,7 +29,7 @@ def held_up_by_sends(
         for rank, indexes in places_of.items():
             if rank in held:
                 continue
-            kept, send = _held_up(places, rank, indexes, oldest_row.get(rank, NONE))
+            kept, send = _held_up(places, rank, indexes, oldest_row.get(rank, NONE), held)
             if send == NONE:
                 continue
             held[rank], found = kept, True
@@ -42,12 +42,17 @@ def held_up_by_sends(
 
 
 def _held_up(
-    places: list[Place], rank: int, indexes: list[int], oldest: int
+    places: list[Place],
+    rank: int,
+    indexes: list[int],
+    oldest: int,
+    held: Collection[int],
 ) -> tuple[list[int], int]:
     """Places where a rank would wait but for earlier single sends, and the first of those sends.
 
     The rank waits for nobody at such a place and everybody has arrived. Since a device executes the
-    send before later operations, the others wait for the rank. ``([], -1)`` for none.
+    send before later operations, the others wait for the rank. ``held``: ranks found held up so
+    far; any of them may be waited for at the same place. ``([], -1)`` for none.
     """
     strong = [i for i in indexes if not places[i].weak]
     # Sends that the rank issued after the half it waits in do not precede anything here.
@@ -55,18 +60,21 @@ def _held_up(
     first = first or [i for i in strong if not (places[i].p2p and places[i].row > oldest)]
     for place in (places[i] for i in first):
         whole = bool(place.half and place.half.matched)
+        come = {*place.waiters, *place.done, *place.behind}
         if (
-            place.targets
+            not set(place.targets).issubset(held)
             or place.blind
-            or not (whole if place.p2p else {*place.waiters, *place.done}.issuperset(place.members))
+            or not (whole if place.p2p else come.issuperset(place.members))
         ):
             return [], NONE
     older = [i for i in indexes if (p := places[i]).weak and p.row < oldest and p.targets]
     if not first or not older:
         return [], NONE
     for index in first:
-        others = tuple(r for r in places[index].waiters if r != rank)
-        places[index] = replace(places[index], waiters=others, behind=(rank,) if others else ())
+        place = places[index]
+        others = tuple(r for r in place.waiters if r != rank)
+        behind = (*place.behind, rank) if others else ()
+        places[index] = replace(place, waiters=others, behind=behind)
     for index in older:
         places[index] = replace(places[index], weak=False)
     return first, min(places[index].row for index in older)
