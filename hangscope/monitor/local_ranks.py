@@ -17,7 +17,7 @@ from hangscope.ring.reader import decode_text
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.live.rings import OpenRing, RunKey
 from hangscope.trace.model import KernelWait, RankFacts
-from hangscope.trace.processes.process import is_elsewhere
+from hangscope.trace.processes.process import is_remote
 
 TICK_S = 0.25
 KILL_GRACE_S = 5.0
@@ -102,7 +102,7 @@ class LocalRanks:
             pid = header.pid
             if self.seen.get(ring.rank) == pid:
                 continue
-            if is_elsewhere(decode_text(header.boot_id), header.pid_namespace):
+            if is_remote(decode_text(header.boot_id), header.pid_namespace):
                 continue  # of another node or container: here that pid is an unrelated process
             self.seen[ring.rank] = pid
             self.local_world_size = self.local_world_size or header.local_world_size

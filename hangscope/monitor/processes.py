@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hangscope.monitor.pending_signals import is_signalled, is_unsignalled
-from hangscope.trace.processes.cgroups import GROUPS, files_of
+from hangscope.trace.processes.cgroups import GROUPS, controller_files
 from hangscope.trace.processes.procfs import lines_of, stat_of
 
 _PIDFD_INFO_EXIT = 1 << 3
@@ -176,5 +176,5 @@ def oom_kills() -> int:
 
 
 def _memory_event_files() -> list[Path]:
-    files = files_of("self", "memory", ("memory.events", "memory.oom_control"))
+    files = controller_files("self", "memory", ("memory.events", "memory.oom_control"))
     return [*files, GROUPS / "memory.events"]

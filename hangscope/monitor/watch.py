@@ -181,7 +181,7 @@ class Monitor:
     def _discover(self) -> None:
         """Look for new rings in the directory; warn if two processes claim the same rank."""
         self._ranks.discover()
-        doubled = self._run.declared_twins
+        doubled = self._run.declared_duplicates
         self._doubled = {pair: self._doubled.get(pair, time.monotonic()) for pair in doubled}
         for pair, since_s in self._doubled.items():
             if pair.rank not in self._doubled_said and time.monotonic() - since_s >= DOUBLED_S:

@@ -50,7 +50,7 @@ class Looker(Protocol):
     """Whether any rank has issued or finished anything between the last two looks."""
 
     @property
-    def cut(self) -> bool:
+    def is_partial(self) -> bool:
         """Whether the last look omitted older records."""
 
     def look(self) -> Trace:
@@ -102,7 +102,7 @@ class Live:
         from hangscope.diagnosis.engine import diagnose
 
         diagnosis = diagnose(trace)
-        if diagnosis.findings and self._run.cut and not self._run.moved:
+        if diagnosis.findings and self._run.is_partial and not self._run.moved:
             diagnosis = diagnose(self._run.look_at_all())
         self._judged, self._judged_s = diagnosis, time.monotonic()
         return diagnosis

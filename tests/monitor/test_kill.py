@@ -13,7 +13,7 @@ import pytest
 from hangscope.monitor import local_ranks
 from hangscope.monitor.watch import Monitor, MonitorConfig
 from hangscope.trace.live.rings import RunKey
-from hangscope.trace.processes.process import _own_place
+from hangscope.trace.processes.process import _own_namespace
 from tests.live_rings import RingRank
 
 Children = list[subprocess.Popen[bytes]]
@@ -26,7 +26,7 @@ def _deaf() -> None:
 @pytest.fixture
 def mismatched(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Children]:
     """Two living processes whose rings say that they issued different operations."""
-    boot_id, namespace = _own_place() or ("", 0)
+    boot_id, namespace = _own_namespace() or ("", 0)
     first_acts = getattr(request, "param", (None, None))
     children = [subprocess.Popen(["sleep", "60"], preexec_fn=act) for act in first_acts]
     for rank, (child, op) in enumerate(zip(children, ("all_reduce", "broadcast"), strict=True)):

@@ -49,7 +49,7 @@ def tar(mode: str) -> Callable[[Mapping[str, bytes]], bytes]:
                 archive.addfile(info, io.BytesIO(data))
         return out.getvalue()
 
-    return compress
+    return packed
 
 
 def zipped(files: Mapping[str, bytes]) -> bytes:

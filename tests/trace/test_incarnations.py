@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from hangscope.monitor.report_claims import claim
+from hangscope.monitor.report_claims import claim_report
 from hangscope.trace.job_selection.incarnations import Lifetime, in_newest_incarnation
 from hangscope.trace.job_selection.newest_attempt import keep_newest
 from hangscope.trace.live.rings import RunKey
@@ -82,6 +82,6 @@ def test_rings_that_do_not_say_when_they_began_are_kept() -> None:
 
 def test_the_same_cause_is_said_again_in_the_next_job(tmp_path: Path) -> None:
     key, cause = RunKey("run-29500", 0), ("missing_rank", (1,), "0", 7)
-    assert claim(tmp_path, key, cause, 1)
-    assert not claim(tmp_path, key, cause, 1)
-    assert claim(tmp_path, key, cause, 2)
+    assert claim_report(tmp_path, key, cause, 1)
+    assert not claim_report(tmp_path, key, cause, 1)
+    assert claim_report(tmp_path, key, cause, 2)

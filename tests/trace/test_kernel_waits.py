@@ -19,9 +19,9 @@ from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import RankFacts
 from hangscope.trace.processes import kernel_waits
-from hangscope.trace.processes.cgroups import limit_of
-from hangscope.trace.processes.descriptors import at_other_end
-from hangscope.trace.processes.kernel_waits import named_process, wait_of
+from hangscope.trace.processes.cgroups import cpu_limit
+from hangscope.trace.processes.descriptors import processes_at_other_end
+from hangscope.trace.processes.kernel_waits import describe_process, main_thread_wait
 from hangscope.trace.wait_codec import decode_wait, encode_wait
 from tests.live_rings import RingRank
 
@@ -63,7 +63,7 @@ def processes() -> Iterator[Processes]:
 def _waits(pid: int, kind: str) -> KernelWait:
     """Looks until the process waits for that."""
     deadline_s = time.monotonic() + 10
-    while (wait := wait_of(pid)) is None or wait.kind != kind:
+    while (wait := main_thread_wait(pid)) is None or wait.kind != kind:
         if time.monotonic() > deadline_s:
             told = (Path("/proc") / str(pid) / "wchan").read_text()
             if told in ("", "0"):
@@ -85,7 +85,7 @@ def test_who_holds_the_lock_of_a_file(code: str, processes: Processes, tmp_path:
         assert (wait.what, wait.processes) == (path, (holder.pid,))
         assert wait.names[0].endswith(f"(pid {holder.pid})")
         assert wait.locked == ()
-    held = wait_of(holder.pid)
+    held = main_thread_wait(holder.pid)
     assert held is not None
     assert held.locked == (path,)
 
@@ -121,7 +121,7 @@ def test_who_cannot_be_seen_may_be_at_the_other_end(processes: Processes) -> Non
     """As the runtime of a container that reads what its processes write."""
     writer = processes.start("import os; os.write(1, b'x' * 1_000_000)")
     wait = _waits(writer.pid, "full pipe")
-    hidden = at_other_end(writer.pid, os.readlink(f"/proc/{writer.pid}/fd/1"), True)
+    hidden = processes_at_other_end(writer.pid, os.readlink(f"/proc/{writer.pid}/fd/1"), True)
     assert hidden in (None, [os.getpid()])
     assert wait.alone is False
 
@@ -219,8 +219,8 @@ def test_looks_at_a_running_job_tell_since_when(processes: Processes, tmp_path: 
 
 
 def test_nothing_is_told_of_a_process_that_is_not_there(tmp_path: Path) -> None:
-    assert wait_of(7, proc=tmp_path) is None
-    assert limit_of(7, tmp_path, tmp_path) == ""
+    assert main_thread_wait(7, proc=tmp_path) is None
+    assert cpu_limit(7, tmp_path, tmp_path) == ""
 
 
 @pytest.mark.parametrize(
@@ -238,8 +238,8 @@ def test_the_share_of_a_processor(files: dict[str, str], told: str, tmp_path: Pa
     (tmp_path / "groups" / "job").mkdir(parents=True)
     for name, text in files.items():
         (tmp_path / "groups" / "job" / name).write_text(text)
-    assert limit_of(7, tmp_path / "proc", tmp_path / "groups") == told
-    assert limit_of(7, tmp_path / "proc", tmp_path / "groups", below=0.001) == ""
+    assert cpu_limit(7, tmp_path / "proc", tmp_path / "groups") == told
+    assert cpu_limit(7, tmp_path / "proc", tmp_path / "groups", below=0.001) == ""
 
 
 @pytest.mark.parametrize(("share", "kind"), [(0.002, RUNNABLE), (0.5, "thread")])
@@ -251,10 +251,10 @@ def test_who_may_use_next_to_nothing_of_a_processor_waits_for_that(
     def limit(pid: int, proc: Path, *, below: float = 1.0) -> str:
         return "some" if share < below else ""
 
-    monkeypatch.setattr(kernel_waits, "limit_of", limit)
+    monkeypatch.setattr(kernel_waits, "cpu_limit", limit)
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "wchan").write_text("futex_wait_queue")
-    wait = wait_of(7, proc=tmp_path)
+    wait = main_thread_wait(7, proc=tmp_path)
     assert wait is not None
     assert wait.kind == kind
 
@@ -295,7 +295,7 @@ def test_arguments_of_processes_are_not_told(arguments: list[str], shown: str) -
         while Path(f"/proc/{process.pid}/cmdline").read_bytes() != given:
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
-        told = named_process(process.pid)
+        told = describe_process(process.pid)
     finally:
         process.kill()
         process.wait()

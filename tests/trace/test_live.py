@@ -18,7 +18,7 @@ from hangscope.ring.layout import SlotFlag
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.model import RECORD_DTYPE, RankFacts, Trace
 from hangscope.trace.processes.file_locks import FileLocks
-from hangscope.trace.processes.process import _own_place, look_here
+from hangscope.trace.processes.process import _own_namespace, look_here
 from tests.live_rings import RingRank
 
 _TIMED = {"observed_ns", "cpu_busy", "wakeups_hz", "stack_moved", "oldest_record_id"}
@@ -191,7 +191,7 @@ def test_the_newest_records_are_kept_where_so_many_are_asked_for(
         for rank in job:
             ids = trace.records["record_id"][trace.records["rank"] == rank.rank].tolist()
             assert ids == list(range(max(1, rank.last - 9), rank.last + 1))
-        assert run.cut == (turn > 2)
+        assert run.is_partial == (turn > 2)
     assert trace.ranks[0].oldest_record_id == job[0].last - 9
     assert content(run.look_at_all()) == content(whole.look())
     assert content(run.look()) == content(trace)
@@ -199,7 +199,7 @@ def test_the_newest_records_are_kept_where_so_many_are_asked_for(
 
 def test_processes_are_followed_without_reading_their_rings_again(tmp_path: Path) -> None:
     """A process that lives: its heart, stacks and state are those of the newest look."""
-    boot_id, namespace = _own_place() or ("", 0)
+    boot_id, namespace = _own_namespace() or ("", 0)
     mapped, has_mapped = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -257,7 +257,7 @@ def test_processes_are_followed_without_reading_their_rings_again(tmp_path: Path
 def test_the_locks_of_files_are_read_once_for_all_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    boot_id, namespace = _own_place() or ("", 0)
+    boot_id, namespace = _own_namespace() or ("", 0)
     children = [subprocess.Popen(["sleep", "60"]) for _ in range(3)]
     for rank, child in enumerate(children):
         start = int(Path(f"/proc/{child.pid}/stat").read_bytes().rsplit(b")", 1)[1].split()[19])

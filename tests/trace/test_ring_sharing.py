@@ -19,7 +19,7 @@ from hangscope.trace.model import NONE, RECORD_DTYPE, Flag, Group, Records, Stat
 from hangscope.trace.rings.batch import GroupNumbers
 from hangscope.trace.rings.columns import ColumnReader
 from hangscope.trace.rings.read import read_ring
-from hangscope.trace.rings.value_areas import AreaKeeper, Decoded
+from hangscope.trace.rings.value_areas import AreaStore, Decoded
 
 WORLD = 4
 _CHANGES = st.tuples(st.integers(0, 199), st.integers(0, 255))
@@ -32,7 +32,7 @@ _CHANGES = st.tuples(st.integers(0, 199), st.integers(0, 255))
 def test_kept_areas_are_the_areas_that_were_given(
     base: bytes, edits: list[tuple[int, list[tuple[int, int]]]]
 ) -> None:
-    keeper, given_areas = AreaKeeper(), [base]
+    keeper, given_areas = AreaStore(), [base]
     kept = [keeper.keep(base)]
     for length, bytes_ in edits:
         area = bytearray((base + bytes(220))[:length])
@@ -46,7 +46,7 @@ def test_kept_areas_are_the_areas_that_were_given(
 
 def test_what_was_decoded_stands_only_where_its_words_do() -> None:
     area = bytes(range(256)) * 2
-    keeper = AreaKeeper()
+    keeper = AreaStore()
     decoded = Decoded(keeper.keep(area), [(16, 30), (100, 110)], "value")
 
     def changed(place: int) -> bytes:

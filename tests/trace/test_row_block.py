@@ -16,7 +16,7 @@ from hangscope.trace.merging.merge import merge
 from hangscope.trace.model import NONE, RECORD_DTYPE, Frame, Records, Stack
 from hangscope.trace.rings.columns import Numbering
 from hangscope.trace.rings.read import read_ring
-from hangscope.trace.rings.values import Recent, RingValues
+from hangscope.trace.rings.values import DecodeCache, RingValues
 from hangscope.trace.row_block import RowBlock
 from hangscope.trace.stack_table import StackTable
 
@@ -151,7 +151,7 @@ def _values(path: Path, texts: Sequence[bytes]) -> tuple[bytes, dict[str, int]]:
 def test_values_of_the_ring_before_are_given_again_only_where_the_bytes_are_the_same(
     tmp_path: Path,
 ) -> None:
-    recent = Recent()
+    recent = DecodeCache()
     found = []
     for name, texts in {
         "a": [b"rank 0", b"all_reduce"],

@@ -15,9 +15,9 @@ import pytest
 from hangscope.ring import process_identity
 from hangscope.trace.processes.process import ProcessLook, look_here
 from hangscope.trace.processes.suspension import (
+    has_execed,
     is_dumping_core,
     is_frozen,
-    runs_another_program,
     tracer_of,
 )
 
@@ -117,13 +117,13 @@ def test_a_process_that_has_replaced_its_program(tmp_path: Path) -> None:
             assert process.stdout is not None
             assert process.stdin is not None
             assert process.stdout.readline() == "1\n"
-            assert not runs_another_program(process.pid, str(path))
+            assert not has_execed(process.pid, str(path))
             process.stdin.write("\n")
             process.stdin.flush()
             deadline_s = time.monotonic() + 10
-            while not runs_another_program(process.pid, str(path)):
+            while not has_execed(process.pid, str(path)):
                 assert time.monotonic() < deadline_s
-            assert not runs_another_program(process.pid, str(tmp_path / "no.ring"))
+            assert not has_execed(process.pid, str(tmp_path / "no.ring"))
         finally:
             process.kill()
 

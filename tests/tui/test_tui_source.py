@@ -21,7 +21,7 @@ class Run:
     def __init__(self, trace: Trace) -> None:
         self.trace = replace(trace, live=True, looks=2)
         self.moved = False
-        self.cut = False
+        self.is_partial = False
         self.asked = 0
         self.read_all = 0
 
@@ -110,7 +110,7 @@ def test_a_healthy_job_is_judged_at_every_look(judged: list[Trace]) -> None:
 
 def test_a_finding_among_the_newest_records_is_checked_against_all(judged: list[Trace]) -> None:
     run = Run(samples.hang(8, culprit=3, steps=4).trace)
-    run.cut = True
+    run.is_partial = True
     live = Live(run)
     live.look(), live.look()
     assert run.read_all == 1

@@ -1,1 +1,1 @@
-"""What others than the ranks tell: the monitor, NCCL's RAS, torch elastic."""
+"""Reports on ranks by other parties: the monitor, NCCL's RAS, torch elastic, py-spy."""

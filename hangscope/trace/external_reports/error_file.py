@@ -1,7 +1,7 @@
-"""The error files of torch elastic: ``{"message": {"message": ..., "extraInfo": {...}}}``.
+"""Reads torch elastic's error files: ``{"message": {"message": ..., "extraInfo": {...}}}``.
 
 A process started by torchrun whose main function is decorated with ``record`` writes one when it
-raises, as ``<log dir>/<run>/attempt_<n>/<local rank>/error.json``.
+raises, at ``<log dir>/<run>/attempt_<n>/<local rank>/error.json``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MAX_LINES = 2000
 
 
 def is_error_file(document: Any) -> bool:
-    """Whether a document is the record of one process's exception."""
+    """Whether a document is an error file."""
     return isinstance(document, Mapping) and _extra(document) is not None
 
 
@@ -34,7 +34,7 @@ def _extra(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def read_error_file(document: Mapping[str, Any], path: str, file: Path | None) -> list[Fragment]:
-    """The exception as that of the rank whose file it is; see `is_error_file`."""
+    """The exception, attributed to the rank that the file's path states; see `is_error_file`."""
     rank = file_names.rank_of_log(file) if file is not None else None
     local = file_names.local_rank_of_log(file) if file is not None else None
     extra = _extra(document) or {}

@@ -1,4 +1,4 @@
-"""Reads a monitor's journal: what was seen of the ranks from outside, above all how they ended.
+"""Reads a monitor's journal: what it observed of the ranks, above all how they ended.
 
 JSON lines. The first names the format and the run; every other is an event::
 
@@ -13,10 +13,10 @@ JSON lines. The first names the format and the run; every other is an event::
      "threads": [{"name": "MainThread", "main": true, "source": "signal", "at_ns": 0,
      "frames": [["step", "train.py", 7]]}]}
 
-``seen`` events are what a look at the living processes told, which their rings alone cannot tell
-once they are gone: a monitor writes them of a job that hangs, when a rank begins or ceases to be
-held up, when what it waits for changes, and as it ends. Recorded fixtures have them, too. The last
-of each process counts.
+``seen`` events are observations of living processes, which cannot be recovered from rings once the
+processes are gone. A monitor writes them for a job that hangs: when something begins or ceases to
+hold up a rank, when what a rank waits for changes, and when the job ends. Recorded fixtures contain
+them, too. The last one of each process counts.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ HEADER_KEY = "hangscope"
 VERSION = "journal/1"
 MAX_LINES = 1_000_000
 MAX_BYTES = 128 << 20
-"""No more is read of a journal: that of thousands of ranks holds some tens of megabytes."""
+"""The limit for reading; a journal of thousands of ranks has some tens of megabytes."""
 OWN_VERDICT = "own_verdict"
-"""The kind of the claim that holds what the monitor concluded while the job ran."""
+"""The kind of a claim with a verdict that the monitor gave while the job ran."""
 _MOST_NAMED, _MOST_VERDICTS = 100_000, 16
 _MOST = 1 << 31
-"""Larger numbers are no process ids, statuses or attempts."""
+"""Larger numbers are not valid process ids, statuses or attempts."""
 
 
 def looks_like_journal(prefix: bytes) -> bool:
-    """Whether a file that begins so is a monitor's journal."""
+    """Whether a file with these first bytes is a monitor's journal."""
     return prefix.lstrip().startswith(b'{"hangscope":"journal/')
 
 
 def read_journal(path: str | os.PathLike[str]) -> list[Fragment]:
-    """One fragment a rank whose end the monitor saw, or of which a look was recorded.
+    """One fragment per rank whose end the monitor saw, or that it observed.
 
     Raises
     ------
@@ -83,35 +83,35 @@ def read_journal(path: str | os.PathLike[str]) -> list[Fragment]:
     events = list(filter(None, map(_event, rest)))
     fragments = [
         Fragment(Source(str(path), formats.JOURNAL, VERSION, facts.rank, 0), facts)
-        for facts in _of_ranks(events, head)
+        for facts in _rank_facts(events, head)
     ]
     if fragments:
-        fragments[0] = replace(fragments[0], claims=_said(events))
+        fragments[0] = replace(fragments[0], claims=_verdicts(events))
     return fragments
 
 
 def _lines(path: str | os.PathLike[str]) -> list[str]:
-    """The first of its lines; there is always one, if an empty one."""
+    """The journal's lines, up to the limits; at least one, possibly empty."""
     with open_nonblocking(path) as file:
-        # A file system that lost what was written leaves zeros, as many as the file is long.
+        # A file system that has lost the contents leaves zeros of the same length.
         data = file.read(MAX_BYTES).translate(None, b"\0")
     return data.decode("utf-8", "replace").split("\n", MAX_LINES)[:MAX_LINES]
 
 
-def _of_ranks(events: Iterable[dict[str, Any]], head: dict[str, Any]) -> list[RankFacts]:
-    """How ranks ended, by the first word on each, and how they looked, by the last."""
+def _rank_facts(events: Iterable[dict[str, Any]], head: dict[str, Any]) -> list[RankFacts]:
+    """The first exit event and the last observation of each rank."""
     ends: dict[int, RankFacts] = {}
     seen: dict[int, RankFacts] = {}
     for event in events:
         if event.get("event") == "exit" and (facts := _exit(event, head)) is not None:
             ends.setdefault(facts.rank, facts)
-        elif event.get("event") == "seen" and (facts := _seen(event, head)) is not None:
+        elif event.get("event") == "seen" and (facts := _observation(event, head)) is not None:
             seen[facts.rank] = facts
     return [*ends.values(), *seen.values()]
 
 
-def _said(events: Iterable[dict[str, Any]]) -> tuple[Claim, ...]:
-    """What the monitor itself concluded while the job ran, the first first."""
+def _verdicts(events: Iterable[dict[str, Any]]) -> tuple[Claim, ...]:
+    """The verdicts that the monitor gave while the job ran, oldest first."""
     verdicts = (event for event in events if event.get("event") == "verdict")
     return tuple(map(_verdict, islice(verdicts, _MOST_VERDICTS)))
 
@@ -133,7 +133,7 @@ def _verdict(event: dict[str, Any]) -> Claim:
 
 
 def _reductions(path: str, events: list[dict[str, Any] | None]) -> Fragment:
-    """What ``HANGSCOPE_CHECK_REDUCE`` found: which all-reduce was wrong, and on which ranks."""
+    """The findings of ``HANGSCOPE_CHECK_REDUCE``: which all-reduce was wrong on which ranks."""
     claims = []
     for event in events[:MAX_LINES]:
         if event is None:
@@ -157,7 +157,7 @@ def _reductions(path: str, events: list[dict[str, Any] | None]) -> Fragment:
 
 
 def _event(line: str) -> dict[str, Any] | None:
-    """One line; None for a torn or foreign one (the monitor may have been killed while writing)."""
+    """One event; None for a torn or foreign line (the monitor may be killed while writing)."""
     try:
         value = json.loads(line)
     except (ValueError, RecursionError):
@@ -166,12 +166,12 @@ def _event(line: str) -> dict[str, Any] | None:
 
 
 def _rank(value: Any) -> int | None:
-    """A rank; None for what can be none: readers make lists up to the largest."""
+    """A rank; None if invalid, because readers build lists up to the largest rank."""
     return value if type(value) is int and 0 <= value <= MAX_RANK else None
 
 
 def _process(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
-    """Of which process an event speaks; None where that is no rank's."""
+    """The process that an event is about; None if it is not a rank."""
     rank = _rank(event.get("rank"))
     if rank is None:
         return None
@@ -225,8 +225,8 @@ def _ranks(values: list[Any]) -> frozenset[int]:
     return frozenset(v for v in values[:_MOST_NAMED] if type(v) is int and 0 <= v <= MAX_RANK)
 
 
-def _seen(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
-    """A look at a rank's process."""
+def _observation(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
+    """An observation of a rank's process."""
     process, alive, state = _process(event, head), event.get("alive"), event.get("state")
     if process is None or not isinstance(alive, bool):
         return None

@@ -1,32 +1,32 @@
-"""Stacks as ``py-spy dump --json`` writes them: a list of the threads of one process."""
+"""Reads ``py-spy dump --json``: a list of the threads of one process."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_OF_A_THREAD = frozenset({"thread_id", "active"})
-"""A recorder's entries have a thread and frames as well."""
+_THREAD_KEYS = frozenset({"thread_id", "active"})
+"""Distinguish threads from a recorder's entries, which also have a thread and frames."""
 _MOST_THREADS = 512
 _MOST_FRAMES = 128
 
 
-def is_spy_dump(document: Any) -> bool:
+def is_py_spy_dump(document: Any) -> bool:
     """Whether a document is such a list."""
     return (
         isinstance(document, list)
         and bool(document)
         and all(
             isinstance(thread, Mapping)
-            and thread.keys() >= _OF_A_THREAD
+            and thread.keys() >= _THREAD_KEYS
             and isinstance(thread.get("frames"), list)
             for thread in document
         )
     )
 
 
-def as_text(document: list[Mapping[str, Any]]) -> str:
-    """The same stacks in the form that ``py-spy dump`` prints; see `is_spy_dump`."""
+def to_text(document: list[Mapping[str, Any]]) -> str:
+    """The same stacks as printed by ``py-spy dump``; see `is_py_spy_dump`."""
     return "\n".join(_lines(document)) + "\n"
 
 

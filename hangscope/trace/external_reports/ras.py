@@ -1,7 +1,7 @@
-"""NCCL's RAS as JSON (``ncclras -f json``, NCCL 2.28 and later): how far every rank has come.
+"""Reads NCCL's RAS report as JSON (``ncclras -f json``, NCCL 2.28 and later).
 
 RAS counts what each rank of each communicator has launched. A rank that has launched more than
-another is waiting for it; whether operations launched by all have finished is not told.
+another waits for it. Whether operations that all have launched are finished is not reported.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def is_ras(document: Any) -> bool:
 
 
 class _Communicator:
-    """One communicator: who is in it, and what each member has launched."""
+    """One communicator: its members, and what each has launched."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.name = clean.as_name(document.get("hash"), "?")
@@ -56,7 +56,7 @@ class _Communicator:
         self.counts: dict[int, dict[str, int]] = {}
         self.error: dict[int, int] = {}
         self.gone: dict[int, bool] = {}
-        """Members that sent nothing -> whether RAS considers them dead."""
+        """Members that sent no data -> whether RAS considers them dead."""
         for entry in _objects(document.get("ranks")):
             rank = self._member(entry)
             if rank == NONE:
@@ -78,7 +78,7 @@ class _Communicator:
                 self.gone[rank] = clean.as_bool(dead)
         self.place = {process: rank for rank, process in self.process.items()}
         self.launched = {rank: _collectives(counts) for rank, counts in self.counts.items()}
-        """Collectives that each member has launched; pairs have no order that all share."""
+        """Collectives that each member has launched; sends and receives have no common order."""
         self.least = min(self.launched.values(), default=0)
         self.parted = self._parted()
 
@@ -93,7 +93,7 @@ class _Communicator:
         return rank
 
     def _parted(self) -> str:
-        """The one operation of which members have launched different numbers, if it is one."""
+        """The operation that members have launched in different numbers, if there is just one."""
         names = {op for counts in self.counts.values() for op in counts if op not in _PAIRS}
         parted = [op for op in names if len({c.get(op, 0) for c in self.counts.values()}) > 1]
         return parted[0] if len(parted) == 1 else ""
@@ -104,12 +104,12 @@ def _collectives(counts: Mapping[str, int]) -> int:
 
 
 def read_ras(document: Mapping[str, Any], path: str) -> list[Fragment]:
-    """One fragment a rank of the largest communicator, which stands for the job.
+    """One fragment per rank of the largest communicator, which represents the job.
 
     Raises
     ------
     Unreadable
-        Where no communicator lists a rank.
+        If no communicator lists a rank.
     """
     found = [_Communicator(entry) for entry in _objects(document["communicators"])]
     found = [c for c in found if c.process]
@@ -195,7 +195,7 @@ def _fragment(
 def _records(
     rank: int, rows: Sequence[tuple[int, int, int, int, str]], signatures: dict[Signature, int]
 ) -> Records:
-    """What the rank waits in; where it is ahead of nobody, its last, of which nothing is known."""
+    """What the rank waits in; if it is not ahead, its last operation, whose state is unknown."""
     records = np.zeros(len(rows), RECORD_DTYPE)
     for row, (index, launched, least, ahead, op) in zip(records, rows, strict=True):
         signature = Signature(op=op or "collective", raw=op or "collective", backend="nccl")

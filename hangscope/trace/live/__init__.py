@@ -1,1 +1,1 @@
-"""Rings of a running job, followed."""
+"""Follows the rings of a running job."""

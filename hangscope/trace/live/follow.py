@@ -16,7 +16,7 @@ from hangscope.trace import formats
 from hangscope.trace.external_reports.journal import looks_like_journal, read_journal
 from hangscope.trace.job_selection.duplicate_ranks import DuplicateRank, duplicate_rank_claims
 from hangscope.trace.job_selection.ring_ranks import with_process_rank, with_rank
-from hangscope.trace.live.facts import Beat, changed_headers
+from hangscope.trace.live.facts import Heartbeat, changed_headers
 from hangscope.trace.live.rings import JournalFiles, OpenRing, RingFolder, RunKey
 from hangscope.trace.live.table import LiveTable, StaleError
 from hangscope.trace.merging.facts import merge_facts
@@ -26,15 +26,15 @@ from hangscope.trace.merging.merge import merge, sort_fragments
 from hangscope.trace.model import NONE, Fragment, RankFacts, Records, Source, Trace
 from hangscope.trace.processes.file_locks import FileLocks
 from hangscope.trace.processes.process import signal_thread
-from hangscope.trace.rings.facts import main_call
+from hangscope.trace.rings.facts import main_thread_call
 from hangscope.trace.rings.read import fragment_of
 
-_DEEP = (
+_IDENTITY_FIELDS = (
     "rank", "world_size", "run_id", "attempt", "disabled", "values_refused", "groups_refused",
 )  # fmt: skip
-"""Header fields that more depends on than what is known of one process."""
+"""Header fields whose change affects more than the facts of one process."""
 _RECORDED_NS = 60 * 10**9
-"""A process last seen alive so long ago is not alive now."""
+"""A process last seen alive longer ago than this does not count as alive now."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class _Merged:
     headers: Records
     from_journals: list[Fragment]
     sources: list[Source]
-    """Of the rings, in their order; those of journals follow in the trace."""
+    """The rings' sources in order; in the trace, those of journals follow."""
 
 
 class LiveRun:
@@ -61,7 +61,7 @@ class LiveRun:
     directory, key, skip:
         As for `RingFolder`.
     rows:
-        How many records to keep of all ranks together, the newest of each; by default all that the
+        How many records of all ranks together to keep, the newest of each; by default all that the
         rings hold.
 
     Notes
@@ -88,31 +88,33 @@ class LiveRun:
         self._locks_now: Callable[[Path], FileLocks] = FileLocks.now
         self.looks = 0
         self.moved = True
-        """Whether any rank had issued or finished anything since the look before the last."""
+        """Whether any rank has issued or finished anything between the last two looks."""
 
     def look(self, others: Sequence[Fragment] = ()) -> Trace:
         """The job as it is now; ``trace.looks`` counts the looks that could be compared.
 
-        ``others`` are fragments of ranks whose rings are not here.
+        ``others`` are fragments of ranks whose rings are not in the directory.
         """
         rings = self.refresh()
         self.looks += 1
         self._locks_now = functools.cache(FileLocks.now)
-        trace = None if others else self._caught_up(rings)
+        trace = None if others else self._update(rings)
         if trace is None:
             trace = self._merge(rings, others)
         now_ns = time.time_ns()
-        # What a journal says was alive long ago is a recording of a look, not a process.
+        # A process that was alive long ago, according to a journal, is a recorded observation.
         live = any(
             facts.alive and facts.observed_ns > now_ns - _RECORDED_NS
             for facts in trace.ranks.values()
         )
-        if self.twins:
-            trace = replace(trace, claims=(*trace.claims, *duplicate_rank_claims(self.twins)))
+        if self.duplicate_ranks:
+            trace = replace(
+                trace, claims=(*trace.claims, *duplicate_rank_claims(self.duplicate_ranks))
+            )
         return replace(trace, live=live, looks=self.looks, observed_ns=now_ns)
 
     @property
-    def cut(self) -> bool:
+    def is_partial(self) -> bool:
         """Whether rings hold records that the last look left out."""
         return self._newest_records is not None and any(
             ring.reader.slot_count > self._newest_records
@@ -122,7 +124,7 @@ class LiveRun:
         )
 
     def look_at_all(self) -> Trace:
-        """As `look`, with all that the rings hold; reads it anew."""
+        """Like `look`, but reads anew everything that the rings hold."""
         rows, merged, newest = self._rows, self._merged, self._newest_records
         self._rows, self._merged = None, None
         try:
@@ -137,7 +139,7 @@ class LiveRun:
 
     @property
     def findings(self) -> list[str]:
-        """Files in which ranks note wrong results of reductions, as of the last look."""
+        """Files to which ranks write wrong results of reductions, as of the last look."""
         return self._folder.listing.findings
 
     def rank_of_process(self) -> dict[tuple[str, int], int | None]:
@@ -145,19 +147,21 @@ class LiveRun:
         return self._folder.rank_of_process()
 
     @property
-    def declared_twins(self) -> list[DuplicateRank]:
-        """Those of which both have said that rank themselves."""
+    def declared_duplicates(self) -> list[DuplicateRank]:
+        """Duplicate ranks that both processes have declared themselves."""
         return [
-            pair for pair in self._folder.twins if {pair.one, pair.two} <= self._folder.declared
+            pair
+            for pair in self._folder.duplicate_ranks
+            if {pair.one, pair.two} <= self._folder.declared
         ]
 
     @property
-    def twins(self) -> list[DuplicateRank]:
-        """Ranks that two living processes claim."""
-        return self._folder.twins
+    def duplicate_ranks(self) -> list[DuplicateRank]:
+        """Ranks that two living processes have."""
+        return self._folder.duplicate_ranks
 
     def ask_for_stacks(self, wanted: Callable[[RankFacts], bool]) -> int:
-        """Have processes that cannot run Python write their stacks; returns how many were asked.
+        """Make processes that cannot run Python write their stacks; returns how many were asked.
 
         Each is asked once per stall: again only after its heartbeat has moved.
         """
@@ -187,8 +191,8 @@ class LiveRun:
 
     # -- pieces ----------------------------------------------------------------------------
 
-    def _caught_up(self, rings: list[OpenRing]) -> Trace | None:
-        """The trace of the last look with what was added; None where more has changed."""
+    def _update(self, rings: list[OpenRing]) -> Trace | None:
+        """The last look's trace with what was added since; None if more than that has changed."""
         merged = self._merged
         if (
             merged is None
@@ -201,7 +205,7 @@ class LiveRun:
             return None
         headers = _headers(rings)
         changed = changed_headers(headers, merged.headers)
-        if changed.any() and any((headers[n] != merged.headers[n]).any() for n in _DEEP):
+        if changed.any() and any((headers[n] != merged.headers[n]).any() for n in _IDENTITY_FIELDS):
             return None
         merged.headers = headers
         table = merged.table
@@ -214,17 +218,17 @@ class LiveRun:
             call = table.calls.get(number)
             if call is not None:
                 stack = table.stacks[call.stack]
-                rings[number].process.call = main_call(stack, call.created_ns)
+                rings[number].process.call = main_thread_call(stack, call.created_ns)
         counts = (table.high - table.low).tolist()
         oldest = np.zeros(len(rings), np.int64)
         some = table.high > table.low
         oldest[some] = table.records["record_id"][table.low[some]]
         dropped = (table.torn + headers["dropped"].astype(np.int64)).tolist()
         facts: dict[int, RankFacts] = {}
-        beats = Beat.of_all(headers)
+        beats = Heartbeat.of_all(headers)
         seen = zip(beats, changed.tolist(), moved.tolist(), dropped, oldest.tolist(), strict=True)
         for ring, what in zip(rings, seen, strict=True):
-            facts[ring.rank] = ring.process.again(*what, self._locks_now)
+            facts[ring.rank] = ring.process.observe_again(*what, self._locks_now)
         if merged.from_journals:
             facts = _with_journals(facts, merged.from_journals)
         if self.moved:
@@ -239,7 +243,7 @@ class LiveRun:
         return replace(merged.trace, ranks=with_unique_host_names(facts))
 
     def _merge(self, rings: list[OpenRing], others: Sequence[Fragment]) -> Trace:
-        """Read everything that has changed, and merge all."""
+        """Read everything that has changed, and merge all of it."""
         headers = _headers(rings)
         if self._rows is None or not rings:
             self._newest_records = None
@@ -269,7 +273,7 @@ class LiveRun:
                 self._newest_records,
             )
             try:
-                table.update(_headers(rings))  # what may have changed while all was read
+                table.update(_headers(rings))  # changes made while the rings were read
             except StaleError:
                 return trace
             self._note_counters(table)
@@ -290,7 +294,7 @@ class LiveRun:
         return trace
 
     def _note_counters(self, table: LiveTable | None) -> None:
-        """Say whether anything has moved; None: nothing has."""
+        """Set `moved`; a table of None means that nothing has moved."""
         before = self._counters
         if table is not None:
             self._counters = table.counters()
@@ -298,19 +302,24 @@ class LiveRun:
 
     def _read(self, ring: OpenRing) -> Fragment:
         header = ring.reader.header()
-        # What moves with every record and every completion; heartbeats alone change only facts.
+        # Changes with every record and every completion; heartbeats alone change only facts.
         fingerprint = ring.reader.groups().tobytes() + header.last_record_id.to_bytes(8, "little")
         generation = header.sample_generation
         known = ring.fragment is not None and ring.fragment.facts.rank == ring.rank
         if ring.fragment is not None and known and fingerprint == ring.fingerprint:
             old = ring.fragment.facts
-            facts = ring.process.again(
-                Beat.of(header), True, False, old.dropped, old.oldest_record_id, self._locks_now
+            facts = ring.process.observe_again(
+                Heartbeat.of(header),
+                True,
+                False,
+                old.dropped,
+                old.oldest_record_id,
+                self._locks_now,
             )
         else:
             fragment = fragment_of(ring.reader, newest=self._newest_records)
             ring.fragment = with_rank(fragment, ring.rank)
-            facts = ring.process.first(ring.fragment.facts, generation)
+            facts = ring.process.observe_first(ring.fragment.facts, generation)
         ring.fingerprint = fingerprint
         ring.fragment = replace(ring.fragment, facts=facts)
         return ring.fragment
@@ -334,14 +343,14 @@ class LiveRun:
                     continue
                 facts = fragment.facts
                 if (facts.rank, facts.pid) in self._folder.replaced:
-                    continue  # an earlier job of the same name
+                    continue  # an earlier job with the same run id
                 here = RunKey(facts.run_id or "", facts.attempt or 0) == key
                 if here or (facts.rank, facts.pid) in processes:
                     yield fragment
 
 
 def is_gil_blocked(facts: RankFacts) -> bool:
-    """A rank that only a signal can make tell its stack."""
+    """Whether only a signal can make this rank write its stack."""
     return bool(facts.gil_blocked)
 
 
@@ -353,7 +362,7 @@ def _headers(rings: Sequence[OpenRing]) -> Records:
 def _with_journals(
     facts: Mapping[int, RankFacts], said: Iterable[Fragment]
 ) -> dict[int, RankFacts]:
-    """Facts of rings with what monitors wrote of the same ranks."""
+    """The facts of rings merged with what monitors recorded about the same ranks."""
     all_said = {rank: [(formats.RING, own)] for rank, own in facts.items()}
     for fragment in said:
         if fragment.facts.rank != NONE:

@@ -1,4 +1,4 @@
-"""The rings of the attempt that is followed, in a directory into which others write."""
+"""The rings of the followed attempt, in a directory that other processes write to."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from hangscope.trace.live.facts import ProcessView
 from hangscope.trace.model import Fragment
 
 FINDINGS = ("reduction_rank", ".jsonl")
-"""How names of files begin and end in which ranks note wrong results of reductions."""
+"""Prefix and suffix of the files to which ranks write wrong results of reductions."""
 JournalFiles = tuple[tuple[str, int, int], ...]
-"""Name, size and time of change (ns) of each."""
+"""Name, size and modification time (ns) of each journal."""
 
 
-def _words_of(names: Sequence[str]) -> struct.Struct:
-    """Reads fields of a ring's header in one go, as bytes; ``names`` in their order in the file."""
+def _field_reader(names: Sequence[str]) -> struct.Struct:
+    """Reads fields of a ring's header at once, as bytes; ``names`` in their order in the file."""
     code, at = "<", 0
     for name in names:
         start, length = header_offset(name), HEADER[name].itemsize
@@ -41,14 +41,14 @@ def _words_of(names: Sequence[str]) -> struct.Struct:
     return struct.Struct(code)
 
 
-_PLACE = _words_of(
+_RANK_FIELDS = _field_reader(
     ("rank", "world_size", "flags", "initialized", "finalized", "exit_kind", "rendezvous")
 )
-"""All that tells which rank of which job a ring is: where these bytes are the same, so is that."""
+"""The fields that determine a ring's rank and job: if these bytes are unchanged, so are those."""
 
 
 class Listing(NamedTuple):
-    """What a run directory holds; paths but for the journals."""
+    """The files in a run directory; full paths except for journals."""
 
     rings: list[str]
     journals: JournalFiles
@@ -70,21 +70,21 @@ class OpenRing:
     reader: RingReader
     key: RunKey
     rank: int
-    """Of this process in its job: what the ring says, or what `assign_ranks` makes of it."""
+    """The rank of this process in its job: the ring's own, or the one given by `assign_ranks`."""
     created_ns: int
     machine: str
-    """Where its process runs, told apart from others of that name."""
+    """The machine of its process, under a unique name."""
     process: ProcessView
     parent_pid: int = 0
     is_rank: bool = True
-    """Whether the process is a rank at all, as far as is known."""
+    """Whether the process is a rank at all, as far as known."""
     fingerprint: bytes = b""
     fragment: Fragment | None = None
     asked_at_count: int = -1
 
 
 class RingFolder:
-    """Opens the rings of a run directory, and chooses those of one attempt.
+    """Opens the rings of a run directory, and selects those of one attempt.
 
     Parameters
     ----------
@@ -102,24 +102,24 @@ class RingFolder:
         self.directory = directory
         self.listing = Listing([], (), [])
         self.replaced: set[tuple[int, int | None]] = set()
-        """(rank, process id) of earlier jobs that went by the same name."""
-        self.twins: list[DuplicateRank] = []
-        """Ranks that two living processes claim."""
+        """(rank, process id) of earlier jobs with the same run id."""
+        self.duplicate_ranks: list[DuplicateRank] = []
+        """Ranks that two living processes have."""
         self.followed: RunKey | None = None
         self.declared: set[tuple[str, int]] = set()
-        """Processes (machine, process id) that have said themselves which rank they are."""
+        """Processes (machine, process id) that have declared their rank themselves."""
         self._wanted = key
         self._skip = skip
         self._rings: dict[str, OpenRing] = {}
         self._refused: dict[Path, tuple[int, str]] = {}
         self._named: list[OpenRing] = []
         self._said: list[tuple[bytes, ...]] = []
-        """What `_named` said of their places when they were given their ranks."""
+        """The `_RANK_FIELDS` of the rings in `_named` when they were given their ranks."""
 
     def refresh(self) -> list[OpenRing]:
         """Find the rings of the followed attempt, opening new files; lowest rank first."""
         self.listing = files_of(self.directory)
-        self._let_go()
+        self._close_unsound()
         for path in self.listing.rings:
             if path not in self._rings:
                 self._open(Path(path))
@@ -129,18 +129,18 @@ class RingFolder:
         rings = [ring for ring in rings if ring.is_rank]
         newest: dict[int, OpenRing] = {}
         for ring in sorted(rings, key=lambda ring: ring.created_ns):
-            newest[ring.rank] = ring  # an earlier ring of the same rank is an older job's
+            newest[ring.rank] = ring  # an earlier ring of the same rank is from an older job
         if len(newest) < len(rings):
-            kept = self._of_newest_life(rings)
+            kept = self._newest_incarnation(rings)
             newest = {rank: ring for rank, ring in newest.items() if id(ring) in kept}
         self.followed = wanted
-        newest |= {ring.rank: ring for ring in self._beside(newest, wanted)}
+        newest |= {ring.rank: ring for ring in self._same_incarnation(newest, wanted)}
         return [newest[rank] for rank in sorted(newest)]
 
     def rank_of_process(self) -> dict[tuple[str, int], int | None]:
         """The rank of each process (machine, process id) that has a ring in the directory.
 
-        None for those that are no rank.
+        None for processes that are not ranks.
         """
         return {
             (ring.machine, ring.process.pid): ring.rank if ring.is_rank else None
@@ -148,7 +148,7 @@ class RingFolder:
         }
 
     def warnings(self, rings: list[OpenRing]) -> list[str]:
-        """What readers are to be told of the directory; ``rings`` are those that are followed."""
+        """Notes on the directory for the user; ``rings`` are the followed ones."""
         lines = [f"{path.name}: {why}" for path, (_, why) in sorted(self._refused.items())]
         if {ring.key for ring in self._rings.values()} - {ring.key for ring in rings}:
             lines.append(f"{self.directory}: other attempts or runs are there too and were ignored")
@@ -156,12 +156,12 @@ class RingFolder:
         worlds: dict[str, list[OpenRing]] = defaultdict(list)
         for ring in self._rings.values():
             if not ring.is_rank and ring.reader.place()[2]:
-                worlds[_start(ring).rendezvous].append(ring)
+                worlds[_lifetime(ring).rendezvous].append(ring)
         for meeting, those in sorted(worlds.items()):
             started = (r for r in those if (r.machine, r.parent_pid) in ranks)
             helpers = next((r.reader.path.name for r in started), "")
             lines.append(f"{self.directory}: {other_world_note(meeting, len(those), helpers)}")
-        return lines + [pair.text for pair in self.twins]
+        return lines + [pair.text for pair in self.duplicate_ranks]
 
     def close(self) -> None:
         """Unmap everything."""
@@ -171,8 +171,8 @@ class RingFolder:
 
     # -- pieces ----------------------------------------------------------------------------
 
-    def _let_go(self) -> None:
-        """Close rings that are no longer what they were; they are opened anew, if they can be."""
+    def _close_unsound(self) -> None:
+        """Close rings that were truncated or replaced; they are reopened if possible."""
         for path, ring in list(self._rings.items()):
             if not ring.reader.is_sound():
                 ring.reader.close()
@@ -188,7 +188,7 @@ class RingFolder:
             self._refused[path] = (status.st_mtime_ns, str(error))
             return
         except OSError:
-            return  # gone again between listing and opening
+            return  # it disappeared between listing and opening
         self._refused.pop(path, None)
         header = reader.header()
         self._rings[str(path)] = OpenRing(
@@ -205,8 +205,8 @@ class RingFolder:
         )
 
     def _name(self, rings: list[OpenRing]) -> None:
-        """Give the rings of one attempt their ranks, where they say something new."""
-        said = [_PLACE.unpack_from(ring.reader.header_bytes()) for ring in rings]
+        """Assign ranks to the rings of one attempt, if they state something new."""
+        said = [_RANK_FIELDS.unpack_from(ring.reader.header_bytes()) for ring in rings]
         if said == self._said and rings == self._named:
             return
         self._named, self._said = rings, said
@@ -218,7 +218,7 @@ class RingFolder:
         }
         for ring, header in zip(rings, headers, strict=True):
             ring.rank, ring.is_rank = header.rank, True
-        present = [_presence(*pair) for pair in zip(rings, headers, strict=True)]
+        present = [_ring_process(*pair) for pair in zip(rings, headers, strict=True)]
         meetings = {one.start.rendezvous for one in present}
         if len(meetings) > 1 or not all(one.declared for one in present):
             count = Counter(ring.rank for ring in rings)
@@ -230,16 +230,16 @@ class RingFolder:
             for ring, found in zip(rings, assign_ranks(present, living), strict=True):
                 ring.is_rank = found is not None
                 ring.rank = ring.rank if found is None else found
-        # What two processes claimed before one of them said something else is no mistake.
+        # If one of two processes has meanwhile declared another rank, there is no duplicate.
         ranks = self.rank_of_process()
-        self.twins = [
+        self.duplicate_ranks = [
             pair
-            for pair in self.twins
+            for pair in self.duplicate_ranks
             if {ranks.get(process, pair.rank) for process in (pair.one, pair.two)} == {pair.rank}
         ]
 
-    def _beside(self, own: dict[int, OpenRing], key: RunKey | None) -> list[OpenRing]:
-        """Rings of ranks whose node has another attempt number in the life of ``own``."""
+    def _same_incarnation(self, own: dict[int, OpenRing], key: RunKey | None) -> list[OpenRing]:
+        """Rings of the same incarnation as ``own`` whose node counts a different attempt."""
         others = [
             ring
             for ring in self._rings.values()
@@ -250,7 +250,8 @@ class RingFolder:
         for ring in others:
             ring.rank = ring.reader.place()[0]
         flags = in_same_incarnation(
-            [_member(ring) for ring in own.values()], [_member(ring) for ring in others]
+            [_launched_ring(ring) for ring in own.values()],
+            [_launched_ring(ring) for ring in others],
         )
         found = [ring for ring, is_one in zip(others, flags, strict=True) if is_one]
         return [*{r.rank: r for r in sorted(found, key=lambda r: r.created_ns)}.values()]
@@ -261,22 +262,22 @@ class RingFolder:
         newest = max(candidates, key=lambda ring: ring.created_ns, default=None)
         return newest.key if newest is not None else None
 
-    def _of_newest_life(self, rings: list[OpenRing]) -> set[int]:
-        """Of several rings of one rank: the ids of the objects that belong to the newest job."""
-        starts = [_start(ring) for ring in rings]
+    def _newest_incarnation(self, rings: list[OpenRing]) -> set[int]:
+        """If several rings have the same rank: the ``id()`` of each ring of the newest job."""
+        starts = [_lifetime(ring) for ring in rings]
         flags = in_newest_incarnation(starts)
         kept = {id(ring) for ring, is_new in zip(rings, flags, strict=True) if is_new}
         self.replaced = {(r.rank, r.process.pid) for r in rings if id(r) not in kept}
-        if not self.twins:
+        if not self.duplicate_ranks:
             count = Counter(ring.rank for ring in rings)
             again = [pair for pair in zip(rings, starts, strict=True) if count[pair[0].rank] > 1]
             living = [start.process for ring, start in again if ring.process.look().alive]
-            self.twins = find_duplicate_ranks([start for _, start in again], living)
+            self.duplicate_ranks = find_duplicate_ranks([start for _, start in again], living)
         return kept
 
 
 def run_directory_of(path: str | os.PathLike[str]) -> Path | None:
-    """The directory to follow for a path a user gives: itself, or its newest run."""
+    """The directory to follow for a path given by the user: itself, or its newest run."""
     directory = Path(path)
     if not directory.is_dir():
         return None
@@ -289,9 +290,9 @@ def run_directory_of(path: str | os.PathLike[str]) -> Path | None:
 
 
 def files_of(directory: Path) -> Listing:
-    """What a run directory holds; nothing where it cannot be read.
+    """The files in a run directory; empty if it cannot be read.
 
-    Only files: whoever opens a pipe waits for its other end.
+    FIFOs are skipped: opening one blocks until its other end is opened.
     """
     rings: list[str] = []
     journals: list[tuple[str, int, int]] = []
@@ -315,13 +316,13 @@ def files_of(directory: Path) -> Listing:
     return Listing(rings, tuple(sorted(journals)), findings)
 
 
-def _member(ring: OpenRing) -> LaunchedRing:
-    return LaunchedRing(_start(ring), (ring.machine, ring.parent_pid))
+def _launched_ring(ring: OpenRing) -> LaunchedRing:
+    return LaunchedRing(_lifetime(ring), (ring.machine, ring.parent_pid))
 
 
-def _presence(ring: OpenRing, header: RingHeader) -> RingProcess:
+def _ring_process(ring: OpenRing, header: RingHeader) -> RingProcess:
     return RingProcess(
-        _start(ring, header),
+        _lifetime(ring, header),
         ring.parent_pid,
         header.world_size,
         header.declared,
@@ -330,7 +331,7 @@ def _presence(ring: OpenRing, header: RingHeader) -> RingProcess:
     )
 
 
-def _start(ring: OpenRing, header: RingHeader | None = None) -> Lifetime:
+def _lifetime(ring: OpenRing, header: RingHeader | None = None) -> Lifetime:
     header = header or ring.reader.header()
     last_seen_ns = max(header.heartbeat_ns, header.exit_ns)
     rendezvous = ring.reader.text(header.rendezvous) if header.rendezvous else ""

@@ -1,7 +1,7 @@
-"""The records of many running ranks as one table, brought up to date by what was added.
+"""The records of many running ranks as one table, updated with what was added.
 
-A record changes until its operation has ended; then it stays as it is. Each look therefore reads
-the slots from the oldest that may still change, of all rings together, and leaves the rest alone.
+A record changes only until its operation has ended. Each look therefore reads the slots of all
+rings together, each from the oldest that may still change, and leaves the rest alone.
 """
 
 from __future__ import annotations
@@ -34,16 +34,15 @@ from hangscope.trace.rings.values import values_of
 Ints = npt.NDArray[np.int64]
 
 
-_UNSURE = 64
-"""So many of a ring's newest records are read again although nothing says that they will change:
-a wait may yet tell that an operation is over whose end nobody polls; another thread may be writing.
-"""
+_REREAD = 64
+"""A ring's newest records are always re-read, this many of them: a wait may still show that an
+operation is over whose completion nobody polls, or another thread may be writing."""
 _ROW = RECORD_DTYPE.itemsize
 _SHIFT = 1 << 32
 
 
 class StaleError(Exception):
-    """More has changed than counters and records: everything must be read anew."""
+    """More than counters and records has changed: everything must be read anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +55,17 @@ class Call:
 
 
 class LiveTable:
-    """Tables of a `Trace` that were merged once, and what was read of each ring.
+    """Tables of a `Trace` that were merged once, and what has been read of each ring.
 
     Parameters
     ----------
     readers, ranks, group_maps:
-        One entry a ring, lowest rank first; a map gives the common index of each of the ring's
+        One entry per ring, lowest rank first; a map gives the common index of each of the ring's
         groups.
     trace:
-        What `hangscope.trace.merging.merge.merge` made of the fragments of these rings.
+        The result of `hangscope.trace.merging.merge.merge` for these rings' fragments.
     keep:
-        Records kept of each ring, the newest; None for all that it has.
+        How many of each ring's newest records are kept; None for all.
     """
 
     def __init__(
@@ -94,11 +93,11 @@ class LiveTable:
         self.high = np.searchsorted(column, self._ranks, "right")
         self.torn = np.zeros(len(readers), np.int64)
         self.calls: dict[int, Call] = {}
-        # Of the last update; at first all have moved.
+        # As of the last update; initially all count as moved.
         self._published = np.full(len(readers), -1, np.int64)
         self._last = self._published
         self._open: list[bytes] = [b""] * len(readers)
-        """The slots from `_again` to `_last` as they were: what may change without a counter."""
+        """The bytes of the slots from `_again` to `_last`, which may change without any counter."""
         self._groups = np.zeros(len(self._common), GROUP)
         self._again = self._first_open(column)
         self._implied = np.full((3, len(self._common)), NONE - 1, np.int64)
@@ -122,7 +121,7 @@ class LiveTable:
         Raises
         ------
         StaleError
-            If a ring has more groups than it had, or fewer records: it was written over.
+            If a ring has more groups than before, or fewer records because it was overwritten.
         """
         published = headers["last_record_id"].astype(np.int64)
         if (headers["groups_used"] != self._group_counts).any():
@@ -143,7 +142,7 @@ class LiveTable:
         return moved
 
     def counters(self) -> bytes:
-        """What moves with every operation, to be compared."""
+        """Bytes that change with every operation, for comparison."""
         return self._last.tobytes() + self._groups.tobytes()
 
     # -- pieces ----------------------------------------------------------------------------
@@ -158,7 +157,8 @@ class LiveTable:
 
     def _with_unpublished(self, published: Ints) -> Ints:
         """The last complete record of each ring: the one after the last published may be complete
-        although its writer died before saying so."""
+        although its writer died before publishing it.
+        """
         last = published.copy()
         still = np.flatnonzero((published == self._published) | (self._published < 0))
         parts: list[memoryview] = []
@@ -170,7 +170,7 @@ class LiveTable:
         return last
 
     def _have_changed(self) -> npt.NDArray[np.bool_]:
-        """Rings of which an unfinished record has changed: not every end moves a counter."""
+        """Rings with a changed unfinished record: not every completion moves a counter."""
         changed = np.zeros(len(self._readers), bool)
         firsts, lasts = self._again.tolist(), self._last.tolist()
         for ring, known in enumerate(self._open):
@@ -197,12 +197,12 @@ class LiveTable:
         whole = (raw["record_id"] == expected) & (raw["commit"] == expected)
         self.torn[rings] = np.bincount(place[~whole], minlength=len(rings))
 
-        # From where to read next time; what may never change is given up after a while.
+        # Where to start reading next time; records that may never change are given up eventually.
         flags = raw["flags"]
         waits = ~flagged(flags, Flag.RETIRED | Flag.UNOBSERVED)
         waits &= whole
         maybe = ~whole | ~flagged(flags, Flag.RETIRED) | (raw["signature"] == 0)
-        waits |= maybe & (expected > end[place] - _UNSURE)
+        waits |= maybe & (expected > end[place] - _REREAD)
         again = end + 1
         at = np.flatnonzero(waits)[::-1]
         again[place[at]] = expected[at]
@@ -220,7 +220,7 @@ class LiveTable:
         signature = self._sized(self._translated("signature", ring, raw["signature"]), raw)
         stack = self._translated("stack", ring, raw["stack"])
         thread = raw["thread"].copy()
-        rows = raw.view(RECORD_DTYPE)  # a row lies as its slot does; these columns differ
+        rows = raw.view(RECORD_DTYPE)  # rows have the slots' layout; only these columns differ
         rows["group"] = self._common[group_place]
         rows["signature"], rows["stack"] = signature, stack
         rows["thread"], rows["rank"] = thread, self._ranks[ring]
@@ -229,7 +229,7 @@ class LiveTable:
         self._splice(rings, first, oldest, place, rows)
 
     def _splice(self, rings: Ints, first: Ints, oldest: Ints, place: Ints, rows: Records) -> None:
-        """Put ``rows`` in the place of what lies from ``first`` on, and drop what is too old."""
+        """Replace the rows from ``first`` on by ``rows``, and drop those before ``oldest``."""
         count = len(self._readers)
         before = np.full(count, np.iinfo(np.int64).max)
         before[rings] = first
@@ -310,7 +310,7 @@ class LiveTable:
         return number
 
     def _sized(self, index: Ints, raw: Records) -> Ints:
-        """Signatures whose sizes did not fit into the ring, with the sizes of each record."""
+        """Add each record's sizes to signatures whose sizes did not fit into the ring."""
         for bare, signature in list(self._bare.items()):
             rows = np.flatnonzero(index == bare)
             sizes = np.stack([raw["input_numel"][rows], raw["output_numel"][rows]], axis=1)
@@ -328,12 +328,12 @@ class LiveTable:
             self.calls[number] = Call(int(stacks[row]), int(created[row]))
 
     def _first_open(self, rank_column: Ints) -> Ints:
-        """Per ring the oldest record that may still change; the newest ones all may."""
+        """The oldest record of each ring that may still change; the newest ones always may."""
         count = len(self._readers)
         again = np.full(count, np.iinfo(np.int64).max, np.int64)
         ids = self.records["record_id"]
         some = self.high > self.low
-        again[some] = ids[self.high[some] - 1] - _UNSURE + 1
+        again[some] = ids[self.high[some] - 1] - _REREAD + 1
         again[~some] = 1
         waits = ~flagged(self.records["flags"], Flag.RETIRED | Flag.UNOBSERVED)
         at = np.flatnonzero(waits)[::-1]
@@ -345,7 +345,7 @@ class LiveTable:
     # -- counters --------------------------------------------------------------------------
 
     def _places(self, ring: Ints, group: Ints) -> Ints:
-        """Where the (ring, common group) of each row stands among all groups of all rings."""
+        """The index of each row's (ring, common group) among all groups of all rings."""
         keys = self._ring_of_group * self._width + self._common
         order = np.argsort(keys, kind="stable")
         wanted = ring.astype(np.int64) * self._width + group
@@ -374,7 +374,7 @@ class LiveTable:
         self.members = merge_members(np.concatenate([stated, implied]))
 
     def into(self, trace: Trace) -> Trace:
-        """``trace`` with the tables as they are now."""
+        """``trace`` with the current tables."""
         return replace(
             trace,
             records=self.records,

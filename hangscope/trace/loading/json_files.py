@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from hangscope.trace.external_reports.py_spy import as_text, is_spy_dump
+from hangscope.trace.external_reports.py_spy import is_py_spy_dump, to_text
 from hangscope.trace.external_reports.ras import is_ras, read_ras
 from hangscope.trace.files.log_exports import log_records, log_text
 from hangscope.trace.files.sniff import Unreadable
@@ -47,8 +47,8 @@ def read_json(data: bytes, origin: Origin, file: Path | None = None) -> list[Fra
     records = log_records(document)
     if records:
         return _read_text("\n".join(_texts(records)), origin, file)
-    if is_spy_dump(document):
-        return _read_text(as_text(document), origin, file)
+    if is_py_spy_dump(document):
+        return _read_text(to_text(document), origin, file)
     if isinstance(document, dict) and "message" in document:
         from hangscope.trace.external_reports.error_file import is_error_file, read_error_file
 

@@ -1,1 +1,1 @@
-"""A look at a process of this machine from outside."""
+"""Observes a local process from outside."""

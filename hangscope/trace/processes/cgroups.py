@@ -1,4 +1,4 @@
-"""The control groups of a process: where what they count and hold lies, in either version."""
+"""Finds a process's control group files, for either cgroup version."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from hangscope.trace.processes.procfs import PROC, lines_of
 
 GROUPS = Path("/sys/fs/cgroup")
 _UNIFIED = ("", "unified")
-"""Where the one hierarchy of version 2 lies, alone or beside those of version 1."""
+"""Where the unified hierarchy of version 2 is mounted, alone or beside those of version 1."""
 
 
-def files_of(
+def controller_files(
     process: int | str,
     controller: str,
     names: tuple[str, str],
     proc: Path = PROC,
     groups: Path = GROUPS,
 ) -> Iterator[Path]:
-    """Where the file of a controller may lie, in the order in which the process lists its groups.
+    """Possible paths of a controller's file, in the order in which the process lists its groups.
 
     Parameters
     ----------
     process:
         Its id, or ``"self"``.
     names:
-        Of the file in version 2 and in version 1.
+        The file's names in version 2 and in version 1.
     """
     for line in lines_of(proc / str(process) / "cgroup"):
         _, _, rest = line.partition(":")
@@ -38,17 +38,17 @@ def files_of(
             yield groups / controller / inside / names[1]
 
 
-def limit_of(pid: int, proc: Path = PROC, groups: Path = GROUPS, *, below: float = 1.0) -> str:
-    """How much of a processor a process may use at most, in words; empty for ``below`` or more."""
+def cpu_limit(pid: int, proc: Path = PROC, groups: Path = GROUPS, *, below: float = 1.0) -> str:
+    """The CPU quota of a process, in words; empty for ``below`` or more."""
     shares = []
     names = ("cpu.max", "cpu.cfs_quota_us")
-    for file in files_of(pid, "cpu", names, proc, groups):
+    for file in controller_files(pid, "cpu", names, proc, groups):
         words = " ".join(lines_of(file)).split()
         if file.name == names[1]:
             words += " ".join(lines_of(file.with_name("cpu.cfs_period_us"))).split()
         try:
             quota, period = map(int, words[:2])
-        except ValueError:  # there is no such file, or no limit
+        except ValueError:  # no such file, or no limit
             continue
         if 0 < quota < period:
             shares.append(quota / period)

@@ -1,4 +1,4 @@
-"""What open descriptors of a process lead to, and who is at the other end."""
+"""What a process's open file descriptors refer to, and which processes are at the other end."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from hangscope.trace.processes.procfs import PROC, lines_of
 
 _MOST_DESCRIPTORS = 20_000
-"""On a machine with more, who has a pipe open is not looked for."""
+"""On a machine with more, the search for a pipe's other end is abandoned."""
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 _LISTENS = "0A"
 _CONNECTING = "02"
 
 
 def target_of(pid: int, descriptor: int, proc: Path = PROC) -> str:
-    """What a descriptor leads to, as ``/proc`` names it; empty where it leads nowhere."""
+    """The target of a descriptor, as named in ``/proc``; empty if it has none."""
     try:
         return os.readlink(f"{proc}/{pid}/fd/{descriptor}")
     except OSError:
@@ -25,17 +25,19 @@ def target_of(pid: int, descriptor: int, proc: Path = PROC) -> str:
 
 
 def descriptors_of(pid: int | str, proc: Path = PROC) -> list[int]:
-    """The open descriptors of a process; none where they may not be seen."""
+    """The open descriptors of a process; empty if they may not be read."""
     try:
         return [int(name) for name in os.listdir(f"{proc}/{pid}/fd") if name.isdecimal()]
     except OSError:
         return []
 
 
-def at_other_end(pid: int, pipe: str, writes: bool, proc: Path = PROC) -> list[int] | None:
-    """Processes that have the end of a pipe open which ``pid`` does not wait at; perhaps itself.
+def processes_at_other_end(
+    pid: int, pipe: str, writes: bool, proc: Path = PROC
+) -> list[int] | None:
+    """Processes, perhaps ``pid`` itself, that hold the end of a pipe that ``pid`` does not wait at.
 
-    None where that is not to be found out: others' descriptors may be hidden, or too many.
+    None if that cannot be determined: other processes' descriptors may be hidden, or too many.
     """
     found, looked = [], 0
     for name in sorted(os.listdir(proc)):
@@ -44,7 +46,7 @@ def at_other_end(pid: int, pipe: str, writes: bool, proc: Path = PROC) -> list[i
         try:
             descriptors = os.listdir(proc / name / "fd")
         except FileNotFoundError:
-            continue  # it has just ended
+            continue  # the process has just ended
         except OSError:
             return None
         looked += len(descriptors)
@@ -59,7 +61,7 @@ def at_other_end(pid: int, pipe: str, writes: bool, proc: Path = PROC) -> list[i
 
 
 def _mode(pid: str, descriptor: str, proc: Path) -> int:
-    """``os.O_RDONLY``, ``os.O_WRONLY`` or ``os.O_RDWR``; -1 where it is not known."""
+    """``os.O_RDONLY``, ``os.O_WRONLY`` or ``os.O_RDWR``; -1 if unknown."""
     for line in lines_of(proc / pid / "fdinfo" / descriptor):
         key, _, value = line.partition(":")
         if key == "flags":
@@ -71,7 +73,7 @@ def _mode(pid: str, descriptor: str, proc: Path) -> int:
 
 
 def peer_of(pid: int, descriptor: int, proc: Path = PROC) -> str:
-    """``10.0.0.7:443`` for a socket of the internet; in words what else is known of a socket."""
+    """``10.0.0.7:443`` for an internet socket; a description for any other socket."""
     socket = _SOCKET.fullmatch(target_of(pid, descriptor, proc))
     if socket is None:
         return ""
@@ -89,7 +91,7 @@ def peer_of(pid: int, descriptor: int, proc: Path = PROC) -> str:
 
 
 def _address(words: str) -> str:
-    """An address as the kernel's tables write it: words of four bytes, in the machine's order."""
+    """An address from the kernel's tables: words of four bytes, in native byte order."""
     host, _, port = words.partition(":")
     try:
         raw = b"".join(bytes.fromhex(host[i : i + 8])[::-1] for i in range(0, len(host), 8))

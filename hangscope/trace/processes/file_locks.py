@@ -1,6 +1,6 @@
-"""Locks of files: who holds one and who waits for it, as ``/proc/locks`` lists them.
+"""File locks, their holders and waiters, as listed in ``/proc/locks``.
 
-Locks that a network file system grants elsewhere, and those of other containers, are not listed.
+Locks granted elsewhere by a network file system, and those of other containers, are not listed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ File = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class FileLock:
-    """A lock that somebody waits for: the file, empty where it is not known, and its holders."""
+    """A contended lock: its file, empty if unknown, and its holders."""
 
     path: str
     holders: tuple[int, ...]
@@ -34,7 +34,7 @@ class FileLock:
 
 @dataclass(frozen=True, slots=True)
 class FileLocks:
-    """All locks of a moment, by process: ``waits`` gives the number of the lock waited for."""
+    """All locks at one moment, by process: ``waits`` has the number of the lock waited for."""
 
     proc: Path
     held: dict[int, dict[File, int]]
@@ -42,7 +42,7 @@ class FileLocks:
 
     @classmethod
     def now(cls, proc: Path = PROC) -> FileLocks:
-        """The locks as they are."""
+        """The current locks."""
         held: dict[int, dict[File, int]] = defaultdict(dict)
         waits: dict[int, tuple[int, File]] = {}
         for line in lines_of(proc / "locks")[:_MOST_LINES]:
@@ -57,7 +57,7 @@ class FileLocks:
         return cls(proc, dict(held), waits)
 
     def waited_for(self, pid: int) -> FileLock | None:
-        """The lock that a thread of a process waits for; None where none is listed."""
+        """The lock that a thread of a process waits for; None if none is listed."""
         if pid not in self.waits:
             return None
         number, file = self.waits[pid]
@@ -65,20 +65,23 @@ class FileLocks:
         return FileLock(self._paths(pid, {file}).get(file, ""), holders)
 
     def held_and_open(self, pid: int) -> FileLock | None:
-        """A file that a process has open and another one has locked: it may try and try again."""
+        """A file that a process has open and another one has locked: the process may be polling the
+        lock.
+        """
         own = self.held.get(pid, {})
         others = {f: p for p, files in self.held.items() if p != pid for f in files if f not in own}
         paths = self._paths(pid, others)
         return next((FileLock(path, (others[file],)) for file, path in paths.items()), None)
 
     def held_by(self, pid: int) -> tuple[str, ...]:
-        """The files on which a process holds a lock, as far as they have a name."""
+        """The files on which a process holds a lock, if their names are known."""
         return tuple(sorted(set(self._paths(pid, self.held.get(pid, {})).values())))
 
     def _paths(self, pid: int, files: Collection[File]) -> dict[File, str]:
         """The names of those of ``files`` that a process has open.
 
-        A file system may show another device than the kernel's list: the inode has to do then.
+        A file system may report a different device than the kernel's list; then the inode alone
+        decides.
         """
         by_inode: dict[int, dict[int, str]] = defaultdict(dict)
         inodes = {inode for _, inode in files}

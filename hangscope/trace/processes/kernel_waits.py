@@ -1,8 +1,8 @@
-"""What the main thread of a process does not go on for, as the kernel tells it.
+"""Finds out from the kernel what a process's main thread waits for.
 
-A stack ends at the line that made the call. Which lock, child, pipe or peer that call waits for
-stands in a few small files of ``/proc``; what cannot be read there is left out. Nothing is sent to
-the process.
+A stack ends at the line that made the call. Which lock, child, pipe or peer that call waits for is
+in a few small files of ``/proc``; whatever cannot be read is omitted. Nothing is sent to the
+process.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from hangscope.trace.facts import RUNNABLE, KernelWait
-from hangscope.trace.processes.cgroups import limit_of
-from hangscope.trace.processes.descriptors import at_other_end, peer_of, target_of
+from hangscope.trace.processes.cgroups import cpu_limit
+from hangscope.trace.processes.descriptors import peer_of, processes_at_other_end, target_of
 from hangscope.trace.processes.file_locks import FileLocks
 from hangscope.trace.processes.procfs import PROC, lines_of, stat_of
 from hangscope.trace.signals import name_of
@@ -26,58 +26,58 @@ _IN_LOCK = re.compile(r"lock_inode|setlk|flock_lock|posix_lock|locks_")
 _IN_PIPE = re.compile(r"^(?:anon_)?(?:pipe|fifo)_(read|write|wait)")
 _IN_SOCKET = re.compile(r"^(?:wait_woken|sk_|inet_|unix_|__skb_|tcp_|skb_)")
 _STATUS = 49
-"""Index of the wait status among the fields of ``stat`` behind the name."""
+"""Index of the wait status among the fields of ``stat`` after the name."""
 _POLL = struct.Struct("=iHH")
 _MOST_POLLED = 16
 _STATES = {"T": "stopped", "t": "stopped", "Z": "ended"}
 _CANNOT_ANSWER = frozenset(_STATES.values())
 _MOST_CHILDREN = 64
-_NEXT_TO_NOTHING = 0.05
-"""Who may use less of a processor hardly goes on, whatever its threads wait for meanwhile."""
+_STARVING_SHARE = 0.05
+"""With a smaller CPU quota a process hardly makes progress, whatever its threads wait for."""
 _SHOWN, _SHOWN_NAMES = 60, 3
-_TELLING = re.compile(
+_SAFE_TO_SHOW = re.compile(
     r"(?:/|\.\.?/)?(?:[\w.-]+/)*[\w-]{1,40}\.(?:py|sh|pl|rb|js)|[a-z][a-z-]{1,19}|\d{1,9}"
 )
 """A script, a subcommand such as ``clone``, a number."""
 
 
-def wait_of(
+def main_thread_wait(
     pid: int,
     *,
     runs: bool = False,
     locks_now: Callable[[Path], FileLocks] = FileLocks.now,
     proc: Path = PROC,
 ) -> KernelWait | None:
-    """What the main thread of a process does not go on for; None where nothing is to be told.
+    """What the main thread of a process waits for; None if there is nothing to report.
 
     Parameters
     ----------
     pid:
         A process of this machine and pid namespace.
     runs:
-        Whether it is ready to run instead of asleep.
+        Whether it is runnable rather than asleep.
     locks_now:
-        Gives the locks of files; whoever looks at several processes reads these once.
+        Returns the file locks; a caller that observes several processes reads them only once.
     proc:
         Where the process table is mounted.
     """
     locks = locks_now(proc)
     if runs:
-        wait = KernelWait(RUNNABLE, limit_of(pid, proc))
+        wait = KernelWait(RUNNABLE, cpu_limit(pid, proc))
     else:
         function = next(iter(lines_of(proc / str(pid) / "wchan")), "")
-        wait = _told_by(function, pid, locks, proc)
-    if wait.kind == "thread" and (limit := limit_of(pid, proc, below=_NEXT_TO_NOTHING)):
-        wait = KernelWait(RUNNABLE, limit)  # that thread is of the same group
+        wait = _wait_in_function(function, pid, locks, proc)
+    if wait.kind == "thread" and (limit := cpu_limit(pid, proc, below=_STARVING_SHARE)):
+        wait = KernelWait(RUNNABLE, limit)  # the thread it waits for has the same quota
     states = ((child, state_of(child, proc)) for child in children_of(pid, proc))
-    helpers = [named_process(c, proc) for c, state in states if state in _CANNOT_ANSWER]
+    helpers = [describe_process(c, proc) for c, state in states if state in _CANNOT_ANSWER]
     locked = locks.held_by(pid)
     if not (wait.kind or helpers or locked):
         return None
     now_ns = time.time_ns()
     return replace(
         wait,
-        names=tuple(named_process(other, proc) for other in wait.processes[:_SHOWN_NAMES]),
+        names=tuple(describe_process(other, proc) for other in wait.processes[:_SHOWN_NAMES]),
         locked=locked,
         helpers=tuple(helpers[:_SHOWN_NAMES]),
         since_ns=now_ns,
@@ -85,14 +85,14 @@ def wait_of(
     )
 
 
-def exec_of(pid: int, proc: Path = PROC) -> KernelWait:
-    """That a process has replaced its program, and by which."""
+def exec_wait(pid: int, proc: Path = PROC) -> KernelWait:
+    """States that a process has replaced its program, and by which."""
     now_ns = time.time_ns()
-    return KernelWait("exec", names=(named_process(pid, proc),), since_ns=now_ns, seen_ns=now_ns)
+    return KernelWait("exec", names=(describe_process(pid, proc),), since_ns=now_ns, seen_ns=now_ns)
 
 
-def _told_by(function: str, pid: int, locks: FileLocks, proc: Path) -> KernelWait:
-    """What is waited for in a function of the kernel."""
+def _wait_in_function(function: str, pid: int, locks: FileLocks, proc: Path) -> KernelWait:
+    """What is waited for, given the kernel function in which the thread sleeps."""
     if function.startswith("futex"):
         return KernelWait("thread")
     if _IN_LOCK.search(function):
@@ -104,38 +104,38 @@ def _told_by(function: str, pid: int, locks: FileLocks, proc: Path) -> KernelWai
         return KernelWait(kind, lock.path, lock.holders) if lock is not None else KernelWait()
     if "do_wait" in function or "wait4" in function:
         living = [c for c in children_of(pid, proc) if state_of(c, proc) != "ended"]
-        named = [child for child in living if child in _arguments(pid, proc)[:2]]
+        named = [child for child in living if child in _syscall_arguments(pid, proc)[:2]]
         return KernelWait("child", processes=tuple(named or living))
     if function == "wait_for_partner":
         return KernelWait("fifo")
     if pipe := _IN_PIPE.match(function):
         return _pipe(pid, pipe[1] == "write", proc)
     if _IN_SOCKET.match(function):
-        return _peer(pid, _arguments(pid, proc)[:1], proc)
+        return _peer(pid, _syscall_arguments(pid, proc)[:1], proc)
     if function.startswith("poll_schedule"):
-        return _peer(pid, _polled(pid, proc), proc)
+        return _peer(pid, _polled_descriptors(pid, proc), proc)
     return KernelWait()
 
 
 def _pipe(pid: int, writes: bool, proc: Path) -> KernelWait:
-    """A pipe through which nothing comes, or that nobody empties."""
-    pipe = next((target_of(pid, fd, proc) for fd in _arguments(pid, proc)[:1]), "")
-    ends = at_other_end(pid, pipe, writes, proc) if pipe.startswith("pipe:") else None
+    """A pipe that is empty, or full and not being read."""
+    pipe = next((target_of(pid, fd, proc) for fd in _syscall_arguments(pid, proc)[:1]), "")
+    ends = processes_at_other_end(pid, pipe, writes, proc) if pipe.startswith("pipe:") else None
     others = tuple(other for other in ends or () if other != pid)
     kind = "full pipe" if writes else "pipe"
-    # Where nobody at all is seen there, whoever it is cannot be seen from here.
+    # If not even the process itself is found, the other end is invisible from here.
     return KernelWait(kind, "", others[:_SHOWN_NAMES], alone=ends == [pid])
 
 
 def _peer(pid: int, descriptors: list[int], proc: Path) -> KernelWait:
-    """The other side of the sockets that it waits at."""
+    """The peers of the sockets that it waits at."""
     found = [peer_of(pid, descriptor, proc) for descriptor in descriptors]
     peers = sorted({peer for peer in found if peer})
     return KernelWait("socket", ", ".join(peers[:_SHOWN_NAMES])) if peers else KernelWait()
 
 
-def _arguments(pid: int, proc: Path) -> list[int]:
-    """Arguments of the system call it is in; none where that may not be read."""
+def _syscall_arguments(pid: int, proc: Path) -> list[int]:
+    """Arguments of the current system call; empty if they may not be read."""
     words = next(iter(lines_of(proc / str(pid) / "syscall")), "").split()
     try:
         return [int(word, 16) for word in words[1:7]]
@@ -143,9 +143,9 @@ def _arguments(pid: int, proc: Path) -> list[int]:
         return []
 
 
-def _polled(pid: int, proc: Path) -> list[int]:
-    """The descriptors of ``poll``, out of the process's memory; of ``select`` none."""
-    where, count, *_ = [*_arguments(pid, proc), 0, 0]
+def _polled_descriptors(pid: int, proc: Path) -> list[int]:
+    """The descriptors passed to ``poll``, from the process's memory; none for ``select``."""
+    where, count, *_ = [*_syscall_arguments(pid, proc), 0, 0]
     if where < 4096 or not 0 < count <= _MOST_POLLED:
         return []
     try:
@@ -158,21 +158,21 @@ def _polled(pid: int, proc: Path) -> list[int]:
 
 
 def children_of(pid: int, proc: Path = PROC) -> list[int]:
-    """Processes that the main thread of a process has started and nobody has collected.
+    """Children of a process's main thread that have not been reaped.
 
-    Those of other threads are left out: there may be hundreds of threads to be asked.
+    Those of other threads are omitted: there may be hundreds of threads to query.
     """
     words = " ".join(lines_of(proc / str(pid) / "task" / str(pid) / "children")).split()
     return [int(word) for word in words if word.isdecimal()][:_MOST_CHILDREN]
 
 
 def state_of(pid: int, proc: Path = PROC) -> str:
-    """``stopped`` or ``ended``; empty where it can run."""
+    """``stopped`` or ``ended``; empty if it can run."""
     return _STATES.get(next(iter(stat_of(pid, proc)), ""), "")
 
 
-def named_process(pid: int, proc: Path = PROC) -> str:
-    """``sleep 9999 (pid 4711)``; with its state where it cannot run, and what ended it."""
+def describe_process(pid: int, proc: Path = PROC) -> str:
+    """``sleep 9999 (pid 4711)``; with its state if it cannot run, or how it ended."""
     try:
         words = (proc / str(pid) / "cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -187,22 +187,22 @@ def named_process(pid: int, proc: Path = PROC) -> str:
 
 
 def _command(words: list[str]) -> str:
-    """The program and, where it is one, the script, the subcommand or the number behind it.
+    """The program and, if it follows, the script, the subcommand or the number.
 
-    Arguments may be secrets, and this goes into a log: no more than that is shown of them.
+    Arguments may be secrets, and this goes into a log, so no other arguments are shown.
     """
     if not words:
         return ""
     program, *arguments = words
     first = arguments[0] if arguments else ""
     shown = [program.rpartition("/")[2]]
-    if _TELLING.fullmatch(first):
+    if _SAFE_TO_SHOW.fullmatch(first):
         shown.append(first.rpartition("/")[2])
     return " ".join(shown)
 
 
 def _end_of(pid: int, proc: Path) -> str:
-    """How a process ended that nobody has collected yet."""
+    """How a process ended that has not been reaped."""
     try:
         status = int(stat_of(pid, proc)[_STATUS])
     except (IndexError, ValueError):

@@ -1,7 +1,7 @@
-"""A look at a process from outside: is it there, and what state is it in?
+"""Observes whether a process exists, and in which state.
 
 Only meaningful on the same machine, in the same pid namespace and since the same boot; otherwise
-everything is unknown rather than wrong.
+everything is reported as unknown.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class ProcessLook:
-    """What was seen; ``alive`` None: cannot be known from here."""
+    """One observation of a process; ``alive`` is None if it cannot be known from here."""
 
     alive: bool | None = None
     state: str | None = None
     cpu_ticks: int = 0
     """User and system time used so far, in clock ticks."""
     exit_code: int | None = None
-    """Wait status of a zombie, as the kernel keeps it."""
+    """Wait status of a zombie, as kept by the kernel."""
     slices: int | None = None
-    """How often its main thread was given a processor so far; None where that is not told."""
+    """How often its main thread has been scheduled; None if unknown."""
     held_by: str | None = None
-    """Who keeps it from running, where that is no signal."""
+    """What keeps it from running, if not a signal."""
 
 
 def look_at(*, pid: int, start_ticks: int, boot_id: str, pid_namespace: int) -> ProcessLook:
-    """Look at the process that once said this of itself."""
-    return look_here(pid, start_ticks) if is_here(boot_id, pid_namespace) else ProcessLook()
+    """Observe a process by the identity that it once recorded."""
+    return look_here(pid, start_ticks) if is_local(boot_id, pid_namespace) else ProcessLook()
 
 
 def look_here(pid: int, start_ticks: int) -> ProcessLook:
-    """Look at a process of this machine and pid namespace (see `is_here`)."""
+    """Observe a process of this machine and pid namespace (see `is_local`)."""
     fields = process_identity.stat_fields(pid)
     if fields is None or (start_ticks and int(fields[process_identity.START_TICKS]) != start_ticks):
         return ProcessLook(alive=False, state="gone")
@@ -61,33 +61,33 @@ def look_here(pid: int, start_ticks: int) -> ProcessLook:
 
 
 def signal_thread(pid: int, thread: int, number: int) -> bool:
-    """Send a signal to one thread of a process; its other threads are not disturbed.
+    """Send a signal to one thread of a process without disturbing its other threads.
 
-    A signal sent to the process could be taken by the thread that hangs, and end a ``sleep`` or
+    A signal sent to the process could be delivered to the thread that hangs, and end a ``sleep`` or
     ``poll`` that nothing else would have ended.
     """
     import ctypes
 
     try:
         tgkill = ctypes.CDLL(None, use_errno=True).tgkill
-    except AttributeError:  # a C library without it (before glibc 2.30)
+    except AttributeError:  # missing before glibc 2.30
         return False
     return bool(tgkill(pid, thread, number) == 0)
 
 
-def is_here(boot_id: str, pid_namespace: int) -> bool:
-    """Whether pids of that boot and namespace mean anything to this process."""
-    return (boot_id, pid_namespace) == _own_place()
+def is_local(boot_id: str, pid_namespace: int) -> bool:
+    """Whether pids of that boot and namespace are valid for this process."""
+    return (boot_id, pid_namespace) == _own_namespace()
 
 
-def is_elsewhere(boot_id: str, pid_namespace: int) -> bool:
-    """Whether pids of that boot and namespace are known to mean nothing to this process."""
-    own = _own_place()
+def is_remote(boot_id: str, pid_namespace: int) -> bool:
+    """Whether pids of that boot and namespace are known to be invalid for this process."""
+    own = _own_namespace()
     return own is not None and bool(boot_id and pid_namespace) and (boot_id, pid_namespace) != own
 
 
 @functools.lru_cache(1)
-def _own_place() -> tuple[str, int] | None:
-    """This process's boot and pid namespace, which never change; None where one is not known."""
+def _own_namespace() -> tuple[str, int] | None:
+    """This process's boot id and pid namespace, which never change; None if either is unknown."""
     boot, namespace = process_identity.boot_id(), process_identity.pid_namespace()
     return (boot, namespace) if boot and namespace else None

@@ -1,4 +1,4 @@
-"""Small files of ``/proc``: read whole, and empty where they cannot be read."""
+"""Reads small files of ``/proc``; those that cannot be read count as empty."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ PROC = Path("/proc")
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a small file; none where it cannot be read."""
+    """The lines of a small file; empty if it cannot be read."""
     try:
         return path.read_text(errors="replace").splitlines()
     except OSError:
@@ -16,7 +16,7 @@ def lines_of(path: Path) -> list[str]:
 
 
 def stat_of(pid: int | str, proc: Path = PROC) -> list[str]:
-    """The fields of a process's ``stat`` behind its name, which may hold blanks and brackets.
+    """The fields of a process's ``stat`` after its name, which may contain blanks and parentheses.
 
     The first is its state, field 3 of proc_pid_stat(5).
     """
@@ -24,6 +24,6 @@ def stat_of(pid: int | str, proc: Path = PROC) -> list[str]:
 
 
 def status_of(pid: int, proc: Path = PROC) -> dict[str, str]:
-    """The fields of a process's ``status``, by name as in proc_pid_status(5)."""
+    """The fields of a process's ``status`` by name, see proc_pid_status(5)."""
     split = (line.partition(":") for line in lines_of(proc / str(pid) / "status"))
     return {name: value.strip() for name, _, value in split}

@@ -1,6 +1,6 @@
-"""What keeps a process from running that is there and has not been stopped by a signal.
+"""Finds out what suspends a process that is not stopped by a signal.
 
-Asked only of a process whose heartbeat is late, or that the kernel shows as traced: each answer
+Queried only for a process whose heartbeat is late or that the kernel reports as traced: each answer
 costs a few small files of ``/proc`` and of the control groups.
 """
 
@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hangscope.trace.processes.cgroups import GROUPS, files_of
+from hangscope.trace.processes.cgroups import GROUPS, controller_files
 from hangscope.trace.processes.procfs import PROC, lines_of, status_of
 
 FREEZER = "the freezer of its control group"
 DUMPS_CORE = "killed by a signal, and its core dump is still being written"
 _FROZEN = ("frozen 1", "FROZEN", "FREEZING")
-"""What the group says of itself, in version 2 and in version 1."""
+"""States of a frozen group, in version 2 and in version 1."""
 
 
 def tracer_of(pid: int, proc: Path = PROC) -> str | None:
-    """Who has attached to a process: ``gdb (pid 4711)``; None where nobody is to be seen."""
+    """The tracer attached to a process: ``gdb (pid 4711)``; None if none is visible."""
     tracer = status_of(pid, proc).get("TracerPid")
     if not tracer or tracer == "0":
         return None
@@ -31,23 +31,23 @@ def tracer_of(pid: int, proc: Path = PROC) -> str | None:
 
 
 def is_dumping_core(pid: int, proc: Path = PROC) -> bool:
-    """Whether the kernel is writing the memory of a process that a signal has ended."""
+    """Whether the kernel is writing the core dump of a process killed by a signal."""
     return status_of(pid, proc).get("CoreDumping") == "1"
 
 
 def is_frozen(pid: int, proc: Path = PROC, groups: Path = GROUPS) -> bool:
-    """Whether the control group of a process is frozen, as a paused container's is."""
-    files = files_of(pid, "freezer", ("cgroup.events", "freezer.state"), proc, groups)
+    """Whether the control group of a process is frozen, as that of a paused container is."""
+    files = controller_files(pid, "freezer", ("cgroup.events", "freezer.state"), proc, groups)
     return any(line in _FROZEN for file in files for line in lines_of(file))
 
 
-def runs_another_program(pid: int, file: str, proc: Path = PROC) -> bool:
-    """Whether a process has replaced its program (``exec``): it no longer maps a file that it had.
+def has_execed(pid: int, file: str, proc: Path = PROC) -> bool:
+    """Whether a process has replaced its program: it no longer maps a file that it had mapped.
 
     Parameters
     ----------
     file:
-        What its program has mapped for good.
+        A file that its program keeps mapped.
     """
     try:
         inode = str(os.stat(file).st_ino)

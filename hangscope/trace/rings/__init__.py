@@ -1,1 +1,1 @@
-"""HangScope's own rings."""
+"""Reads HangScope's own rings."""

@@ -1,7 +1,7 @@
-"""What rings that are read one after another share.
+"""State shared by rings that are read one after another.
 
-Memory for their rows, one table of stacks, and what was found for the ring before: ranks of one
-program use the same signatures and call sites.
+It holds memory for their rows, one table of stacks, and what was decoded for earlier rings: ranks
+of one program use the same signatures and call sites.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from hangscope.trace.model import Group
 from hangscope.trace.rings.columns import ColumnReader
-from hangscope.trace.rings.values import Recent
+from hangscope.trace.rings.values import DecodeCache
 from hangscope.trace.row_block import RowBlock
 from hangscope.trace.stack_table import StackTable
 
@@ -22,7 +22,7 @@ class RingBatch:
     Parameters
     ----------
     rows:
-        How many rows all of them may have; it may turn out to be wrong.
+        The expected number of rows of all rings together; it may turn out to be wrong.
     """
 
     def __init__(self, rows: int = 0) -> None:
@@ -30,14 +30,14 @@ class RingBatch:
         self.columns = ColumnReader()
         self.groups = GroupNumbers()
         self.stacks = StackTable()
-        self.recent = Recent()
+        self.recent = DecodeCache()
 
 
 class GroupNumbers:
-    """One table of the groups of all rings, in the order in which they are seen.
+    """One table of the groups of all rings, in the order of first use.
 
-    A ring's rows are given numbers of this table while they are at hand: to renumber millions of
-    rows once all groups are known costs as much as reading half of their bytes again.
+    A ring's rows are numbered by this table while they are in cache: renumbering millions of rows
+    later would cost as much as reading half of their bytes again.
     """
 
     def __init__(self) -> None:
@@ -45,9 +45,9 @@ class GroupNumbers:
         self._numbers: dict[int, int] = {}  # by identity: hashing thousands of ranks is slow
 
     def of(self, groups: tuple[Group, ...]) -> npt.NDArray[np.int32] | None:
-        """The numbers of a ring's groups; None where one lists no members.
+        """The numbers of a ring's groups; None if one of them lists no members.
 
-        Which group that is depends on the rank that speaks of it.
+        Which group an unlisted one is depends on the rank that mentions it.
         """
         numbers, table = self._numbers, self.table
         found = []
@@ -57,6 +57,6 @@ class GroupNumbers:
                 if not group.ranks:
                     return None
                 number = numbers[id(group)] = len(table)
-                table.append(group)  # kept, and with it its address
+                table.append(group)  # keeps the group alive, so its id stays unique
             found.append(number)
         return np.array(found, np.int32)

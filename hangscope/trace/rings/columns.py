@@ -1,7 +1,7 @@
-"""Which group, signature and stack each record of a ring has, as columns of places.
+"""The group, signature and stack of each record of a ring, as columns of indexes.
 
-Ranks of one program that stand at the same place mention the same values in the same order: what
-follows from the columns of one ring is found again for the next by comparing them.
+Ranks of one program at the same point mention the same values in the same order, so what was
+derived from one ring's columns can be reused for the next if they compare equal.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DENSE = 1 << 20
 
 
 def _neighbours(*names: str) -> np.dtype[np.void]:
-    """Fields of a slot that stand side by side, as one."""
+    """Adjacent fields of a slot as a single field."""
     assert SLOT.names is not None
     assert SLOT.fields is not None
     first = SLOT.names.index(names[0])
@@ -48,14 +48,14 @@ class Columns:
     """The columns of one ring, each of shape (rows,)."""
 
     group: Places
-    """In the ring's group table."""
+    """Index into the ring's group table."""
     highest_group: int
     order: GroupOrder
     signature: Places
-    """In ``signature_ids``, which ascend."""
+    """Index into ``signature_ids``, which ascend."""
     signature_ids: Ids
     stack: Places
-    """In ``stack_ids``, which ascend."""
+    """Index into ``stack_ids``, which ascend."""
     stack_ids: Ids
     without_stack: npt.NDArray[np.intp]
     """The rows whose ``stack`` is -1."""
@@ -71,7 +71,7 @@ class ColumnReader:
         self._counters: tuple[Columns, tuple[bytes, bytes], Records] | None = None
 
     def of(self, slots: Records, group_count: int) -> tuple[Records, Columns]:
-        """The slots whose group is one of the ring's, and their columns.
+        """The slots whose group is in the ring's table, and their columns.
 
         Parameters
         ----------
@@ -87,14 +87,14 @@ class ColumnReader:
         return slots, columns
 
     def counters_of(self, rows: Records, columns: Columns) -> Records:
-        """What records imply of their groups' counters (`hangscope.trace.merging.records`).
+        """The group counters that records imply (`hangscope.trace.merging.records`).
 
         Parameters
         ----------
         rows:
             Slots that have become rows of dtype `RECORD_DTYPE`.
         columns:
-            Theirs.
+            Their columns.
         """
         told = _bytes_of(rows, _NUMBERS), _bytes_of(rows, _STATES)
         known = self._counters
@@ -115,7 +115,7 @@ class ColumnReader:
 
     def _read(self, mentioned: bytes) -> Columns:
         groups, signatures, stacks = np.frombuffer(mentioned, "<u4").reshape(-1, 3).T
-        group = groups - np.uint32(1)  # without a group: the highest number of all now
+        group = groups - np.uint32(1)  # 0 (no group) wraps to the highest number
         signature_ids, signature = self._signatures.of(signatures)
         stack_ids, stack = self._stacks.of(stacks)
         without_stack = np.flatnonzero(stacks == 0)
@@ -133,15 +133,15 @@ class ColumnReader:
 
 
 def _bytes_of(table: Records, part: np.dtype[np.void]) -> bytes:
-    """Fields of each slot or row, copied out in one walk."""
+    """Fields of all slots or rows, copied in one pass."""
     column: Records = table.view(part)["all"]
     return column.tobytes()
 
 
 class Numbering:
-    """Gives the ids that a ring's rows use numbers from 0 on.
+    """Numbers the ids used by a ring's rows from 0.
 
-    The numbers given for the ring before are used again where they cover all ids of this one.
+    The previous ring's numbers are reused if they cover all ids of this one.
     """
 
     def __init__(self) -> None:
@@ -149,24 +149,25 @@ class Numbering:
         self._places = np.full(1, NONE, np.int32)
 
     def of(self, ids: npt.NDArray[np.uint32]) -> tuple[Ids, Places]:
-        """Ids, ascending, all of the column's among them, and for each row the place of its id.
+        """Ascending ids that include all of the column's, and each row's index among them.
 
         Parameters
         ----------
         ids:
             Shape (rows,).
         """
-        place = self._places.take(ids, mode="clip")  # the last place stands for all others
+        place = self._places.take(ids, mode="clip")  # the last place is for all higher ids
         if not len(place) or int(place.min()) == NONE:
             self._ids, place, self._places = _numbered(ids)
         return self._ids, place
 
 
 def _numbered(ids: npt.NDArray[np.uint32]) -> tuple[Ids, Places, Places]:
-    """The distinct ids, each row's place among them, and the place of every id up to the highest,
-    with `NONE` for those that do not occur and, at the end, for all above."""
+    """The distinct ids, each row's index among them, and the index of every id up to the highest:
+    `NONE` for unused ids and, at the end, for all higher ones.
+    """
     highest = int(ids.max(initial=0))
-    if highest >= _DENSE:  # no ring's area is as large as that; the ids are invented
+    if highest >= _DENSE:  # beyond any ring's value area, so the ids are corrupt
         distinct, place = np.unique(ids.astype(np.int64), return_inverse=True)
         return distinct, place.astype(np.int32), np.full(1, NONE, np.int32)
     seen = np.zeros(highest + 2, np.bool_)

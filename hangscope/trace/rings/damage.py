@@ -1,7 +1,7 @@
-"""What shows that a ring has lost a part of what was in it.
+"""Detects rings that have lost data.
 
-A node that crashes leaves pages that were never written, a broken copy leaves zeros. What a
-recorder has published is whole, whatever kills it: only a call or two in flight may be missing.
+A crashed node leaves pages that were never written; a broken copy leaves zeros. Whatever kills a
+recorder, its published records are intact: only a call or two in flight may be missing.
 """
 
 from __future__ import annotations
@@ -18,46 +18,46 @@ from hangscope.trace.model import Records
 from hangscope.trace.rings.values import RingValues
 
 _IN_FLIGHT = 4
-"""So many threads may have been killed in the middle of a call."""
+"""This many threads may have been killed in the middle of a call."""
 
 
-def refuse_damaged(header: RingHeader, table: Records, values: RingValues) -> None:
-    """Without its groups and phases nothing of a ring can be compared with others.
+def reject_damaged(header: RingHeader, table: Records, values: RingValues) -> None:
+    """Raise if groups or phases are damaged; without them a ring cannot be compared with others.
 
     Raises
     ------
     RingError
-        If what was published of them is gone.
+        If published groups or phases are gone.
     """
-    whole = len(table) >= header.groups_used and _are_there(values, table["name"], ValueKind.TEXT)
-    if not whole or not _are_there(values, table["ranks"], ValueKind.RANKS):
+    whole = len(table) >= header.groups_used and _are_intact(values, table["name"], ValueKind.TEXT)
+    if not whole or not _are_intact(values, table["ranks"], ValueKind.RANKS):
         raise RingError("damaged: its table of process groups is not whole")
     names = [name for name, _, _ in header.open_phases]
-    if names and not _are_there(values, np.array(names), ValueKind.TEXT):
+    if names and not _are_intact(values, np.array(names), ValueKind.TEXT):
         raise RingError("damaged: the names of its phases are gone")
 
 
-def _are_there(values: RingValues, ids: npt.NDArray[Any], kind: ValueKind) -> bool:
-    """Whether every id but 0, which stands for no value, means something."""
+def _are_intact(values: RingValues, ids: npt.NDArray[Any], kind: ValueKind) -> bool:
+    """Whether every id except 0, which means "no value", refers to a value."""
     ids = ids[ids != 0].astype(np.int64)
     return all(start < end for start, end in values.spans(ids, kind))
 
 
 def records_are_damaged(lost: int, table: Records, slots: Records) -> bool:
-    """Whether more is missing than calls that were in flight.
+    """Whether more records are missing than calls that were in flight.
 
     Parameters
     ----------
     lost:
-        Records that were published and cannot be read.
+        Number of published records that cannot be read.
     table:
         The group table, dtype `hangscope.ring.layout.GROUP`.
     slots:
-        The records that are left, dtype `hangscope.ring.layout.SLOT`.
+        The remaining records, dtype `hangscope.ring.layout.SLOT`.
     """
     if not 0 < lost <= _IN_FLIGHT:
         return lost > 0
-    # An operation is counted once its record is whole.
+    # The recorder counts an operation only after its record is complete.
     place = slots["group"].astype(np.int64) - 1
     known = (place >= 0) & (place < len(table))
     for number, counter in (("collective_seq", "enqueued"), ("p2p_seq", "p2p_enqueued")):

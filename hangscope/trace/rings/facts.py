@@ -1,4 +1,4 @@
-"""What a ring's header says of its process, and a look at that process."""
+"""Facts about a ring's process, from the ring's header and from observing the process."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from hangscope.trace.model import (
     ThreadStack,
 )
 from hangscope.trace.processes.file_locks import FileLocks
-from hangscope.trace.processes.kernel_waits import exec_of, wait_of
+from hangscope.trace.processes.kernel_waits import exec_wait, main_thread_wait
 from hangscope.trace.processes.process import ProcessLook, look_at
 from hangscope.trace.processes.suspension import (
     DUMPS_CORE,
     FREEZER,
+    has_execed,
     is_dumping_core,
     is_frozen,
-    runs_another_program,
 )
 from hangscope.trace.rings.values import frame
 from hangscope.trace.stack_dump import parse_faulthandler, parse_sample
@@ -50,10 +50,10 @@ _UNOBSERVABLE_TEXT = {
 
 
 class Texts(Protocol):
-    """Whoever knows the ring's interned texts: its reader, or its value area."""
+    """Provides the ring's interned texts: its reader, or its value area."""
 
     def text(self, identifier: int) -> str:
-        """An interned text; empty where absent."""
+        """An interned text; empty if absent."""
         ...
 
 
@@ -67,25 +67,25 @@ def facts_of(
     texts: Texts | None = None,
     newest_call: Callable[[int], ThreadStack | None] | None = None,
 ) -> RankFacts:
-    """What a ring's header says of its process, and a look at that process.
+    """Facts about a ring's process, from its header and from observing the process now.
 
     Parameters
     ----------
     reader, header:
-        The ring, and its header as it is now.
+        The ring, and its current header.
     dropped, oldest:
-        Records lost, and the id of the oldest one.
+        Number of lost records, and the id of the oldest one.
     rank:
-        Of the process in its job; by default what the header says.
+        The process's rank in its job; the header's by default.
     texts:
-        The ring's texts, where they are at hand; else they are read from it.
+        The ring's texts if they are already decoded; else they are read from the ring.
     newest_call:
-        Gives the main thread's newest operation if it was issued after a time (ns). Made after the
-        thread's stack was last sampled, it is the newest place where the thread is known to have
-        been: it may have been stopped or killed since.
+        Returns the main thread's newest operation if it was issued after a given time (ns). If it
+        is newer than the thread's last sampled stack, it is the last place where the thread is
+        known to have been: it may have been stopped or killed since.
     """
     now_ns = time.time_ns()
-    seen = _seen(reader, header, now_ns)
+    seen = _observe(reader, header, now_ns)
     look, threads = seen.look, seen.threads
     if newest_call is not None:
         call = newest_call(max((t.sampled_ns for t in threads if t.is_main), default=0))
@@ -136,7 +136,7 @@ def facts_of(
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Observation:
     """A process as it is now."""
 
     look: ProcessLook
@@ -146,8 +146,8 @@ class _Seen:
     threads: tuple[ThreadStack, ...]
 
 
-def _seen(reader: RingReader, header: RingHeader, now_ns: int) -> _Seen:
-    """Look at the process that writes a ring: a late heartbeat means more than one thing."""
+def _observe(reader: RingReader, header: RingHeader, now_ns: int) -> _Observation:
+    """Observe the process that writes a ring: a late heartbeat can mean several things."""
     look = look_at(
         pid=header.pid,
         start_ticks=header.start_ticks,
@@ -164,11 +164,11 @@ def _seen(reader: RingReader, header: RingHeader, now_ns: int) -> _Seen:
         end, gil_blocked = ExitFacts("signal", text=DUMPS_CORE), None
     wait = kernel_wait(header.pid, look) if running else None
     threads = _threads(reader, header.sample_generation)
-    if gil_blocked and runs_another_program(header.pid, reader.name):
-        gil_blocked, threads, wait = None, (), exec_of(header.pid)
+    if gil_blocked and has_execed(header.pid, reader.name):
+        gil_blocked, threads, wait = None, (), exec_wait(header.pid)
     if header.left_stack:
-        threads = (*threads, _called_away(reader, header))
-    return _Seen(look, gil_blocked, end, wait, threads)
+        threads = (*threads, _interrupted_stack(reader, header))
+    return _Observation(look, gil_blocked, end, wait, threads)
 
 
 def _interval_s(header: RingHeader) -> float:
@@ -178,17 +178,17 @@ def _interval_s(header: RingHeader) -> float:
 def kernel_wait(
     pid: int, look: ProcessLook, locks_now: Callable[[Path], FileLocks] = FileLocks.now
 ) -> KernelWait | None:
-    """What a living process of this machine, neither stopped nor held, does not go on for."""
-    return wait_of(pid, runs=look.state == "running", locks_now=locks_now)
+    """What a living local process waits for that is neither stopped nor suspended."""
+    return main_thread_wait(pid, runs=look.state == "running", locks_now=locks_now)
 
 
-def main_call(stack: Stack, created_ns: int) -> ThreadStack:
+def main_thread_call(stack: Stack, created_ns: int) -> ThreadStack:
     """Where the main thread was when it issued an operation."""
     return ThreadStack("MainThread", True, stack, created_ns, "record")
 
 
-def _called_away(reader: RingReader, header: RingHeader) -> ThreadStack:
-    """Where the main thread had been before it went on its way out."""
+def _interrupted_stack(reader: RingReader, header: RingHeader) -> ThreadStack:
+    """Where the main thread was before it began to exit."""
     raw = reader.value(header.left_stack, ValueKind.STACK) or b""
     ids = struct.unpack(f"<{len(raw) // 4}I", raw[: len(raw) // 4 * 4])[:_MOST_FRAMES]
     stack = tuple(frame(reader.value(i, ValueKind.FRAME) or b"") for i in ids)
@@ -210,7 +210,7 @@ def _phases(texts: Texts, header: RingHeader) -> tuple[Phase, ...]:
 def _exit(header: RingHeader, look: ProcessLook) -> ExitFacts | None:
     kind, code, at_ns = header.exit_kind, header.exit_code, header.exit_ns
     if look.alive:
-        return None  # on its way out at most: its phase says so, its status is not known yet
+        return None  # it may be exiting, which its phase shows; its status is not known yet
     if kind == ExitKind.NONE:
         if look.alive is False and not header.disabled:
             return ExitFacts("unknown", at_ns=0, text=WITHOUT_A_WORD)
@@ -222,8 +222,8 @@ def _exit(header: RingHeader, look: ProcessLook) -> ExitFacts | None:
         ExitKind.HARD_EXIT: "clean" if code == 0 else "code",
     }
     text = f"os._exit({code})" if kind == ExitKind.HARD_EXIT else ""
-    # ``raise SystemExit(3)`` leaves as quietly as the end of the script: only who waits for the
-    # process knows its status.
+    # ``raise SystemExit(3)`` looks like the end of the script from inside: only the process that
+    # waits for this one knows its status.
     known = None if kind == ExitKind.CLEAN else code
     try:
         return ExitFacts(names[ExitKind(kind)], code=known, at_ns=at_ns, text=text)
@@ -254,7 +254,7 @@ def _exception(reader: RingReader, identifier: int, at_ns: int) -> ExceptionFact
 
 
 def _freed_ns(exception: ExceptionFacts | None, phases: tuple[Phase, ...]) -> int:
-    """See `RankFacts.freed_ns`: an interrupt that came when the program was over already."""
+    """`RankFacts.freed_ns`: when an interrupt arrived after the program was over."""
     if exception is None or not (exception.is_main_thread and exception.is_interrupt):
         return 0
     over = next((phase.since_ns for phase in phases if phase.name == LEAVING_PHASE), 0)
@@ -263,18 +263,18 @@ def _freed_ns(exception: ExceptionFacts | None, phases: tuple[Phase, ...]) -> in
 
 @functools.lru_cache(16_384)
 def _stacks_file(ring: str) -> str:
-    """The file beside the real ring (which may be linked to) into which faulthandler writes."""
+    """The file beside the real ring (not a link to it) that faulthandler writes to."""
     folder, name = os.path.split(os.path.realpath(ring) if os.path.islink(ring) else ring)
     return os.path.join(folder, f".{os.path.splitext(name)[0]}.stacks")
 
 
 def _threads(reader: RingReader, generation: int) -> tuple[ThreadStack, ...]:
-    """Sampled stacks, and the newer ones of the fault handler where the monitor asked for them."""
+    """Sampled stacks, and newer ones from faulthandler if the monitor has requested them."""
     sample = reader.sample() if generation else None
     threads = parse_sample(sample.text, sample.at_ns) if sample else ()
     beside = _stacks_file(reader.name)
     try:
-        # Seldom there: to be told so is cheaper than an exception.
+        # The file rarely exists, and access() is cheaper than an exception.
         if os.access(beside, os.R_OK) and (status := os.stat(beside)).st_size > 0:
             text = Path(beside).read_text("utf-8", "replace")[-256 * 1024 :]
             main = next((t for t in threads if t.is_main), None)

@@ -1,4 +1,4 @@
-"""Reads a HangScope ring as a `Fragment`: one copy of its slots, no parsing of records."""
+"""Reads a ring as a `Fragment`: one copy of its slots, no parsing of records."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from hangscope.trace.model import (
 )
 from hangscope.trace.rings.batch import RingBatch
 from hangscope.trace.rings.columns import Columns
-from hangscope.trace.rings.damage import records_are_damaged, refuse_damaged
-from hangscope.trace.rings.facts import Texts, facts_of, main_call
+from hangscope.trace.rings.damage import records_are_damaged, reject_damaged
+from hangscope.trace.rings.facts import Texts, facts_of, main_thread_call
 from hangscope.trace.rings.values import RingValues
 
 _DAMAGED = "damaged: records are missing in it; its counters are used, its records are not"
 _NEWEST = 64
-"""So many rows are looked through first for the main thread's newest call."""
+"""The main thread's newest call is first searched in this many rows."""
 
 
 def read_ring(
@@ -44,23 +44,23 @@ def read_ring(
     shown: str = "",
     batch: RingBatch | None = None,
 ) -> Fragment:
-    """One rank's ring.
+    """Read one rank's ring.
 
     Parameters
     ----------
     path:
         The ring file; its writer may be alive, hung or long dead.
     records:
-        False reads header and group table only.
+        If false, only header and group table are read.
     shown:
-        The file's name as reports print it; the path by default.
+        The file's name in reports; the path by default.
     batch:
-        What it shares with other rings of its job.
+        State shared with other rings of the job.
 
     Raises
     ------
     hangscope.ring.reader.RingError
-        If the file is no usable ring.
+        If the file is not a usable ring.
     OSError
         If it cannot be opened.
     """
@@ -80,15 +80,15 @@ def fragment_of(
     shown: str = "",
     newest: int | None = None,
 ) -> Fragment:
-    """The fragment of an open ring, as it is now; every text in it is fit to be printed.
+    """The fragment of an open ring as it is now; all texts in it are sanitised.
 
-    ``batch``: what it shares with others; without one, all stacks are decoded at once. ``newest``:
-    so many records at most.
+    ``batch``: state shared with other rings; without one, all stacks are decoded at once.
+    ``newest``: the maximum number of records.
     """
     lazy, batch = batch is not None, batch or RingBatch()
     since = max(0, reader.header().last_record_id - newest) if newest is not None else 0
     slots, missing = reader.slots(since) if records else (np.zeros(0, SLOT), 0)
-    header = reader.header()  # after the slots: what they mention is counted there
+    header = reader.header()  # after the slots, so that it covers all that they mention
     table = reader.groups(header.groups_used)
     values = RingValues(reader.values(header.values_used), batch.recent)
     rank = header.rank
@@ -99,8 +99,8 @@ def fragment_of(
     oldest = int(slots["record_id"][0]) if len(slots) else 0
     slots, columns = batch.columns.of(slots, len(table))
     groups = values.groups(table)
-    if lazy:  # else the ring is written while it is read, and looked at again
-        refuse_damaged(header, table, values)
+    if lazy:  # a live ring is written while it is read, and will be read again
+        reject_damaged(header, table, values)
     numbers = batch.groups.of(groups) if lazy else None
     rows, signatures = _records(values, slots, columns, rank, batch)
     rows["group"] = columns.group if numbers is None else numbers.take(columns.group)
@@ -131,7 +131,7 @@ def fragment_of(
 
 
 def _warnings(reader: RingReader, header: RingHeader, texts: Texts) -> tuple[str, ...]:
-    """What the recorder says it could not record."""
+    """What the recorder could not record, according to itself."""
     if not (header.disabled or header.values_refused or header.groups_refused):
         return ()
     name, warnings = reader.path.name, []
@@ -148,14 +148,14 @@ def _warnings(reader: RingReader, header: RingHeader, texts: Texts) -> tuple[str
 
 
 def members_of(table: Records, rank: int | npt.NDArray[Any], group: npt.NDArray[Any]) -> Records:
-    """The counters in entries of a group table, as rows of `MEMBER_DTYPE`.
+    """The counters in a group table, as rows of `MEMBER_DTYPE`.
 
     Parameters
     ----------
     table:
         Shape (groups,), dtype `GROUP`.
     rank, group:
-        Whose they are, and where the groups stand in the trace's table.
+        The rank, and the groups' indexes in the trace.
     """
     words = np.ascontiguousarray(table).view(np.int64).reshape(-1, _GROUP_WORDS)
     members: Records = words[:, _COUNTERS].copy().view(MEMBER_DTYPE).reshape(-1)
@@ -164,7 +164,7 @@ def members_of(table: Records, rank: int | npt.NDArray[Any], group: npt.NDArray[
     return members
 
 
-# A group's counters stand in the order they have in the trace, behind two numbers that give way to
+# A group's counters are in the same order as in the trace, after two words that are overwritten by
 # rank and group.
 _GROUP_WORDS = GROUP.itemsize // 8
 _COUNTERS = slice(layout.group_offset("size") // 8, layout.group_offset("op_id") // 8)
@@ -176,8 +176,7 @@ assert GROUP.names[8:15] == MEMBER_DTYPE.names[2:]
 def _records(
     values: RingValues, slots: Records, columns: Columns, rank: int, batch: RingBatch
 ) -> tuple[Records, tuple[Signature, ...]]:
-    """Slots turned, where they lie, into trace records, but for their group; with the signatures
-    they use."""
+    """Convert slots in place to trace records, except their group; also returns the signatures."""
     start = batch.stacks.append(values.stacks(columns.stack_ids))
     signatures, signature = _fill_sizes(
         values.signatures(columns.signature_ids), columns.signature, slots
@@ -195,7 +194,7 @@ def _records(
 def _fill_sizes(
     signatures: tuple[Signature, ...], place: npt.NDArray[np.int32], slots: Records
 ) -> tuple[tuple[Signature, ...], npt.NDArray[np.int32]]:
-    """Give signatures whose sizes did not fit into the ring the sizes that stand in the records."""
+    """Add sizes from the records to signatures whose sizes did not fit into the ring."""
     bare = [i for i, s in enumerate(signatures) if s.input_sizes is None and s.raw]
     if not bare:
         return signatures, place
@@ -221,12 +220,12 @@ def with_numels(base: Signature, input_numel: int, output_numel: int) -> Signatu
 def _newest_call(
     rows: Records, columns: Columns, values: RingValues, main_thread: int, after_ns: int
 ) -> ThreadStack | None:
-    """Where the main thread issued its newest operation, if it did so after a time."""
+    """Where the main thread issued its newest operation, if that was after a given time."""
     row = _newest_row(rows, columns, main_thread)
     if row is None or (created_ns := int(rows["created_ns"][row])) <= after_ns:
         return None
     stack = values.stack(int(columns.stack_ids[columns.stack[row]]))
-    return main_call(stack, created_ns)
+    return main_thread_call(stack, created_ns)
 
 
 def _newest_row(rows: Records, columns: Columns, thread: int) -> int | None:

@@ -1,7 +1,7 @@
-"""The interned values of a ring, decoded once for all rings that hold the same.
+"""The interned values of a ring, decoded once for all rings that contain them.
 
-Ranks of one program intern the same call sites and signatures, so what was decoded for one ring is
-found again by its raw bytes when the next is read. Stacks are decoded when somebody looks at them.
+Ranks of one program intern the same call sites and signatures, so values decoded for one ring are
+found by their raw bytes when the next is read. Stacks are decoded only on access.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hangscope.ring.layout import GROUP, VALUE_HEADER, ValueKind
 from hangscope.trace import clean
 from hangscope.trace.model import MAX_RANK, Frame, Group, Signature, Stack
 from hangscope.trace.operations import canonical
-from hangscope.trace.rings.value_areas import AreaKeeper, Decoded, KeptArea, Span
+from hangscope.trace.rings.value_areas import AreaStore, Decoded, Span, StoredArea
 
 _KEPT_FRAMES = 65_536
 _KEPT_SIGNATURES = 65_536
@@ -29,57 +29,57 @@ _KEPT_AREAS = 16
 _KEPT_STACKS = 256
 _MOST_FRAMES = 4096
 _LAZY_BYTES = 1 << 18
-"""A value area larger than this is not kept for the sake of stacks that nobody has looked at."""
+"""Larger value areas are not kept for the sake of stacks that have not been accessed."""
 
 Ids = npt.NDArray[np.int64]
 
-# Plain numbers: looking a member of an enumeration up costs a microsecond.
+# Plain integers, because accessing an enum member costs a microsecond.
 _SIGNATURE, _STACK, _FRAME = int(ValueKind.SIGNATURE), int(ValueKind.STACK), int(ValueKind.FRAME)
 _TEXT, _RANKS = int(ValueKind.TEXT), int(ValueKind.RANKS)
 _unpack = VALUE_HEADER.unpack_from
 _GROUP = struct.Struct(f"<4x5Ii{GROUP.itemsize - 28}x")
-"""From ``name`` to ``size`` of a group's entry."""
+"""The fields ``name`` to ``size`` of a group's entry."""
 assert GROUP.names is not None
 assert GROUP.names[:7] == ("commit", "name", "desc", "ranks", "backend", "epoch", "size")
 
 
-class Recent:
-    """What was decoded for the rings read before.
+class DecodeCache:
+    """Values decoded for earlier rings.
 
-    Ranks of one program intern the same values in the same order: a ring that holds the same bytes
-    at the same places is given the same objects, for a tenth of what decoding costs.
+    Ranks of one program intern the same values in the same order: a ring with the same bytes at the
+    same places gets the same objects, for a tenth of the cost of decoding.
     """
 
     def __init__(self) -> None:
         self.signatures: tuple[Ids, Decoded[tuple[Signature, ...]]] | None = None
         self.stacks: dict[int, Decoded[Stack]] = {}
-        self.areas = AreaKeeper()
+        self.areas = AreaStore()
 
 
 class RingValues:
-    """Texts, groups, signatures and stacks of one value area, decoded as they are asked for.
+    """Texts, groups, signatures and stacks of one value area, decoded on demand.
 
-    Everything given out is fit to be printed: a ring can be forged.
+    All returned texts except raw ones are sanitised, because a ring can be forged.
 
     Parameters
     ----------
     area:
         The used part of the area.
     recent:
-        What was decoded for other rings.
+        Values decoded for other rings.
     """
 
-    def __init__(self, area: bytes, recent: Recent | None = None) -> None:
+    def __init__(self, area: bytes, recent: DecodeCache | None = None) -> None:
         self._area = area
-        self._recent = recent or Recent()
+        self._recent = recent or DecodeCache()
         self._kept = self._recent.areas.keep(area)
 
     def spans(self, ids: Ids, kind: int) -> list[Span]:
-        """Where values lie, in order; an empty span where an id means nothing or another kind."""
+        """The spans of values, in order; empty if an id refers to nothing or to another kind."""
         words = np.frombuffer(self._area, "<u4", len(self._area) // 8 * 2).reshape(-1, 2)
         if not len(words):
             return [(0, 0)] * len(ids)
-        at = np.where((ids > 0) & (ids < len(words)), ids, 0)  # the id 0 is nobody's
+        at = np.where((ids > 0) & (ids < len(words)), ids, 0)  # id 0 is never assigned
         lengths, found = words[at].T
         starts = at * 8
         ends = starts + VALUE_HEADER.size + lengths
@@ -88,42 +88,42 @@ class RingValues:
         return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
     def raw(self, ids: Ids, kind: int) -> list[bytes]:
-        """The bytes of values, in order; empty where an id means nothing or another kind."""
+        """The bytes of values, in order; empty if an id refers to nothing or to another kind."""
         area, header = self._area, VALUE_HEADER.size
         return [area[a + header : b] for a, b in self.spans(ids, kind)]
 
     def signatures(self, ids: Ids) -> tuple[Signature, ...]:
-        """Signatures; one named ``unknown`` where an id means nothing.
+        """Signatures; named ``unknown`` if an id refers to nothing.
 
-        Rings with the same signatures are given the same tuple.
+        Rings with the same signatures get the same tuple.
         """
         recent = self._recent.signatures
-        if recent is not None and recent[0] is ids and recent[1].stands_in(self._kept):
+        if recent is not None and recent[0] is ids and recent[1].is_in(self._kept):
             return recent[1].value
         area, header = self._area, VALUE_HEADER.size
         spans = self.spans(ids, _SIGNATURE)
         found = _signatures(tuple([area[a + header : b] for a, b in spans]))
         if all(a < b for a, b in spans):
             decoded = Decoded(self._kept, spans, found)
-            if decoded.stands_in(self._kept):  # as it would in the area that others differ from
+            if decoded.is_in(self._kept):  # only if it also is in the base of later areas
                 self._recent.signatures = ids, decoded
         return found
 
     def stacks(self, ids: Ids) -> Sequence[Stack]:
-        """Stacks, innermost frame first; empty where an id means nothing."""
+        """Stacks, innermost frame first; empty if an id refers to nothing."""
         if len(self._area) > _LAZY_BYTES:
             return tuple(map(self.stack, ids.tolist()))
         return _LazyStacks(self._kept, self._recent, ids)
 
     def signature(self, identifier: int) -> Signature:
-        """One signature; named ``unknown`` where the id means nothing."""
+        """One signature; named ``unknown`` if the id refers to nothing."""
         return _signature(self._value(identifier, _SIGNATURE))
 
     def stack(self, identifier: int) -> Stack:
-        """One stack, innermost frame first; empty where the id means nothing."""
+        """One stack, innermost frame first; empty if the id refers to nothing."""
         recent = self._recent.stacks
         known = recent.get(identifier)
-        if known is not None and known.stands_in(self._kept):
+        if known is not None and known.is_in(self._kept):
             return known.value
         raw = self._value(identifier, _STACK)
         value = self._value
@@ -134,7 +134,7 @@ class RingValues:
             parts = zip((identifier, *ids), (raw, *raws), strict=True)
             spans = [(i * 8, i * 8 + VALUE_HEADER.size + len(part)) for i, part in parts]
             decoded = Decoded(self._kept, spans, found)
-            if decoded.stands_in(self._kept):
+            if decoded.is_in(self._kept):
                 if len(recent) >= _KEPT_STACKS:
                     recent.clear()
                 recent[identifier] = decoded
@@ -149,7 +149,7 @@ class RingValues:
         return area[at + 8 : end] if found == kind and end <= len(area) else b""
 
     def text(self, identifier: int) -> str:
-        """A text as it stands in the ring; empty where absent."""
+        """A text as stored in the ring; empty if absent."""
         return self._value(identifier, _TEXT).decode("utf-8", "replace")
 
     def groups(self, table: npt.NDArray[np.void]) -> tuple[Group, ...]:
@@ -173,9 +173,9 @@ def values_of(area: bytes) -> RingValues:
 
 
 class _LazyStacks(Sequence[Stack]):
-    """The stacks of one ring, decoded when asked for."""
+    """The stacks of one ring, decoded on access."""
 
-    def __init__(self, kept: KeptArea, recent: Recent, ids: Ids) -> None:
+    def __init__(self, kept: StoredArea, recent: DecodeCache, ids: Ids) -> None:
         self._kept, self._recent = kept, recent
         self._ids = ids
         self._decoded: dict[int, Stack] = {}
@@ -202,7 +202,7 @@ class _LazyStacks(Sequence[Stack]):
 
 @functools.lru_cache(_KEPT_FRAMES)
 def frame(raw: bytes) -> Frame:
-    """A frame as the ring keeps it: name, file and line, parted by zeros."""
+    """Decode a frame: name, file and line, separated by zero bytes."""
     name, _, rest = raw.decode("utf-8", "replace").partition("\x00")
     filename, _, line = rest.partition("\x00")
     number = int(line) if line.isdecimal() and line.isascii() else 0
@@ -226,7 +226,7 @@ def _group(name: bytes, desc: bytes, backend: bytes, ranks: bytes, epoch: int, s
 
 @functools.lru_cache(_KEPT_GROUPS)
 def _ranks(raw: bytes) -> tuple[int, ...]:
-    """Global ranks; equal lists are one object, since every rank of a large job has all of them.
+    """Global ranks; cached, so that equal lists are one object (every rank of a large job has all).
 
     -1 stands for a member that is not known to be a rank of this job.
     """
