@@ -30,7 +30,7 @@ def verdict_of(aspect: str) -> Verdict:
     return _OF_ASPECT.get(aspect, Verdict.COLLECTIVE_MISMATCH)
 
 
-class Parting(NamedTuple):
+class Divergence(NamedTuple):
     """The first collective that the accused reached from a different line than all others."""
 
     seq: int
@@ -66,7 +66,7 @@ class Cause:
     victims: frozenset[int] = frozenset()
     sides: tuple[tuple[int, ...], ...] = ()
     mismatch: Mismatch | None = None
-    odd_one: bool = False
+    issued_extra: bool = False
     """The culprit issued something that nobody else did, rather than leaving out what all others
     did."""
     conflict: str = ""
@@ -77,7 +77,7 @@ class Cause:
     """Set where the verdict's standard sentences do not fit."""
     stack: Stack = ()
     """Where the culprit is, if its main thread does not show that."""
-    parted: Parting | None = None
+    diverged: Divergence | None = None
     """The earlier collective that the ranks reached from different lines, if there is one."""
     unknowns: tuple[str, ...] = ()
     evidence: tuple[str, ...] = ()
@@ -152,7 +152,7 @@ def shown_place(context: Context, cause: Cause) -> Place | None:
     places = [context.waits.places[i] for i in cause.places]
     if not places:
         return None
-    if cause.odd_one:
+    if cause.issued_extra:
         places = [p for p in places if set(p.waiters) & set(cause.culprits)] or places
     culprits = set(cause.culprits)
     if cause.verdict is Verdict.DEADLOCK_CYCLE and any(map(is_lock, places)):

@@ -20,15 +20,15 @@ from hangscope.diagnosis.records.coverage import (
     gaps,
     half_told,
     hidden_ranks,
+    known_only_from_journal,
     overrun_ranks,
     rank_bounds,
-    told_of_only,
     unlisted,
     unreadable,
     without_order,
 )
 from hangscope.diagnosis.records.frontier import Frontiers, Ints
-from hangscope.diagnosis.records.kinds import groups_with, is_one_sided, which
+from hangscope.diagnosis.records.kinds import groups_with, is_one_sided, records_where
 from hangscope.diagnosis.records.pairing import Half, pending_halves
 from hangscope.trace.model import NONE, Flag, Signature, Stack, Trace, flagged
 
@@ -122,7 +122,7 @@ class Context:
     @cached_property
     def unrecorded(self) -> frozenset[int]:
         """Ranks known only from a monitor's journal. Cached: it takes one pass over all records."""
-        return frozenset(told_of_only(self.trace))
+        return frozenset(known_only_from_journal(self.trace))
 
     @cached_property
     def on_record(self) -> frozenset[int]:
@@ -175,15 +175,17 @@ class Context:
     @cached_property
     def with_one_sided(self) -> frozenset[int]:
         """Groups with a recorded collective that a member may finish alone."""
-        return groups_with(self.trace, which(self.trace, is_one_sided) & self.front.collective)
+        return groups_with(
+            self.trace, records_where(self.trace, is_one_sided) & self.front.collective
+        )
 
     @cached_property
-    def with_pairs(self) -> frozenset[int]:
+    def with_p2p(self) -> frozenset[int]:
         """Groups with a recorded send or receive."""
         return groups_with(self.trace, self.front.p2p)
 
     @cached_property
-    def counted_pairs(self) -> dict[tuple[int, int], int]:
+    def p2p_counts(self) -> dict[tuple[int, int], int]:
         """Number of sends and receives per (rank, group), where a counter reports it."""
         counted = self.trace.members[self.trace.members["p2p_enqueued"] > 0]
         places = zip(counted["rank"].tolist(), counted["group"].tolist(), strict=True)
@@ -219,7 +221,7 @@ class Context:
             return None
         return (now - since_ns) / SECOND_NS
 
-    def who_stayed(self, ranks: Sequence[int]) -> int:
+    def first_still_running(self, ranks: Sequence[int]) -> int:
         """The first of these ranks that has not ended, else the first.
 
         A rank that ended waited until then; the others may still be waiting.
@@ -233,7 +235,7 @@ class Context:
         ages = [self.age_s(rank, place.began_ns) for place in places for rank in place.waiters]
         return max((age for age in ages if age is not None), default=0.0)
 
-    def standing_s(self, place: Place) -> float:
+    def blocked_s(self, place: Place) -> float:
         """For how long (s) the place has been blocked; 0 if unknown.
 
         A clock that runs ahead may date the last arrival after now. The first arrival counts then.

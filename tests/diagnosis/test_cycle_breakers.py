@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from hangscope.diagnosis.causes.cycle_breakers import breakers_of, few_together
-from hangscope.diagnosis.graph.components import circles_without
+from hangscope.diagnosis.causes.cycle_breakers import breakers_of, smallest_breaking_side
+from hangscope.diagnosis.graph.components import cycles_without
 from hangscope.diagnosis.graph.places import Place, Waits
 
 
@@ -50,13 +50,13 @@ def test_in_a_ring_everybody_breaks_the_circle() -> None:
     size = 3000  # one look per rank at the whole ring would take minutes
     ring = [place((rank,), ((rank + 1) % size,)) for rank in range(size)]
     assert breakers_of(ring, set(range(size))) == list(range(size))
-    assert few_together(ring, set(range(size))) == ()
+    assert smallest_breaking_side(ring, set(range(size))) == ()
 
 
 def test_the_fewest_who_wait_at_one_place_break_a_circle_together() -> None:
     two = [place((0, 1), (2, 3, 4)), place((2, 3, 4), (0, 1))]
     assert breakers_of(two, set(range(5))) == []
-    assert few_together(two, set(range(5))) == (0, 1)
+    assert smallest_breaking_side(two, set(range(5))) == (0, 1)
 
 
 def test_a_circle_is_found_whoever_else_goes_on_late() -> None:
@@ -72,13 +72,13 @@ def test_a_circle_is_found_whoever_else_goes_on_late() -> None:
         ]
     )
     graph.cut_off([0])
-    assert circles_without(graph, set()) == [({2, 3}, {1, 4})]
+    assert cycles_without(graph, set()) == [({2, 3}, {1, 4})]
 
 
 def test_a_chain_of_any_length_hangs_on_the_lost_rank_alone() -> None:
     size = 3000
     chain = [place((rank,), (rank - 1,)) for rank in range(1, size)]
-    assert circles_without(waits(chain), {0}) == []
+    assert cycles_without(waits(chain), {0}) == []
     closed = [*chain, place((1,), (size - 1,))]
-    ((ranks, _),) = circles_without(waits(closed), {0})
+    ((ranks, _),) = cycles_without(waits(closed), {0})
     assert ranks == set(range(1, size))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.groups.local_numbers import ambiguous_numbers, with_logged_groups_apart
+from hangscope.diagnosis.groups.local_numbers import ambiguous_numbers, split_logged_numbers
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.trace.model import Group, Source
 from tests.diagnosis.builder import Job
@@ -109,10 +109,10 @@ def test_a_log_beside_the_dumps_makes_no_group_of_one_number() -> None:
 def test_a_name_is_one_group_however_its_places_are_told() -> None:
     """Only numbers are given by each rank for itself: in ``tp`` one of the two labels is wrong."""
     text = "world_size=4\n" + overdue(0, 1, 0, 97) + overdue(1, 1, 0, 97)
-    numbered = with_logged_groups_apart(trace_of(text))
+    numbered = split_logged_numbers(trace_of(text))
     named = trace_of(text.replace("[PG 1 ", "[PG tp "))
     assert len(numbered.groups) > len(trace_of(text).groups)
-    assert with_logged_groups_apart(named) is named
+    assert split_logged_numbers(named) is named
 
 
 def test_a_group_without_a_name_is_the_default_one() -> None:

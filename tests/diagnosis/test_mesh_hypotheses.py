@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.groups.mesh_hypotheses import by_meshes
+from hangscope.diagnosis.groups.mesh_hypotheses import by_mesh_hypotheses
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.trace.model import Group, Source, Trace
 from tests.diagnosis.builder import Job
@@ -85,7 +85,7 @@ def test_only_dumps_without_names_are_shared_out(version: str) -> None:
         judges.append(1)
         return Diagnosis(Verdict.HEALTHY, (), Confidence.CERTAIN, "")
 
-    assert by_meshes(job.trace(sources=sources), judge) is None
+    assert by_mesh_hypotheses(job.trace(sources=sources), judge) is None
     assert bool(judges) == (version == "none")
 
 
@@ -98,7 +98,7 @@ def test_a_number_of_which_some_ranks_know_nothing_leaves_it_open() -> None:
     job.groups.append(Group("3"))
     job.op(0, group=3, size=(5,), done=False)
     sources = tuple(Source(f"{r}", "flight-recorder-pickle", "none", r, 9) for r in range(WORLD))
-    assert by_meshes(job.trace(sources=sources), diagnose) is None
+    assert by_mesh_hypotheses(job.trace(sources=sources), diagnose) is None
 
 
 Ops = list[tuple[str, dict[str, object]]]
@@ -132,7 +132,7 @@ def ways(*ops: Ops, late: bool = False) -> set[tuple[tuple[int, ...], ...]]:
     made = job.trace(sources=sources)
     halves = {"send": "nccl:send 0->1", "recv": "nccl:recv 1<-0"}
     named = tuple(replace(s, raw=halves.get(s.op, s.raw)) for s in made.signatures)
-    assert by_meshes(replace(made, signatures=named), judge) is None
+    assert by_mesh_hypotheses(replace(made, signatures=named), judge) is None
     return judged
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
-from hangscope.diagnosis.wording.sibling_findings import told_as_one
+from hangscope.diagnosis.wording.sibling_findings import merged_finding
 from tests.diagnosis.builder import Job
 
 
@@ -59,6 +59,6 @@ def test_a_row_is_as_sure_as_the_least_sure_of_its_lanes() -> None:
         Finding(Verdict.MISSING_RANK, (rank,), (), confidence, f"Rank {rank} never came")
         for rank, confidence in ((2, Confidence.CERTAIN), (3, Confidence.LIKELY))
     )
-    found = told_as_one([first, second])
+    found = merged_finding([first, second])
     assert (found.culprits, found.confidence) == ((2, 3), Confidence.LIKELY)
-    assert told_as_one([first]) is first
+    assert merged_finding([first]) is first

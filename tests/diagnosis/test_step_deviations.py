@@ -10,7 +10,7 @@ from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Waits
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
-from hangscope.diagnosis.pattern.history import past_of
+from hangscope.diagnosis.pattern.history import history_of
 from hangscope.diagnosis.records.frontier import frontiers
 
 from .builder import Job
@@ -119,4 +119,4 @@ def test_a_past_without_its_first_operation_is_not_whole(oldest: int, whole: boo
     job.rank(0, oldest_record_id=oldest)
     trace = job.trace()
     context = Context(trace, frontiers(trace), {}, Waits([], {}, {}))
-    assert past_of(context, 0, [0, 1]).whole is whole
+    assert history_of(context, 0, [0, 1]).whole is whole

@@ -12,12 +12,12 @@ import numpy as np
 from hangscope.diagnosis.cause import Cause, Words, began, verdict_of
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.pattern.collective_order import alone_against_order
+from hangscope.diagnosis.pattern.collective_order import only_rank_out_of_order
 from hangscope.diagnosis.pattern.counterparts import unlike_siblings
-from hangscope.diagnosis.pattern.deviations import came_as_siblings, unlike_before
-from hangscope.diagnosis.pattern.habits import came_as_before, left_partner, left_size
-from hangscope.diagnosis.pattern.lost_rank_waiters import Left, left_pattern
-from hangscope.diagnosis.pattern.step_deviations import has_strayed, lost_step
+from hangscope.diagnosis.pattern.deviations import came_like_siblings, unlike_before
+from hangscope.diagnosis.pattern.habits import abandoned_peer, abandoned_size, came_as_usual
+from hangscope.diagnosis.pattern.lost_rank_waiters import Deviation, deviations_from_siblings
+from hangscope.diagnosis.pattern.step_deviations import has_deviated, skipped_step
 from hangscope.diagnosis.processes.process_state import End, in_communication
 from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.records.coverage import recorded_ranks
@@ -29,7 +29,7 @@ _MOST_COMPARED = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostRanks:
     """Ranks that left nothing, and the places where others wait for them."""
 
     ranks: tuple[int, ...]
@@ -38,7 +38,7 @@ class Lost:
     """When the first rank began to wait for them; 0 if unknown."""
 
 
-def _instead(lost: Lost, verdict: Verdict, suspects: tuple[int, ...]) -> Cause | None:
+def _instead(lost: LostRanks, verdict: Verdict, suspects: tuple[int, ...]) -> Cause | None:
     """Accuse the suspects alone if they are no more than the lost ranks, which are victims then."""
     if not 0 < len(suspects) <= len(lost.ranks):
         return None
@@ -46,13 +46,13 @@ def _instead(lost: Lost, verdict: Verdict, suspects: tuple[int, ...]) -> Cause |
     return Cause(verdict, suspects, lost.places, Confidence.LIKELY, lost.began_ns, victims)
 
 
-def _either(lost: Lost, verdict: Verdict, suspects: set[int], words: Words) -> Cause:
+def _either(lost: LostRanks, verdict: Verdict, suspects: set[int], words: Words) -> Cause:
     """Accuse suspects and lost ranks: nothing decides between them."""
     both = tuple(sorted({*suspects, *lost.ranks}))
     return Cause(verdict, both, lost.places, Confidence.AMBIGUOUS, lost.began_ns, words=words)
 
 
-def idle_beside(context: Context, lost: Lost) -> Cause | None:
+def idle_group_members(context: Context, lost: LostRanks) -> Cause | None:
     """Ranks sharing a group with a lost one that wait for nobody although the job stands still.
 
     If the lost rank were the cause, they would be waiting for it.
@@ -68,7 +68,7 @@ def idle_beside(context: Context, lost: Lost) -> Cause | None:
     return _instead(lost, Verdict.MISSING_RANK, tuple(idle))
 
 
-def left_beside(context: Context, lost: Lost) -> Cause | None:
+def early_leavers(context: Context, lost: LostRanks) -> Cause | None:
     """Ranks that ended cleanly after doing less in a group with a lost rank than their counterparts
     in its siblings did."""
     gone = set(lost.ranks)
@@ -81,7 +81,7 @@ def left_beside(context: Context, lost: Lost) -> Cause | None:
     return _instead(lost, Verdict.RANK_EXITED, tuple(left))
 
 
-def standing_elsewhere(context: Context, lost: Lost) -> Cause | None:
+def busy_in_own_code(context: Context, lost: LostRanks) -> Cause | None:
     """Ranks sharing a group with a lost one that were in their own code while others waited.
 
     A victim of the lost rank would wait as well, and their dumps show that they do not.
@@ -114,9 +114,9 @@ def _stood(context: Context, rank: int, began_ns: int) -> bool:
     return before and long and not in_communication(process.stack)
 
 
-def another_partner(context: Context, lost: Lost) -> Cause | None:
+def changed_peer(context: Context, lost: LostRanks) -> Cause | None:
     """Ranks whose line names a lost rank as its peer but had always named one other rank before."""
-    strange = [h for h in _halves_for(context, lost) if left_partner(context, h) != NONE]
+    strange = [h for h in _halves_for(context, lost) if abandoned_peer(context, h) != NONE]
     suspects = {half.rank for half in strange}
     if not 0 < len(suspects) <= len(lost.ranks):
         return None
@@ -131,9 +131,9 @@ def another_partner(context: Context, lost: Lost) -> Cause | None:
     return _either(lost, Verdict.P2P_UNMATCHED, suspects, words)
 
 
-def another_size(context: Context, lost: Lost) -> Cause | None:
+def changed_size(context: Context, lost: LostRanks) -> Cause | None:
     """Ranks that exchange a different size with a lost rank than ever before."""
-    unusual = [h for h in _halves_for(context, lost) if left_size(context, h) is not None]
+    unusual = [h for h in _halves_for(context, lost) if abandoned_size(context, h) is not None]
     suspects = {half.rank for half in unusual}
     if not 0 < len(suspects) <= len(lost.ranks):
         return None
@@ -141,14 +141,14 @@ def another_size(context: Context, lost: Lost) -> Cause | None:
     now = describe(context.signature(half.row))
     words = Words(
         f"Rank {half.rank} {_verb(half)} rank {half.peer} as {now}, where it had always been "
-        f"{left_size(context, half)} elements, and {gone} left no dump",
+        f"{abandoned_size(context, half)} elements, and {gone} left no dump",
         f"either rank {half.rank} has another size than its partner or {gone} did not come",
         f"look at what decides the size on rank {half.rank}, and for the process of {gone}",
     )
     return _either(lost, Verdict.SHAPE_MISMATCH, suspects, words)
 
 
-def _halves_for(context: Context, lost: Lost) -> list[Half]:
+def _halves_for(context: Context, lost: LostRanks) -> list[Half]:
     halves = [context.waits.places[i].half for i in lost.places]
     return [half for half in halves if half is not None and half.peer in lost.ranks]
 
@@ -157,11 +157,11 @@ def _verb(half: Half) -> str:
     return "sends to" if half.is_send else "receives from"
 
 
-def left_their_pattern(context: Context, lost: Lost) -> Cause | None:
+def deviating_from_siblings(context: Context, lost: LostRanks) -> Cause | None:
     """The one rank that waits for a lost rank where its siblings did something else."""
     limit_ns = int(context.trace.timeout_s * SECOND_NS)
     latest_ns = lost.began_ns + limit_ns if lost.began_ns else 1 << 62
-    odd = left_pattern(context, set(lost.ranks), latest_ns)
+    odd = deviations_from_siblings(context, set(lost.ranks), latest_ns)
     if len(odd) != 1:
         return None
     (left,) = odd
@@ -177,7 +177,7 @@ def left_their_pattern(context: Context, lost: Lost) -> Cause | None:
     )
 
 
-def _words_of_left(context: Context, left: Left, lost: Lost) -> Words:
+def _words_of_left(context: Context, left: Deviation, lost: LostRanks) -> Words:
     its = context.signature(left.row)
     what = "by another way than its counterparts in sibling groups"
     if left.aspect == "pair":
@@ -192,12 +192,12 @@ def _words_of_left(context: Context, left: Left, lost: Lost) -> Words:
     )
 
 
-def another_way(context: Context, lost: Lost) -> Cause | None:
+def changed_path(context: Context, lost: LostRanks) -> Cause | None:
     """The one rank that reached its wait for a lost rank in a different way than ever before.
 
     A rank that deviated holds others up by itself, but so does the lost one.
     """
-    rank = _astray(context, lost) if len(lost.ranks) == 1 else None
+    rank = _only_deviant(context, lost) if len(lost.ranks) == 1 else None
     if rank is None:
         return None
     own, gone = context.waits.places_of.get(rank, []), rank_s(lost.ranks)
@@ -213,14 +213,14 @@ def another_way(context: Context, lost: Lost) -> Cause | None:
     return replace(_either(lost, verdict, {rank}, words), places=(*own, *lost.places))
 
 
-def another_order(context: Context, lost: Lost) -> Cause | None:
+def changed_order(context: Context, lost: LostRanks) -> Cause | None:
     """The one rank that reached two collectives in a different order than all other recorded
     ranks."""
     waiting = sorted(context.waits.reachers(lost.ranks, lost.places) & context.bounds.keys())
     if len(waiting) > _MOST_COMPARED or len(lost.ranks) > 1:
         return None
     own = sorted({i for r in waiting for i in context.waits.places_of.get(r, ())})
-    rank = alone_against_order(context, waiting, (context.waits.places[i] for i in own))
+    rank = only_rank_out_of_order(context, waiting, (context.waits.places[i] for i in own))
     if rank is None:
         return None
     gone = rank_s(lost.ranks)
@@ -234,7 +234,7 @@ def another_order(context: Context, lost: Lost) -> Cause | None:
     return replace(cause, places=(*context.waits.places_of.get(rank, ()), *lost.places))
 
 
-def _astray(context: Context, lost: Lost) -> int | None:
+def _only_deviant(context: Context, lost: LostRanks) -> int | None:
     """The only rank whose wait leads to a lost one and that reached it in a different way than ever
     before, while at least one other rank arrived as usual.
 
@@ -245,23 +245,23 @@ def _astray(context: Context, lost: Lost) -> int | None:
     waiting = sorted(context.waits.reachers(gone, lost.places) & context.bounds.keys())
     if len(waiting) > _MOST_COMPARED:
         return None
-    ways = {rank: came_as_before(context, rank) for rank in waiting}
+    ways = {rank: came_as_usual(context, rank) for rank in waiting}
     left = [rank for rank, as_before in ways.items() if as_before is False]
-    behind = [r for r in waiting if lost_step(context, r, gone)] if not left else []
+    behind = [r for r in waiting if skipped_step(context, r, gone)] if not left else []
     if len(behind) == 1 < len(waiting):
         return behind[0]
-    for is_unusual in (unlike_before, has_strayed) if not left else ():
+    for is_unusual in (unlike_before, has_deviated) if not left else ():
         unusual = {r: is_unusual(context, r, [r, *gone]) for r in waiting}
         ways = {r: None if is_new is None else not is_new for r, is_new in unusual.items()}
         left = [r for r in waiting if unusual[r]]
         if left:
             break
-    if len(left) != 1 or True not in ways.values() or came_as_siblings(context, left[0]):
+    if len(left) != 1 or True not in ways.values() or came_like_siblings(context, left[0]):
         return None
     return left[0]
 
 
-def _neighbours(context: Context, lost: Lost) -> set[int]:
+def _neighbours(context: Context, lost: LostRanks) -> set[int]:
     """Ranks with records that share a group with a lost one."""
     gone = set(lost.ranks)
     beside = {r for g in context.trace.groups if gone & set(g.ranks) for r in g.ranks}

@@ -5,23 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, Words, began
-from hangscope.diagnosis.causes.outliers import both_sides, odd_ones, waiting_alone
+from hangscope.diagnosis.causes.outliers import accuse_both_sides, lone_waiters, outliers
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.exits.primary_failures import alike, own_errors
+from hangscope.diagnosis.exits.primary_failures import own_errors, same_failure
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place
 from hangscope.diagnosis.graph.store_places import PREFIX, key_given_up, waits_in_store
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.pattern.habits import sent_otherwise
+from hangscope.diagnosis.pattern.habits import sent_unusually
 from hangscope.diagnosis.processes.process_state import End, in_communication, is_unseen
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace.model import NONE, State
 
 _MOST_UNKNOWN = 2
 """Ranks without records are accused even if fewer ranks wait for them, up to this number."""
-WHO_SETS_THE_KEY = "who is to set the key that is waited for in the store"
+UNKNOWN_KEY_SETTER = "who is to set the key that is waited for in the store"
 
 
-def case_against(
+def cause_against(
     context: Context, verdict: Verdict, ranks: tuple[int, ...], places: tuple[int, ...]
 ) -> Cause:
     """The cause that follows from others waiting for these ranks at these places.
@@ -41,10 +41,10 @@ def case_against(
         cause = replace(cause, confidence=_one_or_several(ranks)).with_unknown(
             "what the accused issued is not on record; nobody else is left"
         )
-    cause = _doubt_who_sets_the_key(context, cause, here)
+    cause = _doubt_key_setter(context, cause, here)
     if verdict is Verdict.RANK_CRASHED:
         return _against_crashed(context, cause, here)
-    return _against_who_is_alone(context, _doubt_receives_from_any_source(cause, here))
+    return _against_lone_waiter(context, _doubt_receives_from_any_source(cause, here))
 
 
 def gave_up(context: Context, rank: int) -> bool:
@@ -75,18 +75,18 @@ def keys_waited_for(context: Context, ranks: list[int]) -> list[str]:
     return said
 
 
-def _doubt_who_sets_the_key(context: Context, cause: Cause, here: list[Place]) -> Cause:
+def _doubt_key_setter(context: Context, cause: Cause, here: list[Place]) -> Cause:
     """Another rank may have forgotten to set the key, perhaps one of those that wait for it."""
     ranks = cause.culprits
     if all(place.phase.startswith(PREFIX) for place in here):
         sure = _one_or_several(ranks)
-        cause = replace(cause, confidence=sure).with_unknown(WHO_SETS_THE_KEY)
+        cause = replace(cause, confidence=sure).with_unknown(UNKNOWN_KEY_SETTER)
     processes = {rank: context.processes.get(rank) for rank in ranks}
     stored = [
         r for r, process in processes.items() if waits_in_store(process) or key_given_up(process)
     ]
     if cause.verdict is Verdict.MISSING_RANK and len(stored) == len(ranks):
-        return cause.with_evidence(*keys_waited_for(context, stored)).doubted(WHO_SETS_THE_KEY)
+        return cause.with_evidence(*keys_waited_for(context, stored)).doubted(UNKNOWN_KEY_SETTER)
     return cause
 
 
@@ -114,7 +114,7 @@ def _against_crashed(context: Context, cause: Cause, here: list[Place]) -> Cause
         )
         either = tuple(sorted({*ranks, *beside}))
         return replace(cause, culprits=either, confidence=Confidence.AMBIGUOUS, words=words)
-    if not alike(processes):
+    if not same_failure(processes):
         cause = replace(cause, confidence=Confidence.AMBIGUOUS)
         cause = cause.with_unknown("which of the accused failed first")
     cause = _doubt_receives_from_any_source(cause, here)
@@ -161,7 +161,7 @@ def _exchanging_alone_with(context: Context, ranks: tuple[int, ...], here: list[
     if not aborted or not context.unrecorded.issuperset(ranks):
         return set()
     two = {w for p in here if not p.phase and not p.p2p and len(p.members) == 2 for w in p.waiters}
-    senders = {r for r in context.bounds if any(sent_otherwise(context, r, to) for to in ranks)}
+    senders = {r for r in context.bounds if any(sent_unusually(context, r, to) for to in ranks)}
     return two or (senders if len(senders) == 1 else set())
 
 
@@ -180,20 +180,20 @@ def _only_aborted(context: Context, ranks: tuple[int, ...]) -> bool:
     return all(h.secondary and h.aborted for h in processes) and not own.keys() & {*ranks}
 
 
-def _against_who_is_alone(context: Context, cause: Cause) -> Cause:
+def _against_lone_waiter(context: Context, cause: Cause) -> Cause:
     """A rank that waits alone for ranks which agree with each other may itself be wrong."""
     ranks, places, verdict = cause.culprits, cause.places, cause.verdict
     waits = context.waits.places
     odd: tuple[int, ...] = ()
     if verdict in (Verdict.MISSING_RANK, Verdict.RANK_EXITED):
-        odd = odd_ones(context, ranks, places)
+        odd = outliers(context, ranks, places)
     if odd:
         theirs = tuple(i for i in places if set(waits[i].waiters) & set(odd))
         turned = replace(
             cause,
             verdict=Verdict.COLLECTIVE_MISMATCH,
             culprits=odd,
-            odd_one=True,
+            issued_extra=True,
             confidence=Confidence.LIKELY,
             victims=frozenset(ranks),
             sides=(ranks, odd),
@@ -201,11 +201,11 @@ def _against_who_is_alone(context: Context, cause: Cause) -> Cause:
         )
         unknown = {rank for i in theirs for rank in waits[i].unknown}
         even = len(odd) + len(unknown) >= len(ranks)
-        return both_sides(context, turned, tuple(sorted(unknown))) if even else turned
+        return accuse_both_sides(context, turned, tuple(sorted(unknown))) if even else turned
     if verdict in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED):
-        alone = waiting_alone(context, ranks, places)
+        alone = lone_waiters(context, ranks, places)
         if alone:
-            return both_sides(context, replace(cause, sides=(ranks, alone)), ())
+            return accuse_both_sides(context, replace(cause, sides=(ranks, alone)), ())
     return cause
 
 

@@ -14,24 +14,24 @@ from hangscope.trace.facts import RUNNABLE
 _OF_THE_ABSENT = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED)
 
 
-def doubt_at_work(context: Context, causes: list[Cause]) -> list[Cause]:
+def doubt_busy_ranks(context: Context, causes: list[Cause]) -> list[Cause]:
     """Doubt that ranks are stuck that others wait for while they are seen to make progress."""
     if not context.trace.live:
         return causes
-    return [_doubt_at_work(context, cause) for cause in causes]
+    return [_doubt_busy(context, cause) for cause in causes]
 
 
-def _doubt_at_work(context: Context, cause: Cause) -> Cause:
+def _doubt_busy(context: Context, cause: Cause) -> Cause:
     if cause.verdict not in _OF_THE_ABSENT or not cause.culprits:
         return cause
-    if not all(_goes_on(context, rank) for rank in cause.culprits):
+    if not all(_makes_progress(context, rank) for rank in cause.culprits):
         return cause
     limit = f"HANGSCOPE_TIMEOUT ({lasting(context.trace.timeout_s)})"
     who = f"{rank_s(cause.culprits)} {is_are(cause.culprits)} at work"
     return cause.doubted(f"whether the job hangs: {who}, and may only take longer than {limit}")
 
 
-def _goes_on(context: Context, rank: int) -> bool:
+def _makes_progress(context: Context, rank: int) -> bool:
     """Whether the process was seen to run, not just to poll for what it waits for."""
     process, facts = context.processes.get(rank), context.trace.ranks.get(rank)
     if process is None or facts is None or process.end is not End.ALIVE:

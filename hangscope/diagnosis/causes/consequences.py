@@ -30,8 +30,8 @@ def without_consequences(context: Context, causes: list[Cause]) -> list[Cause]:
 
     Victims of a dropped cause become victims of the cause it follows from.
     """
-    kept = _without_waits_for_the_dead(context, causes)
-    kept = _excuse_lost(context, kept)
+    kept = _without_waits_for_failed(context, causes)
+    kept = _clear_lost(context, kept)
     kept = _without_what_mismatches_explain(context, kept)
     named = any(c.culprits and c.mismatch is None for c in kept)
     return sorted(
@@ -46,7 +46,7 @@ def without_consequences(context: Context, causes: list[Cause]) -> list[Cause]:
     )
 
 
-def _without_waits_for_the_dead(context: Context, causes: list[Cause]) -> list[Cause]:
+def _without_waits_for_failed(context: Context, causes: list[Cause]) -> list[Cause]:
     """Drop waits that began after a rank had failed, and echoes of that failure.
 
     A wait that had lasted for a timeout before the failure is a cause of its own.
@@ -80,7 +80,7 @@ def _without_waits_for_the_dead(context: Context, causes: list[Cause]) -> list[C
 def _is_of_waiting(cause: Cause) -> bool:
     """Whether it merely says who waits where: a rank that waits alone may just have arrived
     first."""
-    return cause.odd_one or cause.verdict in _OF_WAITING
+    return cause.issued_extra or cause.verdict in _OF_WAITING
 
 
 def _without_what_mismatches_explain(context: Context, causes: list[Cause]) -> list[Cause]:
@@ -124,13 +124,13 @@ def _is_over(cause: Cause) -> bool:
     return cause.mismatch is not None and cause.mismatch.completed_by_all
 
 
-def _hangs_behind(context: Context, cause: Cause, parted: Cause) -> bool:
+def _hangs_behind(context: Context, cause: Cause, diverged: Cause) -> bool:
     """Whether nobody finishes the operation right after batches that differ.
 
     The rank with fewer operations in its batch meets the others' remaining ones with its next
     operation, and torch may note the end of a batch before NCCL has launched it.
     """
-    found = parted.mismatch
+    found = diverged.mismatch
     if found is None or found.inside < 0 or cause.culprits:
         return False
     stuck = [context.waits.places[i] for i in cause.places]
@@ -139,7 +139,7 @@ def _hangs_behind(context: Context, cause: Cause, parted: Cause) -> bool:
     )
 
 
-def _excuse_lost(context: Context, causes: list[Cause]) -> list[Cause]:
+def _clear_lost(context: Context, causes: list[Cause]) -> list[Cause]:
     """Drop accusations of lost ranks if the records show another fault.
 
     What is recorded suffices to hang the job, and a lost rank that shares a group with its victims

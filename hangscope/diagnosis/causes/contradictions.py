@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.exits.shared_stop_signals import signal_of, told_alone
+from hangscope.diagnosis.exits.shared_stop_signals import signal_of, signalled_alone
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.failure_messages import lost_a_peer
 from hangscope.diagnosis.processes.process_state import End
@@ -26,7 +26,7 @@ def doubt_ends(context: Context, causes: list[Cause]) -> list[Cause]:
     were only killed, or may have a handler), or before all others by someone working rank by rank.
     """
     not_killed = _not_killed(context)
-    alone = told_alone(context.processes, context.trace)
+    alone = signalled_alone(context.processes, context.trace)
     failures = [facts.exception for facts in context.trace.ranks.values()]
     lost = any(failure is not None and lost_a_peer(failure) for failure in failures)
     return [

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.exits.exit_status_only import may_have_given_up, told_by_status
+from hangscope.diagnosis.exits.exit_status_only import known_by_status, may_have_given_up
 from hangscope.diagnosis.exits.primary_failures import (
     aborted_alone,
-    alike,
-    had_left,
+    had_destroyed_groups,
     primary_crashes,
+    same_failure,
 )
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.process_state import End, ProcessState, is_unseen
@@ -26,7 +26,11 @@ def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
     }
     found = primary_crashes(context.processes, waits_on)
     blamed = {r for c in causes for r in c.culprits}
-    rest = [h for h in found if h.rank not in blamed and not had_left(context.trace.ranks[h.rank])]
+    rest = [
+        h
+        for h in found
+        if h.rank not in blamed and not had_destroyed_groups(context.trace.ranks[h.rank])
+    ]
     if any(_left_its_groups(context, c) for c in causes):
         rest = [h for h in rest if not _only_a_status(context, h.rank)]
     gave_up = may_have_given_up(context.trace)
@@ -39,7 +43,8 @@ def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
     if ambiguous:  # the device chosen by either rank is the wrong one
         accused |= shared & context.processes.keys()
     bare = len(rest) > 1 and all(h.end_text.startswith("exit status") for h in rest)
-    ambiguous |= bare or not alike(rest)  # nothing distinguishes the first failure from its echo
+    # Nothing distinguishes the first failure from its echo.
+    ambiguous |= bare or not same_failure(rest)
     cause = Cause(
         Verdict.RANK_CRASHED,
         tuple(sorted(accused)),
@@ -77,7 +82,7 @@ def _ended_without_a_word(context: Context, rank: int) -> bool:
     """Whether a log gives only the rank's status while others had waited until a timeout."""
     trace = context.trace
     waited = any(c.kind == "timeout" and c.reporter not in (None, rank) for c in trace.claims)
-    return waited and told_by_status(trace, rank)
+    return waited and known_by_status(trace, rank)
 
 
 def _only_a_status(context: Context, rank: int) -> bool:

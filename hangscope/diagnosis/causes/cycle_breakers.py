@@ -18,25 +18,25 @@ def places_at(context: Context, indexes: Iterable[int]) -> list[Place]:
     return [context.waits.places[i] for i in sorted(indexes)]
 
 
-def few_together(places: list[Place], ranks: set[int]) -> tuple[int, ...]:
+def smallest_breaking_side(places: list[Place], ranks: set[int]) -> tuple[int, ...]:
     """The smallest set of ranks at one place whose removal breaks the cycle.
 
     They have all done the same, which nobody else did. Empty if two places are equally small.
     """
-    circle = _Circle(places, ranks)
+    cycle = _CycleGraph(places, ranks)
     waiting = {tuple(r for r in p.waiters if r in ranks) for p in places}
     few = sorted((w for w in waiting if 1 < len(w) * 2 < len(ranks)), key=len)
-    found = [w for w in few if circle.breaks(w)]
+    found = [w for w in few if cycle.breaks(w)]
     alone = len(found) == 1 or (len(found) > 1 and len(found[0]) < len(found[1]))
     return tuple(sorted(found[0])) if alone else ()
 
 
 def breakers_of(places: list[Place], ranks: set[int]) -> list[int]:
     """The ranks each of which breaks the cycle when removed."""
-    return sorted(_Circle(places, ranks).breakers)
+    return sorted(_CycleGraph(places, ranks).breakers)
 
 
-class _Circle:
+class _CycleGraph:
     """Ranks and the places where they wait for each other, as one graph.
 
     Its nodes are ranks and, as ``-1 - index``, places: a rank leads to the places where it waits,

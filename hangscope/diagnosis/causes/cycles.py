@@ -6,25 +6,25 @@ from collections import defaultdict
 from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, began, rank_list
-from hangscope.diagnosis.causes.awaited_ranks import WHO_SETS_THE_KEY
-from hangscope.diagnosis.causes.cycle_breakers import breakers_of, few_together, places_at
-from hangscope.diagnosis.causes.p2p_cycles import circle_of_pairs
+from hangscope.diagnosis.causes.awaited_ranks import UNKNOWN_KEY_SETTER
+from hangscope.diagnosis.causes.cycle_breakers import breakers_of, places_at, smallest_breaking_side
+from hangscope.diagnosis.causes.p2p_cycles import p2p_cycle_cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.graph.store_places import PREFIX
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.pattern.collective_order import against_order
+from hangscope.diagnosis.pattern.collective_order import ranks_out_of_order
 from hangscope.diagnosis.pattern.deviations import deviants
-from hangscope.diagnosis.pattern.majority import may_be_even
-from hangscope.diagnosis.pattern.operation_totals import odd_totals
-from hangscope.diagnosis.pattern.step_deviations import alone_as_ever, out_of_step, strayed
-from hangscope.diagnosis.pattern.unordered_groups import order_is_free
+from hangscope.diagnosis.pattern.majority import may_be_tie
+from hangscope.diagnosis.pattern.operation_totals import outliers_by_total
+from hangscope.diagnosis.pattern.step_deviations import alone_as_usual, deviating_rank, out_of_step
+from hangscope.diagnosis.pattern.unordered_groups import order_is_arbitrary
 from hangscope.diagnosis.processes.process_state import in_communication
 from hangscope.trace.model import NONE
 
 
-def only_sent(context: Context, ranks: set[int]) -> list[int]:
+def ranks_with_sends_only(context: Context, ranks: set[int]) -> list[int]:
     """Ranks of a cycle with nothing unfinished but sends, while others really wait.
 
     Sends are usually fire-and-forget: such a rank need not be waiting at all.
@@ -36,12 +36,15 @@ def only_sent(context: Context, ranks: set[int]) -> list[int]:
     return [r for r in weak if not in_communication(context.processes[r].stack)]
 
 
-def circle(
-    context: Context, ranks: set[int], places: set[int], mates: frozenset[int] = frozenset()
+def cycle_cause(
+    context: Context,
+    ranks: set[int],
+    places: set[int],
+    fellow_suspects: frozenset[int] = frozenset(),
 ) -> Cause:
     """The cause of a cycle of waiting: whose removal would break it?
 
-    ``mates``: the ranks of equally shaped cycles beside it in sibling groups.
+    ``fellow_suspects``: the ranks of equally shaped cycles beside it in sibling groups.
     """
     here = places_at(context, places)
     cause = Cause(
@@ -67,8 +70,8 @@ def circle(
             f"members are not listed, and {rank_list(context.gaps)} left no dump"
         )
     if any(place.p2p for place in here):
-        return circle_of_pairs(context, cause, ranks, groups - {NONE}, mates)
-    return _circle_of_collectives(context, cause, ranks, groups - {NONE}, mates)
+        return p2p_cycle_cause(context, cause, ranks, groups - {NONE}, fellow_suspects)
+    return _collective_cycle(context, cause, ranks, groups - {NONE}, fellow_suspects)
 
 
 def _sides(context: Context, ranks: set[int], places: set[int]) -> tuple[tuple[int, ...], ...]:
@@ -93,55 +96,63 @@ def _through_a_key(context: Context, cause: Cause, ranks: set[int]) -> Cause:
         confidence=Confidence.AMBIGUOUS if either else Confidence.LIKELY,
         sides=(),
     )
-    return found.with_first(keys).with_unknown(WHO_SETS_THE_KEY)
+    return found.with_first(keys).with_unknown(UNKNOWN_KEY_SETTER)
 
 
-def _circle_of_collectives(
-    context: Context, cause: Cause, ranks: set[int], groups: set[int], mates: frozenset[int]
+def _collective_cycle(
+    context: Context,
+    cause: Cause,
+    ranks: set[int],
+    groups: set[int],
+    fellow_suspects: frozenset[int],
 ) -> Cause:
     """Decide who is to blame for a cycle of collectives only; if undecided, all its ranks are
     accused."""
     here = places_at(context, cause.places)
-    if order_is_free(context, ranks, here):
+    if order_is_arbitrary(context, ranks, here):
         return cause.naming_nobody(
             "what holds these ranks up: they have come to these groups in different orders before, "
             "as threads do, and went on"
         )
     if any(place.blind for place in here):
         cause = replace(cause, confidence=Confidence.LIKELY)
-    return _doubt_the_untold(_who_broke_off(context, cause, ranks, groups, mates), here)
+    return _doubt_unrecorded(_blame(context, cause, ranks, groups, fellow_suspects), here)
 
 
-def _who_broke_off(
-    context: Context, cause: Cause, ranks: set[int], groups: set[int], mates: frozenset[int]
+def _blame(
+    context: Context,
+    cause: Cause,
+    ranks: set[int],
+    groups: set[int],
+    fellow_suspects: frozenset[int],
 ) -> Cause:
     """The cycle with the ranks that explain it as culprits; all of them if nothing decides."""
     everybody = replace(cause, culprits=tuple(sorted(ranks)), confidence=Confidence.AMBIGUOUS)
     sides, here = cause.sides, places_at(context, cause.places)
     breakers = breakers_of(here, ranks)
-    out_of_order = against_order(context, ranks, here)
+    out_of_order = ranks_out_of_order(context, ranks, here)
     if len(breakers) == 1 and (breakers[0] in out_of_order or not out_of_order):
-        as_ever = alone_as_ever(context, breakers[0], ranks)
+        as_ever = alone_as_usual(context, breakers[0], ranks)
         return everybody if as_ever else replace(cause, culprits=(breakers[0],))
     if out_of_order:
         return replace(cause, culprits=out_of_order, confidence=Confidence.LIKELY)
     if len(sides) == 2 and len(sides[1]) < len(sides[0]):
         lost = {rank for place in here for rank in place.members} - context.on_record
-        even = may_be_even(len(sides[0]), len(sides[1]), len(lost))
+        even = may_be_tie(len(sides[0]), len(sides[1]), len(lost))
         return everybody if even else replace(cause, culprits=sides[1])
     # A rank that only waits for one of the breakers has not deviated.
-    odd = deviants(context, breakers or ranks, groups, mates, pairs=False)
+    odd = deviants(context, breakers or ranks, groups, fellow_suspects, pairs=False)
     odd = odd if len(odd) * 2 <= len(ranks) else ()
-    odd = odd or strayed(context, ranks) or out_of_step(context, breakers)
-    odd = odd or odd_totals(context, breakers or ranks, groups, mates)
-    odd = odd or (() if breakers else few_together(here, ranks))
+    odd = odd or deviating_rank(context, ranks) or out_of_step(context, breakers)
+    odd = odd or outliers_by_total(context, breakers or ranks, groups, fellow_suspects)
+    odd = odd or (() if breakers else smallest_breaking_side(here, ranks))
     if odd:
         return replace(cause, culprits=odd, confidence=Confidence.LIKELY)
     # Any breaker alone explains the cycle; a rank that only waits for one of them does not.
     return replace(everybody, culprits=tuple(breakers)) if breakers else everybody
 
 
-def _doubt_the_untold(cause: Cause, here: list[Place]) -> Cause:
+def _doubt_unrecorded(cause: Cause, here: list[Place]) -> Cause:
     """Doubt culprits of which it is not recorded what they issued there: one of them is enough."""
     untold = {rank for place in here for rank in place.unknown}.intersection(cause.culprits)
     if not untold or not cause.is_certain:

@@ -24,7 +24,7 @@ _UNHEARD_NS = 30 * SECOND_NS
 
 
 @dataclass(frozen=True, slots=True)
-class Concluded:
+class Inferred:
     """What had to be inferred to make the ranks of a trace comparable."""
 
     members: frozenset[int]
@@ -37,22 +37,22 @@ class Concluded:
     """Rows of sends and receives that count as unfinished because the other side issued fewer."""
 
 
-def doubt_concluded(context: Context, causes: list[Cause], concluded: Concluded) -> list[Cause]:
+def doubt_inferred(context: Context, causes: list[Cause], inferred: Inferred) -> list[Cause]:
     """Doubt causes that rest on members and numbers no source states."""
-    return [_doubt_concluded(context, cause, concluded) for cause in causes]
+    return [_doubt_inferred(context, cause, inferred) for cause in causes]
 
 
-def _doubt_concluded(context: Context, cause: Cause, concluded: Concluded) -> Cause:
-    cause = _doubt_members(context, cause, concluded.members)
+def _doubt_inferred(context: Context, cause: Cause, inferred: Inferred) -> Cause:
+    cause = _doubt_members(context, cause, inferred.members)
     cause = _doubt_senders(context, cause)
-    cause = _doubt_numbers(context, cause, concluded.numbers)
-    if any(context.waits.places[i].row in concluded.halves for i in cause.places):
+    cause = _doubt_numbers(context, cause, inferred.numbers)
+    if any(context.waits.places[i].row in inferred.halves for i in cause.places):
         fewer = "that a send or receive waits is inferred: the other side issued fewer"
         return cause.doubted(fewer)
     return cause
 
 
-def doubt_unheard(context: Context, causes: list[Cause]) -> list[Cause]:
+def doubt_silent_nodes(context: Context, causes: list[Cause]) -> list[Cause]:
     """Doubt causes that rest on ranks whose node fell silent: they may have moved on since."""
     trace = context.trace
     if not trace.live:
@@ -75,15 +75,15 @@ def _doubt_silent(context: Context, cause: Cause, silent_ns: dict[int, int]) -> 
     return cause.doubted(f"the node of {rank_s(unheard)} was last heard from {longest_s:.0f} s ago")
 
 
-def doubt_standing(context: Context, causes: list[Cause]) -> list[Cause]:
+def doubt_stuck_devices(context: Context, causes: list[Cause]) -> list[Cause]:
     """Clear absent ranks whose own device is stuck according to its backend's counter.
 
     The rings do not show for whom they wait there.
     """
-    return [_doubt_standing(context, cause) for cause in causes]
+    return [_doubt_stuck_device(context, cause) for cause in causes]
 
 
-def _doubt_standing(context: Context, cause: Cause) -> Cause:
+def _doubt_stuck_device(context: Context, cause: Cause) -> Cause:
     if cause.mismatch is not None or cause.verdict not in _OF_THE_ABSENT:
         return cause
     absent = _absent(context, cause)
@@ -95,7 +95,7 @@ def _doubt_standing(context: Context, cause: Cause) -> Cause:
     return cause.acquitting(standing, reason) if named else cause
 
 
-def doubt_cut_off(context: Context, causes: list[Cause]) -> list[Cause]:
+def doubt_truncated(context: Context, causes: list[Cause]) -> list[Cause]:
     """Clear ranks of which only counters are left, unless these show where the rank is stuck.
 
     They do if the rank is stuck in what others recorded as a collective, or never reached it and
@@ -103,16 +103,18 @@ def doubt_cut_off(context: Context, causes: list[Cause]) -> list[Cause]:
     """
     cut = cut_off(context.trace)
     pairs = bool((context.trace.records["flags"] & int(Flag.P2P)).any()) or _lists_in_part(context)
-    return [_doubt_cut_off(context, cause, cut, pairs=pairs) for cause in causes] if cut else causes
+    return (
+        [_doubt_truncated(context, cause, cut, pairs=pairs) for cause in causes] if cut else causes
+    )
 
 
-def _doubt_cut_off(context: Context, cause: Cause, cut: frozenset[int], *, pairs: bool) -> Cause:
+def _doubt_truncated(context: Context, cause: Cause, cut: frozenset[int], *, pairs: bool) -> Cause:
     """``cut``: ranks of which only counters are left; ``pairs``: sends and receives may be
     missing."""
     named = cut.intersection(cause.culprits)
-    circle = cause.verdict is Verdict.DEADLOCK_CYCLE
+    cycle = cause.verdict is Verdict.DEADLOCK_CYCLE
     if not named:
-        counted = cut & _waiters(context, cause) if circle else None
+        counted = cut & _waiters(context, cause) if cycle else None
         return cause.doubted(f"of {rank_s(sorted(counted))} {_COUNTERS_LEFT}") if counted else cause
     on_record = all(context.waits.places[i].row >= 0 for i in cause.places)
     known = cause.verdict is Verdict.STUCK_COLLECTIVE and (on_record or not pairs)
@@ -121,7 +123,7 @@ def _doubt_cut_off(context: Context, cause: Cause, cut: frozenset[int], *, pairs
     if known or (came_not and not pairs):
         return cause.doubted(f"of {who} {_COUNTERS_LEFT}")
     reason = f"what {who} issued last: the file is cut or damaged before that"
-    if len(named) < len(cause.culprits) and not circle:
+    if len(named) < len(cause.culprits) and not cycle:
         return cause.acquitting(named, reason)
     return cause.naming_nobody(reason)
 
@@ -250,9 +252,9 @@ def _may_be_more(context: Context) -> bool:
     return before and not any(facts.world_size for facts in ranks)
 
 
-def doubt_clocks(causes: list[Cause], concluded: Concluded) -> list[Cause]:
+def doubt_clocks(causes: list[Cause], inferred: Inferred) -> list[Cause]:
     """If clocks had to be aligned, only what needs no times is certain."""
-    if not concluded.clocks:
+    if not inferred.clocks:
         return causes
     doubt = "the clocks of the hosts disagree"
     return [c.doubted(doubt) if c.mismatch is None and not c.conflict else c for c in causes]

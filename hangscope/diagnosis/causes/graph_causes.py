@@ -5,28 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, Words, began
-from hangscope.diagnosis.causes.cycles import circle, only_sent
+from hangscope.diagnosis.causes.cycles import cycle_cause, ranks_with_sends_only
 from hangscope.diagnosis.causes.halted import needs_a_cause, without_own_waiting
-from hangscope.diagnosis.causes.sibling_cycles import Circle, mates_in_rows
-from hangscope.diagnosis.causes.sinks import Union, from_roots
-from hangscope.diagnosis.causes.unlisted_members import outside, waits_outside
+from hangscope.diagnosis.causes.sibling_cycles import Cycle, ranks_of_sibling_cycles
+from hangscope.diagnosis.causes.sinks import DisjointSets, sink_causes
+from hangscope.diagnosis.causes.unlisted_members import wait_for_unlisted, waits_for_unlisted
 from hangscope.diagnosis.causes.unrecorded import (
-    accuse_who_is_stopped,
-    accuse_who_was_never_seen,
+    accuse_stopped,
+    accuse_unseen,
+    blame_missing_receive,
     doubt_polled_locks,
-    doubt_unmade_groups,
-    doubt_untold_sends,
-    name_who_never_received,
+    doubt_uncreated_groups,
+    doubt_unfinished_sends,
     stopped_in,
 )
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.differences.new_groups import name_different_calls
-from hangscope.diagnosis.differences.world_conflicts import different_worlds, note_loopback
+from hangscope.diagnosis.differences.world_conflicts import note_loopback, world_conflict
 from hangscope.diagnosis.exits.dead_threads import ranks_of_dead_threads
-from hangscope.diagnosis.graph.components import circles_without, components
+from hangscope.diagnosis.graph.components import components, cycles_without
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.pattern.operation_totals import odd_totals
+from hangscope.diagnosis.pattern.operation_totals import outliers_by_total
 from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.records.agreement import family
 from hangscope.diagnosis.records.coverage import cut_off, cut_short
@@ -49,11 +49,16 @@ def graph_causes(context: Context) -> list[Cause]:
     roots: list[int] = []
     elsewhere: list[int] = []
     sinks = components(waits)
-    idle = {r for ranks, places in sinks if places and ranks for r in only_sent(context, ranks)}
+    idle = {
+        r
+        for ranks, places in sinks
+        if places and ranks
+        for r in ranks_with_sends_only(context, ranks)
+    }
     if idle:
         waits.cut_off(idle)
         # Without them there may still be a cycle that their sends lead into: it holds them up.
-        waits.restore([r for r in idle if _sent_into_a_circle(context, r)])
+        waits.restore([r for r in idle if _sent_into_a_cycle(context, r)])
         sinks = components(waits)
     for ranks, places in sinks:
         if len(ranks) == 1 and not places:
@@ -63,39 +68,42 @@ def graph_causes(context: Context) -> list[Cause]:
         elif not ranks:
             stuck = [i for i in places if i not in on_device]
             stuck = [i for i in stuck if needs_a_cause(waits, waits.places[i])]
-            here = [i for i in stuck if not waits_outside(context, waits.places[i])]
-            elsewhere += [i for i in stuck if waits_outside(context, waits.places[i])]
+            here = [i for i in stuck if not waits_for_unlisted(context, waits.places[i])]
+            elsewhere += [i for i in stuck if waits_for_unlisted(context, waits.places[i])]
             causes += [_stuck(context, i) for i in here]
-    causes += _circles(context, [sink for sink in sinks if all(sink)])
+    causes += _cycles(context, [sink for sink in sinks if all(sink)])
     if elsewhere:
-        causes.append(outside(context, elsewhere))
+        causes.append(wait_for_unlisted(context, elsewhere))
     lost = {r for r in roots if r not in context.trace.ranks or _left_no_record(context, r)}
     if lost:  # a cycle that stands without them is not their doing
-        causes += _circles(context, circles_without(waits, lost))
+        causes += _cycles(context, cycles_without(waits, lost))
     causes = _with_suspects(context, _doubt_sends_before(context, causes))
     causes += _device(context)
-    causes += from_roots(context, roots)
-    return [_with_what_else_is_told(context, cause, idle) for cause in causes]
+    causes += sink_causes(context, roots)
+    return [_with_other_evidence(context, cause, idle) for cause in causes]
 
 
-def _circles(context: Context, found: list[Circle]) -> list[Cause]:
+def _cycles(context: Context, found: list[Cycle]) -> list[Cause]:
     """One cause for each cycle of waiting."""
-    rows = mates_in_rows(context, found)
-    return [circle(context, *one, mates) for one, mates in zip(found, rows, strict=True)]
+    rows = ranks_of_sibling_cycles(context, found)
+    return [
+        cycle_cause(context, *one, fellow_suspects)
+        for one, fellow_suspects in zip(found, rows, strict=True)
+    ]
 
 
-def _with_what_else_is_told(context: Context, cause: Cause, idle: set[int]) -> Cause:
+def _with_other_evidence(context: Context, cause: Cause, idle: set[int]) -> Cause:
     """The cause after checking everything that places do not show, with all its victims."""
-    cause = _name_who_issued_another_number(context, cause)
-    cause = accuse_who_is_stopped(context, cause)
-    cause = accuse_who_was_never_seen(context, cause)
-    cause = doubt_untold_sends(context, cause, idle)
-    cause = doubt_unmade_groups(context, cause)
+    cause = _blame_different_totals(context, cause)
+    cause = accuse_stopped(context, cause)
+    cause = accuse_unseen(context, cause)
+    cause = doubt_unfinished_sends(context, cause, idle)
+    cause = doubt_uncreated_groups(context, cause)
     cause = doubt_polled_locks(context, cause)
     cause = note_loopback(context, cause)
     reachers = context.waits.reachers(cause.culprits, cause.places)
     cause = replace(cause, victims=cause.victims | (reachers - set(cause.culprits)))
-    return name_who_never_received(context, cause)
+    return blame_missing_receive(context, cause)
 
 
 def _left_no_record(context: Context, rank: int) -> bool:
@@ -105,7 +113,7 @@ def _left_no_record(context: Context, rank: int) -> bool:
     return alive and rank in context.unrecorded
 
 
-def _sent_into_a_circle(context: Context, rank: int) -> bool:
+def _sent_into_a_cycle(context: Context, rank: int) -> bool:
     """Whether a rank it sent to ultimately waits for itself."""
     waits = context.waits
     partners = {t for i in waits.places_of.get(rank, ()) for t in waits.places[i].targets}
@@ -132,7 +140,7 @@ def _device(context: Context) -> list[Cause]:
     if not waits.device:
         return []
     waited_for = waits.waited_for()
-    sets = Union(waits.device)
+    sets = DisjointSets(waits.device)
     for place in set(waits.device.values()):
         sets.join([r for r, index in waits.device.items() if index == place])
     for index in {i for rank in waits.device for i in waited_for.get(rank, ())}:
@@ -148,11 +156,11 @@ def _device(context: Context) -> list[Cause]:
             Confidence.LIKELY,
             began(context, places),
         )
-        causes.append(_without_the_most(context, cause))
+        causes.append(_clear_majority(context, cause))
     return causes
 
 
-def _without_the_most(context: Context, cause: Cause) -> Cause:
+def _clear_majority(context: Context, cause: Cause) -> Cause:
     """If most members cannot finish what a few have finished, do not accuse them.
 
     The few may have issued something smaller that their record no longer shows, or a network failed
@@ -189,7 +197,7 @@ def _without_the_most(context: Context, cause: Cause) -> Cause:
     return cause.with_unknown(f"whether {untold}: compare the sizes that are passed there")
 
 
-def _name_who_issued_another_number(context: Context, cause: Cause) -> Cause:
+def _blame_different_totals(context: Context, cause: Cause) -> Cause:
     """A collective that nobody can finish may follow from a member leaving one out before it.
 
     What members issued there is no longer recorded, or does not differ in anything recorded.
@@ -197,7 +205,9 @@ def _name_who_issued_another_number(context: Context, cause: Cause) -> Cause:
     if cause.verdict is not Verdict.STUCK_COLLECTIVE or cause.culprits or not cause.places:
         return cause
     place = context.waits.places[cause.places[0]]
-    odd = () if place.p2p or place.phase else odd_totals(context, place.members, [place.group])
+    odd = (
+        () if place.p2p or place.phase else outliers_by_total(context, place.members, [place.group])
+    )
     if not odd:
         return cause
     title, label = title_of(context, place), label_of(context, place.group)
@@ -228,7 +238,7 @@ def _stuck(context: Context, index: int) -> Cause:
         untold = "the records do not say whom the waiting send or recv is meant for"
         cause = cause.with_unknown(untold)
     if place.phase == INIT:
-        cause = different_worlds(context, place.members, cause)
+        cause = world_conflict(context, place.members, cause)
     if place.phase == NEW_GROUP:
         cause = name_different_calls(context, place, cause)
     lost = context.overrun.intersection(place.waiters)
@@ -237,20 +247,20 @@ def _stuck(context: Context, index: int) -> Cause:
         cause = cause.with_unknown(gone)
         cause = replace(cause, verdict=Verdict.INCONCLUSIVE, confidence=Confidence.LIKELY)
     if cause.verdict is Verdict.STUCK_COLLECTIVE:
-        cause = _with_who_holds_it_up(context, index, cause)
+        cause = _blame_halted(context, index, cause)
     members = place.members if place.p2p else ()
     victims = set(place.waiters).difference(cause.culprits).union(members)
     return replace(cause, victims=frozenset(victims))
 
 
-def _with_who_holds_it_up(context: Context, index: int, cause: Cause) -> Cause:
+def _blame_halted(context: Context, index: int, cause: Cause) -> Cause:
     """Blame a stuck place on ranks that cannot carry out their part of it."""
     stopped = stopped_in(context, index)
     if stopped:
         return replace(cause, culprits=stopped)
     place = context.waits.places[index]
     double = sorted(duplicate_ranks(context.trace).keys() & {*place.waiters, *place.members})
-    odd = tuple(double) or _who_got_nothing(context, place)
+    odd = tuple(double) or _unserved(context, place)
     return replace(cause, culprits=odd, confidence=Confidence.LIKELY) if odd else cause
 
 
@@ -285,7 +295,7 @@ def _row_at(context: Context, place: Place, rank: int) -> int:
     return place.row if place.p2p else context.row_of(place.group, rank, place.seq)
 
 
-def _who_got_nothing(context: Context, place: Place) -> tuple[int, ...]:
+def _unserved(context: Context, place: Place) -> tuple[int, ...]:
     """The few ranks that cannot finish a one-to-all or all-to-one operation others could finish.
 
     One of those that could finish may be the root of a one-to-all, which needs nobody; the rest

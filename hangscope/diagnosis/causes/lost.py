@@ -6,15 +6,15 @@ from collections.abc import Collection, Mapping
 
 from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.causes.alternatives_to_lost import (
-    Lost,
-    another_order,
-    another_partner,
-    another_size,
-    another_way,
-    idle_beside,
-    left_beside,
-    left_their_pattern,
-    standing_elsewhere,
+    LostRanks,
+    busy_in_own_code,
+    changed_order,
+    changed_path,
+    changed_peer,
+    changed_size,
+    deviating_from_siblings,
+    early_leavers,
+    idle_group_members,
 )
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
@@ -38,7 +38,7 @@ def lost_ranks(
     if not accused:
         return []
     places = tuple(sorted({i for r in accused for i in waited_for[r]}))
-    lost = Lost(tuple(sorted(accused)), places, began(context, places))
+    lost = LostRanks(tuple(sorted(accused)), places, began(context, places))
     for explanation in _BETTER_EXPLANATIONS:
         cause = explanation(context, lost)
         if cause is not None:
@@ -82,7 +82,7 @@ def _accused(
     return [] if nameless and all_unread else accused
 
 
-def _collection_failed(context: Context, lost: Lost) -> Cause | None:
+def _collection_failed(context: Context, lost: LostRanks) -> Cause | None:
     """If half of the world left no dump, the collection failed, or it is one node's log.
 
     Then a wait for one of the missing ranks says nothing about what the other missing ranks do.
@@ -96,7 +96,7 @@ def _collection_failed(context: Context, lost: Lost) -> Cause | None:
     return _inconclusive(context, lost, f"{silent} of {total} ranks left no dump")
 
 
-def _could_not_record(context: Context, lost: Lost) -> Cause | None:
+def _could_not_record(context: Context, lost: LostRanks) -> Cause | None:
     """Ranks that reported that they live and cannot be recorded."""
     said = could_not_be_recorded(context.trace)
     if not said.keys() & set(lost.ranks):
@@ -107,14 +107,14 @@ def _could_not_record(context: Context, lost: Lost) -> Cause | None:
     return _inconclusive(context, lost, f"{rank_s(whose)} {verb} not recorded ({why})")
 
 
-def _excerpt_ends(context: Context, lost: Lost) -> Cause | None:
+def _excerpt_ends(context: Context, lost: LostRanks) -> Cause | None:
     if not cut_short(context.trace):
         return None
     why = f"{rank_s(lost.ranks)} may have spoken in what is left out of this log"
     return _inconclusive(context, lost, why)
 
 
-def _inconclusive(context: Context, lost: Lost, why: str) -> Cause:
+def _inconclusive(context: Context, lost: LostRanks, why: str) -> Cause:
     victims = frozenset(w for i in lost.places for w in context.waits.places[i].waiters)
     return Cause(
         Verdict.INCONCLUSIVE,
@@ -148,16 +148,16 @@ def _one_rank_s_log(context: Context) -> bool:
 
 
 _BETTER_EXPLANATIONS = (
-    idle_beside,
-    left_beside,
+    idle_group_members,
+    early_leavers,
     _could_not_record,
     _collection_failed,
     _excerpt_ends,
-    standing_elsewhere,
-    another_partner,
-    another_size,
-    left_their_pattern,
-    another_order,
-    another_way,
+    busy_in_own_code,
+    changed_peer,
+    changed_size,
+    deviating_from_siblings,
+    changed_order,
+    changed_path,
 )
 """Explanations preferred to accusing a lost rank alone (rule 8); the first that applies counts."""

@@ -12,8 +12,8 @@ from hangscope.diagnosis.exits.dead_threads import race_of_threads
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.deviations import decide_mismatch
-from hangscope.diagnosis.pattern.majority import may_be_even
-from hangscope.diagnosis.pattern.operation_totals import odd_totals
+from hangscope.diagnosis.pattern.majority import may_be_tie
+from hangscope.diagnosis.pattern.operation_totals import outliers_by_total
 from hangscope.diagnosis.records.agreement import has_rules
 from hangscope.diagnosis.records.mismatch import Mismatch, minority
 
@@ -35,7 +35,7 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
             continue
         culprits, decided = minority(item.parts)
         silent = _overwritten(context, item)
-        if decided and _may_be_even(context, item, len(silent)):
+        if decided and _may_be_tie(context, item, len(silent)):
             culprits, decided = tuple(sorted(members)), False
         raced = race_of_threads(context, item)
         if raced:  # which came first on a rank is chance, and no rank's mistake
@@ -67,19 +67,19 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
 def _odd_side(context: Context, item: Mismatch) -> tuple[int, ...]:
     """The side of a mismatch that has issued a different number of operations in its group."""
     ranks = {r for part in item.parts for r in part.ranks}
-    odd = set(odd_totals(context, ranks, [item.group]))
+    odd = set(outliers_by_total(context, ranks, [item.group]))
     sides = [part.ranks for part in item.parts if odd.issuperset(part.ranks)]
     return tuple(sorted(odd)) if odd and sum(map(len, sides)) == len(odd) else ()
 
 
-def _may_be_even(context: Context, item: Mismatch, silent: int) -> bool:
+def _may_be_tie(context: Context, item: Mismatch, silent: int) -> bool:
     """Whether the sides are halves but for members without a dump, which may be on the smaller one.
 
     The same goes for members that lost that part of the record (``silent``).
     """
     first, second = (len(part.ranks) for part in item.parts[:2])
     lost = set(context.trace.groups[item.group].ranks) - context.on_record
-    return may_be_even(first, second, len(lost) + silent)
+    return may_be_tie(first, second, len(lost) + silent)
 
 
 def _overwritten(context: Context, item: Mismatch) -> set[int]:
@@ -105,7 +105,7 @@ def conflict_causes(context: Context) -> list[Cause]:
         conflict = size_conflict(context, place)
         if conflict is None:
             continue
-        odd = () if conflict.decided else odd_totals(context, place.members, [place.group])
+        odd = () if conflict.decided else outliers_by_total(context, place.members, [place.group])
         victims = context.waits.reachers(place.members, [index])
         cause = Cause(
             verdict_of(conflict.aspect),

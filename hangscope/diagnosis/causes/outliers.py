@@ -14,7 +14,7 @@ from hangscope.diagnosis.wording.phrases import rank_s, title_of
 from hangscope.trace.model import NONE, Flag
 
 
-def both_sides(context: Context, cause: Cause, unknown: tuple[int, ...]) -> Cause:
+def accuse_both_sides(context: Context, cause: Cause, unknown: tuple[int, ...]) -> Cause:
     """Accuse both sides: as many wait as are absent (or may be), so either could be wrong.
 
     ``unknown``: members that left nothing and may be on either side.
@@ -40,7 +40,7 @@ def both_sides(context: Context, cause: Cause, unknown: tuple[int, ...]) -> Caus
     )
 
 
-def odd_ones(context: Context, absent: tuple[int, ...], places: Sequence[int]) -> tuple[int, ...]:
+def outliers(context: Context, absent: tuple[int, ...], places: Sequence[int]) -> tuple[int, ...]:
     """The waiting ranks, if they are no more than the absent ones and those all do the same.
 
     Three ranks that all finished are not wrong because a fourth issued one more collective. If
@@ -116,7 +116,7 @@ def _where_they_meet(
     return next(shared, None)
 
 
-def waiting_alone(
+def lone_waiters(
     context: Context, absent: tuple[int, ...], places: Sequence[int]
 ) -> tuple[int, ...]:
     """The ranks that wait for ``absent``, if those did as much as most others.
@@ -135,7 +135,7 @@ def waiting_alone(
     asked = len(trace.ranks) - len(behind)
     if len(waiting) > len(absent) or not others or 2 * len(idle) <= asked:
         return ()
-    if any(is_seen(context, r) for r in idle):
+    if any(is_observed(context, r) for r in idle):
         return ()
     groups = {waits.places[i].group for i in places}
     descriptions = {trace.groups[g].desc for g in groups if g >= 0} - {""}
@@ -145,11 +145,11 @@ def waiting_alone(
         if group.desc in descriptions and i not in groups
         for r in group.ranks
     ]
-    together = others.intersection(siblings) or _stand_together(context, idle)
+    together = others.intersection(siblings) or _finished_together(context, idle)
     return tuple(sorted(waiting)) if together else ()
 
 
-def _stand_together(context: Context, ranks: list[int]) -> bool:
+def _finished_together(context: Context, ranks: list[int]) -> bool:
     """Whether the newest operation of all of these is one collective of the whole job."""
     rows = [context.last_row(rank) for rank in ranks]
     if min(rows, default=NONE) < 0:
@@ -168,19 +168,19 @@ def doubt_equal_sides(context: Context, causes: list[Cause]) -> list[Cause]:
     certainly absent.
     """
     few = "as few wait as are accused: they may have issued one operation too many"
-    return [c.doubted(few) if _may_be_even(context, c) else c for c in causes]
+    return [c.doubted(few) if _may_be_tie(context, c) else c for c in causes]
 
 
-def _may_be_even(context: Context, cause: Cause) -> bool:
+def _may_be_tie(context: Context, cause: Cause) -> bool:
     """Whether as few wait as are accused and nothing is known about what those do."""
     if cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED):
         return False
     behind = cause.victims - set(cause.culprits)
     few = len(behind) <= len(cause.culprits)
-    return few and not any(is_seen(context, rank) for rank in cause.culprits)
+    return few and not any(is_observed(context, rank) for rank in cause.culprits)
 
 
-def is_seen(context: Context, rank: int) -> bool:
+def is_observed(context: Context, rank: int) -> bool:
     """Whether anything is known about what the process does or how it ended."""
     process = context.processes.get(rank)
     return process is not None and (

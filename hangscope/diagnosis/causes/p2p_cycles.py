@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hangscope.diagnosis.cause import Cause, rank_list
-from hangscope.diagnosis.causes.cycle_breakers import breakers_of, few_together, places_at
+from hangscope.diagnosis.causes.cycle_breakers import breakers_of, places_at, smallest_breaking_side
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.collective_order import collective_first
 from hangscope.diagnosis.pattern.deviations import deviants, furthest_counterpart, ran_ahead
-from hangscope.diagnosis.pattern.operation_totals import odd_totals
+from hangscope.diagnosis.pattern.operation_totals import outliers_by_total
 from hangscope.diagnosis.pattern.pipeline_stages import OddStage, odd_stage
-from hangscope.diagnosis.pattern.step_deviations import out_of_step, strayed
+from hangscope.diagnosis.pattern.step_deviations import deviating_rank, out_of_step
 from hangscope.diagnosis.records.coverage import recorded_ranks
 from hangscope.trace.model import NONE
 
@@ -24,7 +24,7 @@ wrong."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Circle:
+class _Cycle:
     """A cycle of waiting; so far all its ranks are accused."""
 
     context: Context
@@ -32,7 +32,7 @@ class _Circle:
     ranks: set[int]
     groups: set[int]
     """Group indices of its places."""
-    mates: frozenset[int]
+    fellow_suspects: frozenset[int]
     """Ranks of equally shaped cycles beside it. If there are any, the graph singles out no rank."""
     places: list[Place]
     lonely: list[int]
@@ -46,8 +46,12 @@ class _Circle:
         return any(r in known and known[r].only_active for r in self.ranks)
 
 
-def circle_of_pairs(
-    context: Context, cause: Cause, ranks: set[int], groups: set[int], mates: frozenset[int]
+def p2p_cycle_cause(
+    context: Context,
+    cause: Cause,
+    ranks: set[int],
+    groups: set[int],
+    fellow_suspects: frozenset[int],
 ) -> Cause:
     """Decide who is to blame for a cycle with sends or receives; so far all its ranks are accused.
 
@@ -59,7 +63,7 @@ def circle_of_pairs(
         The cycle.
     ranks, groups:
         Its ranks, and the group indices of its places.
-    mates:
+    fellow_suspects:
         The ranks of equally shaped cycles beside it.
     """
     waits = context.waits
@@ -68,91 +72,91 @@ def circle_of_pairs(
     halves = [i for i in cause.places if waits.places[i].p2p]
     lonely = [i for i in halves if _stands_at(context, waits.places[i], first)] or halves
     places = places_at(context, cause.places)
-    circle = _Circle(context, cause, ranks, groups, mates, places, lonely)
+    cycle = _Cycle(context, cause, ranks, groups, fellow_suspects, places, lonely)
     for settle in _IN_TURN:
-        settled = settle(circle)
+        settled = settle(cycle)
         if settled is not None:
             return settled
     return _doubt_one_mistake_of_all(context, cause, ranks, places, lonely)
 
 
-def _run_ahead(circle: _Circle) -> Cause | None:
+def _run_ahead(cycle: _Cycle) -> Cause | None:
     """Blame the rank that left a collective out, or began one round too many."""
-    context, cause = circle.context, circle.cause
-    ahead = _left_early(context, cause, circle.lonely)
-    ahead = ahead or _a_round_more(context, circle.ranks, circle.places)
+    context, cause = cycle.context, cycle.cause
+    ahead = _left_early(context, cause, cycle.lonely)
+    ahead = ahead or _a_round_more(context, cycle.ranks, cycle.places)
     return _accusing(cause, ahead, alone=True) if len(ahead) == 1 else None
 
 
-def _left_pattern(circle: _Circle) -> Cause | None:
+def _deviating(cycle: _Cycle) -> Cause | None:
     """Blame ranks that deviated from their counterparts or from their own past."""
-    context, cause, ranks = circle.context, circle.cause, circle.ranks
-    stage = odd_stage(context, ranks, circle.groups)
+    context, cause, ranks = cycle.context, cycle.cause, cycle.ranks
+    stage = odd_stage(context, ranks, cycle.groups)
     if stage is not None:
         return _of_halves(
             context, _accusing(cause.with_evidence(_often(stage)), (stage.rank,), alone=True)
         )
     # Finished operations must be recorded to be compared.
-    odd = () if circle.is_blank else deviants(context, ranks, circle.groups, circle.mates)
+    odd = () if cycle.is_blank else deviants(context, ranks, cycle.groups, cycle.fellow_suspects)
     closed = _among_themselves(context, set(odd)) if len(odd) > 1 else set()
     if closed:
         # These wait for each other; another receiver there may just wait for a rank that deviated.
         return _accusing(cause, tuple(sorted(closed)), alone=len(closed) == len(odd))
     if len(odd) * 2 > len(ranks):
         odd = ()  # if most deviated, it is everybody's code
-    odd = odd or odd_totals(context, ranks, circle.groups, circle.mates)
+    odd = odd or outliers_by_total(context, ranks, cycle.groups, cycle.fellow_suspects)
     # A rank that deviated keeps members of its groups from reaching theirs.
     return _of_halves(context, _accusing(cause, odd, alone=len(odd) == 1)) if odd else None
 
 
-def _another_order(circle: _Circle) -> Cause | None:
+def _another_order(cycle: _Cycle) -> Cause | None:
     """Blame the rank that reached a collective and a half in a different order."""
-    if circle.mates:
+    if cycle.fellow_suspects:
         return None
-    astray = _against_counterparts(circle.context, circle.ranks, circle.places)
+    astray = _against_counterparts(cycle.context, cycle.ranks, cycle.places)
     if len(astray) != 1:
         return None
-    cause = _accusing(circle.cause, astray, alone=True)
-    owes = any(p.p2p and astray[0] in p.absent for p in circle.places)
-    return _of_halves(circle.context, cause) if owes else cause
+    cause = _accusing(cycle.cause, astray, alone=True)
+    owes = any(p.p2p and astray[0] in p.absent for p in cycle.places)
+    return _of_halves(cycle.context, cause) if owes else cause
 
 
-def _without_its_half(circle: _Circle) -> Cause | None:
+def _without_its_half(cycle: _Cycle) -> Cause | None:
     """Blame the rank that went on without its half, or whose removal breaks the cycle; only for
     cycles with collectives."""
-    context, cause, ranks, lonely = circle.context, circle.cause, circle.ranks, circle.lonely
-    if len(lonely) == len(cause.places) or circle.mates:
+    context, cause, ranks, lonely = cycle.context, cycle.cause, cycle.ranks, cycle.lonely
+    if len(lonely) == len(cause.places) or cycle.fellow_suspects:
         return None
     odd = _who_went_on(context, ranks, lonely)
-    if odd and len(ranks) == 2 and _may_be_either(circle):
+    if odd and len(ranks) == 2 and _may_be_either(cycle):
         return replace(cause, confidence=Confidence.AMBIGUOUS)
     if odd:
         hidden = len(ranks) > 2 and bool(ranks & context.hidden)
         sure = Confidence.LIKELY if hidden else cause.confidence
         return _of_halves(context, replace(cause, culprits=odd, confidence=sure))
-    breakers = breakers_of(circle.places, ranks)
+    breakers = breakers_of(cycle.places, ranks)
     return replace(cause, culprits=(breakers[0],)) if len(breakers) == 1 else None
 
 
-def _may_be_either(circle: _Circle) -> bool:
+def _may_be_either(cycle: _Cycle) -> bool:
     """Whether either of two ranks may have done too much or too little.
 
     That is so if a whole row of halves is missing rather than one, or if nothing shows what came
     before and nobody's halves were counted.
     """
-    row = len({circle.context.waits.places[i].seq for i in circle.lonely}) > 1
-    counted = any(p.half is not None and p.half.peer == NONE for p in circle.places)
-    return row or (circle.is_blank and not counted)
+    row = len({cycle.context.waits.places[i].seq for i in cycle.lonely}) > 1
+    counted = any(p.half is not None and p.half.peer == NONE for p in cycle.places)
+    return row or (cycle.is_blank and not counted)
 
 
-def _out_of_its_steps(circle: _Circle) -> Cause | None:
+def _out_of_its_steps(cycle: _Cycle) -> Cause | None:
     """Blame ranks whose last step did not repeat an earlier one."""
-    if circle.is_blank:
+    if cycle.is_blank:
         return None
-    odd = strayed(circle.context, circle.ranks) or out_of_step(circle.context, circle.ranks)
+    odd = deviating_rank(cycle.context, cycle.ranks) or out_of_step(cycle.context, cycle.ranks)
     if not odd:
         return None
-    return _of_halves(circle.context, _accusing(circle.cause, odd, alone=True))
+    return _of_halves(cycle.context, _accusing(cycle.cause, odd, alone=True))
 
 
 def _accusing(cause: Cause, culprits: tuple[int, ...], *, alone: bool) -> Cause:
@@ -161,14 +165,14 @@ def _accusing(cause: Cause, culprits: tuple[int, ...], *, alone: bool) -> Cause:
     return replace(cause, culprits=culprits, confidence=confidence)
 
 
-def _gone_on_to_collectives(circle: _Circle) -> Cause | None:
+def _gone_on_to_collectives(cycle: _Cycle) -> Cause | None:
     """Blame the one rank, or the few, that wait for the rest of the cycle in collectives."""
-    cause, ranks, places = circle.cause, circle.ranks, circle.places
+    cause, ranks, places = cycle.cause, cycle.ranks, cycle.places
     breakers = breakers_of(places, ranks)
     one = set(breakers) if len(breakers) == 1 < len(ranks) - 1 else set()
     if one and _in_collectives(places, ranks, one) and len(_who_wait_with(places, one)) == 1:
         return replace(cause, culprits=tuple(one))
-    few = set(few_together(places, ranks))
+    few = set(smallest_breaking_side(places, ranks))
     if len(few) > 1 and _in_collectives(places, ranks, few):
         # Other ranks that arrived there without holding anybody up may be right to be there.
         there = _who_wait_with(places, few)
@@ -176,10 +180,10 @@ def _gone_on_to_collectives(circle: _Circle) -> Cause | None:
     return None
 
 
-_IN_TURN: tuple[Callable[[_Circle], Cause | None], ...] = (
+_IN_TURN: tuple[Callable[[_Cycle], Cause | None], ...] = (
     _run_ahead,
     _gone_on_to_collectives,
-    _left_pattern,
+    _deviating,
     _another_order,
     _without_its_half,
     _out_of_its_steps,

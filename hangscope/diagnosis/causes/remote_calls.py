@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
-from hangscope.diagnosis.processes.process_state import End, is_at_work
+from hangscope.diagnosis.processes.process_state import End, is_working
 from hangscope.diagnosis.processes.stacks import innermost, is_library, where
 from hangscope.diagnosis.wording.phrases import address, capital, rank_s
 from hangscope.trace.model import RankFacts, Stack, Trace
@@ -35,7 +35,7 @@ class Handler:
     stack: Stack
 
 
-def name_handlers(context: Context, causes: list[Cause]) -> list[Cause]:
+def accuse_handlers(context: Context, causes: list[Cause]) -> list[Cause]:
     """If an accused rank waits for an answer, accuse the rank that does not give it."""
     asked = any(_is_of_callers(context, cause) for cause in causes)
     busy = _handlers(context) if asked else []
@@ -73,7 +73,7 @@ def _unanswered_by(context: Context, cause: Cause, handler: Handler) -> Cause:
     return replace(doubted, stack=handler.stack, words=words)
 
 
-def unanswered(context: Context) -> Finding | None:
+def unanswered_calls(context: Context) -> Finding | None:
     """What a job waits for whose ranks are in remote calls and in nothing that is recorded.
 
     Calls have no number and no time on record, and a rank that makes one after another looks the
@@ -90,7 +90,7 @@ def unanswered(context: Context) -> Finding | None:
     if waiting and len(stopped) == 1:
         return _stopped(context, stopped[0], tuple(r for r in waiting if r != stopped[0]))
     if trace.live and (
-        trace.looks < 2 or any(is_at_work(f, _COMPUTING) for f in trace.ranks.values())
+        trace.looks < 2 or any(is_working(f, _COMPUTING) for f in trace.ranks.values())
     ):
         return None
     leaving = [r for r in waiting if any(f.name in _SHUTDOWN for f in _main(context, r))]

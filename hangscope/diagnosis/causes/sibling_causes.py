@@ -18,10 +18,10 @@ from hangscope.trace.model import NONE
 _Shape = tuple[object, ...]
 
 
-def in_lanes(context: Context, causes: Sequence[Cause]) -> list[list[Cause]]:
+def sibling_causes(context: Context, causes: Sequence[Cause]) -> list[list[Cause]]:
     """The causes in order, with equally shaped ones that name different ranks combined."""
     shapes = _Shapes(context)
-    lanes: list[list[Cause]] = []
+    merged: list[list[Cause]] = []
     of_shape: dict[_Shape, tuple[list[Cause], set[int]]] = {}
     for cause in causes:
         shape = shapes.of(cause)
@@ -30,9 +30,9 @@ def in_lanes(context: Context, causes: Sequence[Cause]) -> list[list[Cause]]:
             known.append(cause)
             named.update(cause.culprits)
             continue
-        lanes.append([cause])
-        of_shape[shape] = lanes[-1], set(cause.culprits)
-    return lanes
+        merged.append([cause])
+        of_shape[shape] = merged[-1], set(cause.culprits)
+    return merged
 
 
 class _Shapes:
@@ -47,21 +47,21 @@ class _Shapes:
         """Kind of group, number, accused members and operation; empty if unknown."""
         if not cause.culprits or cause.crossed or cause.conflict:
             return ()
-        named = cause.verdict, cause.confidence is Confidence.AMBIGUOUS, cause.odd_one
+        named = cause.verdict, cause.confidence is Confidence.AMBIGUOUS, cause.issued_extra
         found = cause.mismatch
         if found is not None:
             issued = tuple(self._op(part.row) for part in found.parts)
             place = self._position(found.group, found.seq, cause.culprits)
             return (*named, found.aspect, issued, *place) if place else ()
         if cause.verdict is Verdict.DEADLOCK_CYCLE:
-            return (*named, *self._of_circle(cause))
+            return (*named, *self._of_cycle(cause))
         shown = shown_place(self._context, cause)
         if shown is None or shown.group < 0:
             return ()
         position = self._position(shown.group, shown.seq, cause.culprits)
         return (*named, shown.p2p, self._op(shown.row), *position) if position else ()
 
-    def _of_circle(self, cause: Cause) -> _Shape:
+    def _of_cycle(self, cause: Cause) -> _Shape:
         """The places of a cycle; unique to it if one of them has no group."""
         here = places_at(self._context, cause.places)
         if any(place.group < 0 for place in here):

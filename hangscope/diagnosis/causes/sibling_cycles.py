@@ -15,19 +15,19 @@ from hangscope.diagnosis.causes.cycle_breakers import places_at
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 
-Circle = tuple[set[int], set[int]]
+Cycle = tuple[set[int], set[int]]
 """Its ranks, and the indices of the places where they wait for each other."""
 _Edge = tuple[object, bool, frozenset[int], frozenset[int]]
 
 
-def mates_in_rows(context: Context, circles: Sequence[Circle]) -> list[frozenset[int]]:
+def ranks_of_sibling_cycles(context: Context, cycles: Sequence[Cycle]) -> list[frozenset[int]]:
     """For each cycle the ranks of all others of its shape: they are as suspect as its own."""
     rows: dict[frozenset[_Edge], set[int]] = defaultdict(set)
-    shapes = [_shape(context, ranks, places) for ranks, places in circles]
-    for shape, (ranks, _) in zip(shapes, circles, strict=True):
+    shapes = [_shape(context, ranks, places) for ranks, places in cycles]
+    for shape, (ranks, _) in zip(shapes, cycles, strict=True):
         rows[shape] |= ranks
     return [
-        frozenset(rows[shape] - ranks) for shape, (ranks, _) in zip(shapes, circles, strict=True)
+        frozenset(rows[shape] - ranks) for shape, (ranks, _) in zip(shapes, cycles, strict=True)
     ]
 
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.causes.awaited_ranks import (
-    WHO_SETS_THE_KEY,
-    case_against,
+    UNKNOWN_KEY_SETTER,
+    cause_against,
     gave_up,
     keys_waited_for,
 )
@@ -30,7 +30,7 @@ from hangscope.diagnosis.wording.phrases import rank_s, title_of
 _GLOO = re.compile(r"gloo.{0,200}timed out", re.IGNORECASE | re.DOTALL)
 
 
-class Union:
+class DisjointSets:
     """Disjoint sets of ranks."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
@@ -53,16 +53,16 @@ class Union:
         return sorted(result.values())
 
 
-def from_roots(context: Context, roots: list[int]) -> list[Cause]:
+def sink_causes(context: Context, sinks: list[int]) -> list[Cause]:
     """Causes for ranks that others wait for and that wait for nobody."""
     waits = context.waits
     waited_for = waits.waited_for()
-    roots = [r for r in roots if waited_for.get(r)]
+    sinks = [r for r in sinks if waited_for.get(r)]
     gone = {r for r in context.unrecorded if context.processes[r].end is End.TORN_DOWN}
-    lost = [r for r in roots if r not in context.trace.ranks or r in gone]
-    held = set(roots).difference(lost)
+    lost = [r for r in sinks if r not in context.trace.ranks or r in gone]
+    held = set(sinks).difference(lost)
     asked = sorted(held) if lost or context.bounds else []
-    waited = [r for r in asked if _waited_itself(context, r)]
+    waited = [r for r in asked if _left_only_a_timeout(context, r)]
     held.difference_update(waited)
     known = sorted(held)
     known = without_store_waits(known, context.processes)
@@ -72,16 +72,16 @@ def from_roots(context: Context, roots: list[int]) -> list[Cause]:
         causes.append(_unknown_wait(context, waited, waited_for))
     by_kind: dict[Verdict, list[int]] = defaultdict(list)
     for rank in known:
-        by_kind[_verdict_of_root(context, rank, waited_for[rank])].append(rank)
+        by_kind[_verdict_of_sink(context, rank, waited_for[rank])].append(rank)
     for verdict, ranks in by_kind.items():
-        sets = Union(ranks)
+        sets = DisjointSets(ranks)
         member = set(ranks)
         for index in {i for r in ranks for i in waited_for[r]}:
             sets.join([r for r in waits.places[index].targets if r in member])
         for part in sets.parts():
             first = _first_to_fail(context, verdict, part)
             places = tuple(sorted({i for r in first for i in waited_for[r]}))
-            cause = case_against(context, verdict, tuple(sorted(first)), places)
+            cause = cause_against(context, verdict, tuple(sorted(first)), places)
             causes.append(replace(cause, victims=cause.victims | (set(part) - set(first))))
     if held:
         behind = held | waits.reachers(held)
@@ -94,7 +94,7 @@ def from_roots(context: Context, roots: list[int]) -> list[Cause]:
     return causes
 
 
-def _waited_itself(context: Context, rank: int) -> bool:
+def _left_only_a_timeout(context: Context, rank: int) -> bool:
     """Whether all that is left of a rank's wait is its timeout message.
 
     Its record is gone, or covers only its device while it waited on the host. Such a rank explains
@@ -160,8 +160,8 @@ def _holding_up(cause: Cause, held: set[int], keys: list[str]) -> Cause:
     more = replace(cause, victims=cause.victims | (held - set(cause.culprits)))
     more = more.with_evidence(*keys)
     if cause.verdict is Verdict.RANK_CRASHED:
-        return more.with_unknown(WHO_SETS_THE_KEY)
-    return more.doubted(WHO_SETS_THE_KEY)
+        return more.with_unknown(UNKNOWN_KEY_SETTER)
+    return more.doubted(UNKNOWN_KEY_SETTER)
 
 
 def _first_to_fail(context: Context, verdict: Verdict, ranks: list[int]) -> list[int]:
@@ -172,7 +172,7 @@ def _first_to_fail(context: Context, verdict: Verdict, ranks: list[int]) -> list
     return [process.rank for process in first_to_fail([context.processes[r] for r in own])]
 
 
-def _verdict_of_root(context: Context, rank: int, places: list[int]) -> Verdict:
+def _verdict_of_sink(context: Context, rank: int, places: list[int]) -> Verdict:
     waits = context.waits.places
     process = context.processes[rank]
     waiting = [context.processes.get(w) for i in places for w in waits[i].waiters]

@@ -13,13 +13,13 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.wording.phrases import rank_s, title_of, wait_s
 
 
-def waits_outside(context: Context, place: Place) -> bool:
+def waits_for_unlisted(context: Context, place: Place) -> bool:
     """Whether the waiters at a place wait for members of which nothing is recorded."""
     groups = context.trace.groups
     return place.blind and 0 <= place.group < len(groups) and bool(groups[place.group].outsiders)
 
 
-def outside(context: Context, indexes: list[int]) -> Cause:
+def wait_for_unlisted(context: Context, indexes: list[int]) -> Cause:
     """The cause for such places: together they are one wait for others."""
     places = [context.waits.places[i] for i in indexes]
     waiters = frozenset(rank for place in places for rank in place.waiters)

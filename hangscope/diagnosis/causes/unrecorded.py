@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, Words
-from hangscope.diagnosis.causes.outliers import is_seen
+from hangscope.diagnosis.causes.outliers import is_observed
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.lock_places import is_lock, is_polled
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.deviations import deviants
 from hangscope.diagnosis.records.kinds import is_on_host
-from hangscope.diagnosis.records.pace import stood_before
+from hangscope.diagnosis.records.pace import had_stalled_before
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace.model import NONE, Flag
 
 _TELLS = int(Flag.BLOCKING | Flag.ASYNC)
 
 
-def accuse_who_is_stopped(context: Context, cause: Cause) -> Cause:
+def accuse_stopped(context: Context, cause: Cause) -> Cause:
     """Accuse ranks stopped inside the collective rather than ranks without a record."""
     if not _is_unrecorded(context, cause, Verdict.MISSING_RANK, Verdict.RANK_LOST):
         return cause
@@ -33,7 +33,7 @@ def accuse_who_is_stopped(context: Context, cause: Cause) -> Cause:
     )
 
 
-def accuse_who_was_never_seen(context: Context, cause: Cause) -> Cause:
+def accuse_unseen(context: Context, cause: Cause) -> Cause:
     """Of two ranks without a record, accuse the one without any sign of life.
 
     The other's process is seen to live: its record was just not collected.
@@ -72,10 +72,12 @@ def stopped_in(context: Context, index: int) -> tuple[int, ...]:
     here = context.rows_at(place.group, place.seq)
     last_ns = int(context.trace.records["created_ns"][here].max(initial=0))
     beats = {r: ranks[r].heartbeat_ns for r in stopped}
-    return tuple(r for r in sorted(beats) if not stood_before(context.trace, last_ns, beats[r]))
+    return tuple(
+        r for r in sorted(beats) if not had_stalled_before(context.trace, last_ns, beats[r])
+    )
 
 
-def doubt_untold_sends(context: Context, cause: Cause, idle: set[int]) -> Cause:
+def doubt_unfinished_sends(context: Context, cause: Cause, idle: set[int]) -> Cause:
     """Doubt culprits with unfinished sends: they may wait for them, which the source does not show.
 
     ``idle``: ranks that were taken not to wait.
@@ -92,7 +94,7 @@ def doubt_untold_sends(context: Context, cause: Cause, idle: set[int]) -> Cause:
     )
 
 
-def name_who_never_received(context: Context, cause: Cause) -> Cause:
+def blame_missing_receive(context: Context, cause: Cause) -> Cause:
     """Consider that the accused waits for a rank that never received its send, or not in time.
 
     Either the accused went elsewhere after sending, or the other left the receive out and went on.
@@ -100,10 +102,10 @@ def name_who_never_received(context: Context, cause: Cause) -> Cause:
     """
     if cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED) or cause.crossed:
         return cause
-    if len(cause.culprits) != 1 or is_seen(context, *cause.culprits):
+    if len(cause.culprits) != 1 or is_observed(context, *cause.culprits):
         return cause
     (accused,) = cause.culprits
-    sent = [place for place in context.waits.places if _is_left_alone(context, place, accused)]
+    sent = [place for place in context.waits.places if _is_unfinished_send(context, place, accused)]
     waiting = {r for i in cause.places for r in context.waits.places[i].waiters}
     waiting |= {
         p.half.rank
@@ -136,7 +138,7 @@ def name_who_never_received(context: Context, cause: Cause) -> Cause:
     return replace(found, verdict=Verdict.P2P_UNMATCHED, words=words, sides=sides)
 
 
-def _is_left_alone(context: Context, place: Place, rank: int) -> bool:
+def _is_unfinished_send(context: Context, place: Place, rank: int) -> bool:
     """Whether it is an unfinished send of the rank on a device."""
     half = place.half
     if half is None or half.rank != rank or not half.is_send:
@@ -145,7 +147,7 @@ def _is_left_alone(context: Context, place: Place, rank: int) -> bool:
     return signature is not None and not is_on_host(signature)
 
 
-def doubt_unmade_groups(context: Context, cause: Cause) -> Cause:
+def doubt_uncreated_groups(context: Context, cause: Cause) -> Cause:
     """Doubt unobserved ranks that were due to use a group for the first time: they may still be
     creating it.
 

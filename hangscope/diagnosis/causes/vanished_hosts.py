@@ -13,7 +13,7 @@ _SAME_MOMENT_NS = 2 * 10**9
 """Heartbeats come about once a second."""
 
 
-def name_all_that_vanished(context: Context, causes: list[Cause]) -> list[Cause]:
+def accuse_all_vanished(context: Context, causes: list[Cause]) -> list[Cause]:
     """Also accuse ranks that fell silent together with an accused one."""
     silent = {r: h.end_ns for r, h in context.processes.items() if h.end_text == UNHEARD}
     return [_with_all_of_its_moment(cause, silent) for cause in causes]

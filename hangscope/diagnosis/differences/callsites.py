@@ -11,35 +11,35 @@ from dataclasses import replace
 
 import numpy as np
 
-from hangscope.diagnosis.cause import Cause, Parting, rank_list
+from hangscope.diagnosis.cause import Cause, Divergence, rank_list
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import MISMATCHES, Verdict
 from hangscope.diagnosis.processes.stacks import innermost, where
 
-_PARTED = MISMATCHES | {Verdict.MISSING_RANK, Verdict.DEADLOCK_CYCLE}
+_DIVERGED = MISMATCHES | {Verdict.MISSING_RANK, Verdict.DEADLOCK_CYCLE}
 _WINDOW = 512
 """How many of the group's last collectives are compared."""
 _AGREED = 4
 """This many collectives must have been reached from the same lines before one that was not."""
 
 
-def with_first_parting(context: Context, cause: Cause) -> Cause:
+def with_first_divergence(context: Context, cause: Cause) -> Cause:
     """The cause with the first call sites that differ: evidence, and lines for the advice to
     compare."""
-    found = _first_parting(context, cause)
+    found = _first_divergence(context, cause)
     if found is None:
         return cause
-    return replace(cause, parted=found).with_evidence(
+    return replace(cause, diverged=found).with_evidence(
         f"already at #{found.seq} of the group {rank_list(cause.culprits[:1])} came from "
         f"{found.mine} and the others from {found.theirs}, though the operation is the same"
     )
 
 
-def _first_parting(context: Context, cause: Cause) -> Parting | None:
-    parted = _place_of(context, cause)
-    if parted is None or cause.verdict not in _PARTED or not cause.culprits:
+def _first_divergence(context: Context, cause: Cause) -> Divergence | None:
+    diverged = _place_of(context, cause)
+    if diverged is None or cause.verdict not in _DIVERGED or not cause.culprits:
         return None
-    group, seq = parted
+    group, seq = diverged
     others = [r for r in context.trace.groups[group].ranks if r not in cause.culprits]
     mine = _sites(context, cause.culprits[0], group, seq)
     if len(mine) <= _AGREED or not others:
@@ -55,7 +55,7 @@ def _first_parting(context: Context, cause: Cause) -> Parting | None:
         if site == mine[number]:
             agreed += 1
         elif agreed >= _AGREED:
-            return Parting(number, mine[number], site)
+            return Divergence(number, mine[number], site)
         else:
             return None
     return None

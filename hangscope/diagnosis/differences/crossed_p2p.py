@@ -14,8 +14,8 @@ import numpy as np
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.pattern.habits import left_partner
-from hangscope.diagnosis.records.kinds import is_sending, which
+from hangscope.diagnosis.pattern.habits import abandoned_peer
+from hangscope.diagnosis.records.kinds import is_sending, records_where
 from hangscope.diagnosis.records.pairing import Half
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace.model import NONE
@@ -24,7 +24,7 @@ _OF_PAIRS = (Verdict.P2P_UNMATCHED, Verdict.DEADLOCK_CYCLE, Verdict.RANK_LOST)
 _ACCUSING = (Verdict.P2P_UNMATCHED, Verdict.MISSING_RANK, Verdict.RANK_EXITED)
 
 
-def doubt_crossed_pairs(context: Context, causes: list[Cause]) -> list[Cause]:
+def doubt_crossed_p2p(context: Context, causes: list[Cause]) -> list[Cause]:
     """If a rank is accused of one missing half, check whether that half was requested by
     mistake."""
     strays = _strays(context)
@@ -47,7 +47,7 @@ def _strays(context: Context) -> list[tuple[Half, int]]:
         half = place.half
         if half is None or half.peer == NONE or half.matched or half.rank not in place.waiters:
             continue
-        usual = left_partner(context, half)
+        usual = abandoned_peer(context, half)
         if usual != NONE and not _Pairs(context, half).asked_before():
             found.append((half, usual))
     return found if len({half.rank for half, _ in found}) == 1 else []
@@ -175,7 +175,7 @@ class _Pairs:
         self._half = half
         self._rank = records["rank"][rows].astype(np.int64)
         self._peer = records["peer"][rows].astype(np.int64)
-        self._is_send = which(context.trace, is_sending, rows)
+        self._is_send = records_where(context.trace, is_sending, rows)
         self._hidden = context.hidden
         self._context = context
 

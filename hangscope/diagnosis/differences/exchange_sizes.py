@@ -15,7 +15,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.p2p_places import place_of
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.records.agreement import family, input_numel, output_numel
-from hangscope.diagnosis.records.kinds import is_sending, which
+from hangscope.diagnosis.records.kinds import is_sending, records_where
 from hangscope.diagnosis.records.pairing import Half, tags_count
 from hangscope.trace import formats
 from hangscope.trace.model import NONE, Flag, Signature, State, flagged
@@ -74,7 +74,7 @@ def _unfinished_pairs(context: Context) -> list[Place]:
 def _unfinished_all_to_alls(context: Context) -> list[Place]:
     trace, records = context.trace, context.trace.records
     rows = np.flatnonzero(
-        which(trace, lambda s: family(s.op) == "all_to_all" and s.input_splits is not None)
+        records_where(trace, lambda s: family(s.op) == "all_to_all" and s.input_splits is not None)
         & (records["state"] != int(State.COMPLETED))
         & context.front.collective
     )
@@ -155,7 +155,7 @@ def _odd_tag(context: Context, rank: int, row: int) -> bool:
     part, record = records[low:row], records[row]
     sends = is_sending(context.trace.signatures[int(record["signature"])])
     same = (part["group"] == record["group"]) & (part["peer"] == record["peer"])
-    same &= which(context.trace, is_sending, np.arange(low, row)) == sends
+    same &= records_where(context.trace, is_sending, np.arange(low, row)) == sends
     same &= flagged(part["flags"], Flag.P2P)
     before = part["root"][same].astype(np.int64)
     steps = np.unique(np.diff(before))

@@ -30,7 +30,7 @@ _SHOWN = 16
 _MAX_EDGES = 4096
 _NUMBER = re.compile(r"[1-9]\d{0,8}")
 
-Told = dict[int, dict[int, tuple[int, ...]]]
+Reports = dict[int, dict[int, tuple[int, ...]]]
 """number of the call -> rank -> members it stands for there"""
 Edge = tuple[int, int, int]
 """number of a call, and two ranks that contradict each other about it"""
@@ -38,7 +38,7 @@ Calls = dict[int, Call]
 """rank -> the call it is in"""
 
 
-def with_group_order(context: Context, causes: list[Cause]) -> list[Cause]:
+def with_creation_order(context: Context, causes: list[Cause]) -> list[Cause]:
     """``causes``, plus one if ranks contradict each other about groups that hold them up.
 
     It replaces a cause about ``new_group`` that only counted calls, unless that named the same
@@ -47,19 +47,19 @@ def with_group_order(context: Context, causes: list[Cause]) -> list[Cause]:
     calls = {rank: call for rank, f in context.trace.ranks.items() if (call := call_of(f))}
     foreign = _foreign(context)
     if foreign and not calls:
-        told = _in_use(context)
-        edges = _stood_in_vain(context, told)
+        reports = _in_use(context)
+        edges = _stood_in_vain(context, reports)
     else:
-        told = _told(context, calls)
+        reports = _reports(context, calls)
         under_way = {(call.number, rank) for rank, call in calls.items()}
-        edges = _contradictions(told, _past(told, calls), under_way, foreign)
+        edges = _contradictions(reports, _past(reports, calls), under_way, foreign)
     if not edges or not _held_up(context, edges):
         return causes
     culprits, decided = _fewest(edges)
     counted = [c for c in causes if c.conflict and _is_new_group(context, c)]
     if any(c.culprits == culprits for c in counted):
         return causes
-    cause = _cause(context, told, calls, culprits, decided, edges)
+    cause = _cause(context, reports, calls, culprits, decided, edges)
     if not calls:
         cause = cause.doubted("that groups are named after calls of new_group is inferred")
     return [c for c in causes if c not in counted] + [cause]
@@ -75,20 +75,20 @@ def _numbered(trace: Trace) -> dict[int, tuple[int, tuple[int, ...]]]:
     }
 
 
-def _in_use(context: Context) -> Told:
+def _in_use(context: Context) -> Reports:
     """What the numbers of groups in use stand for, if a source lists their members."""
     groups, numbered = context.trace.groups, _numbered(context.trace)
-    told: Told = defaultdict(dict)
+    reports: Reports = defaultdict(dict)
     front = context.front
     used = front.enqueued > 0
     for rank, group in zip(front.rank[used].tolist(), front.group[used].tolist(), strict=True):
         if group in numbered and groups[group].listed:
             number, ranks = numbered[group]
-            told[number][rank] = ranks
-    return told
+            reports[number][rank] = ranks
+    return reports
 
 
-def _stood_in_vain(context: Context, told: Told) -> list[Edge]:
+def _stood_in_vain(context: Context, reports: Reports) -> list[Edge]:
     """(number, rank, rank): one is a member of the other's group with that number but uses a
     different group of its own, and one of the two groups has never completed anything.
 
@@ -104,7 +104,7 @@ def _stood_in_vain(context: Context, told: Told) -> list[Edge]:
     }
     edges: list[Edge] = []
     in_vain: dict[tuple[int, ...], dict[int, list[int]]] = defaultdict(dict)
-    for number, by_rank in sorted(told.items()):
+    for number, by_rank in sorted(reports.items()):
         users: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for rank, ranks in sorted(by_rank.items()):
             users[ranks].append(rank)
@@ -112,10 +112,10 @@ def _stood_in_vain(context: Context, told: Told) -> list[Edge]:
             if (number, ranks) not in worked:
                 in_vain[ranks][number] = by
         for ranks, by in users.items() if len(users) > 1 else ():
-            strangers = [r for r in ranks if by_rank.get(r, ranks) != ranks]
+            unranked = [r for r in ranks if by_rank.get(r, ranks) != ranks]
             if (number, ranks) in worked:
-                strangers = [r for r in strangers if (number, by_rank[r]) not in worked]
-            edges += [(number, a, b) for a, b in islice(product(by, strangers), _MAX_EDGES)]
+                unranked = [r for r in unranked if (number, by_rank[r]) not in worked]
+            edges += [(number, a, b) for a, b in islice(product(by, unranked), _MAX_EDGES)]
             if len(edges) > _MAX_EDGES:
                 return edges[:_MAX_EDGES]
     renamed = [numbers for numbers in in_vain.values() if edges and len(numbers) > 1]
@@ -129,20 +129,20 @@ def _stood_in_vain(context: Context, told: Told) -> list[Edge]:
     return edges[: 2 * _MAX_EDGES]
 
 
-def _told(context: Context, calls: Calls) -> Told:
+def _reports(context: Context, calls: Calls) -> Reports:
     trace = context.trace
-    told: Told = defaultdict(dict)
+    reports: Reports = defaultdict(dict)
     numbered = _numbered(trace)
     for rank, group in zip(
         trace.members["rank"].tolist(), trace.members["group"].tolist(), strict=True
     ):
         if group in numbered:
             number, ranks = numbered[group]
-            told[number][rank] = ranks
+            reports[number][rank] = ranks
     for rank, call in calls.items():
         if call.members:
-            told[call.number].setdefault(rank, call.members)
-    return told
+            reports[call.number].setdefault(rank, call.members)
+    return reports
 
 
 def _foreign(context: Context) -> bool:
@@ -150,17 +150,17 @@ def _foreign(context: Context) -> bool:
     return any(s.format not in (formats.RING, formats.JOURNAL) for s in context.trace.sources)
 
 
-def _past(told: Told, calls: Calls) -> dict[int, int]:
+def _past(reports: Reports, calls: Calls) -> dict[int, int]:
     """Per rank the highest number it is known to have reached."""
     past = {rank: call.number for rank, call in calls.items()}
-    for number, by_rank in told.items():
+    for number, by_rank in reports.items():
         for rank in by_rank:
             past[rank] = max(past.get(rank, 0), number)
     return past
 
 
 def _contradictions(
-    told: Told, past: dict[int, int], under_way: set[tuple[int, int]], foreign: bool
+    reports: Reports, past: dict[int, int], under_way: set[tuple[int, int]], foreign: bool
 ) -> list[Edge]:
     """(number, rank, rank) of pairs that cannot have created the same groups.
 
@@ -169,7 +169,7 @@ def _contradictions(
     ``under_way``.
     """
     edges: list[Edge] = []
-    for number, by_rank in sorted(told.items()):
+    for number, by_rank in sorted(reports.items()):
         lists: dict[tuple[int, ...], list[int]] = defaultdict(list)
         members: dict[tuple[int, ...], set[int]] = defaultdict(set)
         for rank, ranks in sorted(by_rank.items()):
@@ -220,7 +220,7 @@ def _held_up(context: Context, edges: list[Edge]) -> bool:
 
 def _cause(
     context: Context,
-    told: Told,
+    reports: Reports,
     calls: Calls,
     culprits: tuple[int, ...],
     decided: bool,
@@ -228,7 +228,7 @@ def _cause(
 ) -> Cause:
     trace = context.trace
     about = [n for n, a, b in edges if not decided or {a, b} & set(culprits)]
-    number = next((n for n in about if told[n].keys() & set(culprits)), about[0])
+    number = next((n for n in about if reports[n].keys() & set(culprits)), about[0])
     place = Place(
         NONE,
         NONE,
@@ -237,7 +237,7 @@ def _cause(
         phase=NEW_GROUP,
         began_ns=_since_ns(trace),
     )
-    conflict = _conflict(told[number], number, culprits, edges)
+    conflict = _conflict(reports[number], number, culprits, edges)
     confidence = Confidence.LIKELY if trace.missing_ranks else Confidence.CERTAIN
     involved = {r for _, a, b in edges for r in (a, b)}
     rest = tuple(sorted(involved - set(culprits)))

@@ -14,7 +14,7 @@ import numpy as np
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.records.agreement import input_numel, output_numel
-from hangscope.diagnosis.records.kinds import which
+from hangscope.diagnosis.records.kinds import records_where
 from hangscope.diagnosis.records.mismatch import Mismatch, Part
 from hangscope.trace.model import Signature
 
@@ -56,7 +56,7 @@ class _Payloads:
         trace, records = context.trace, context.trace.records
         op = trace.signatures[int(records["signature"][place.row])].op
         rows = np.flatnonzero(
-            which(trace, lambda s: s.op == op)
+            records_where(trace, lambda s: s.op == op)
             & context.front.collective
             & (records["group"] == place.group)
             & (records["collective_seq"] <= place.seq)

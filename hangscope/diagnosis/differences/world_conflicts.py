@@ -38,7 +38,7 @@ class _Contradiction:
     unknowns: tuple[str, ...] = ()
 
 
-def different_worlds(context: Context, ranks: Iterable[int], cause: Cause) -> Cause:
+def world_conflict(context: Context, ranks: Iterable[int], cause: Cause) -> Cause:
     """``cause`` as one of contradictory places, if those of ``ranks`` are.
 
     World sizes may differ, a rank may be outside its own world, two processes may have the same
@@ -136,7 +136,7 @@ def _apart(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
     on_own_host = False
     for facts in known:
         if told := facts.rendezvous:
-            key, name = _meeting(told, facts.rank), told
+            key, name = _rendezvous(told, facts.rank), told
             if facts.host != home and is_loopback(told):
                 key, name = f"{key} of {facts.host}", f"{told} of host {facts.host}"
                 on_own_host = True
@@ -194,7 +194,7 @@ def note_loopback(context: Context, cause: Cause) -> Cause:
     )
 
 
-def _meeting(told: str, rank: int) -> str:
+def _rendezvous(told: str, rank: int) -> str:
     """The part that must be equal: hosts have many names, ports have one."""
     if address := tcp_address(told):
         return f"port {address[1]}"
@@ -216,7 +216,7 @@ def world_causes(context: Context, causes: list[Cause]) -> list[Cause]:
         return []
     if all(facts.finalized for facts in trace.ranks.values()):
         return []
-    cause = different_worlds(context, trace.ranks, Cause(Verdict.INCONCLUSIVE, ()))
+    cause = world_conflict(context, trace.ranks, Cause(Verdict.INCONCLUSIVE, ()))
     if cause.verdict is Verdict.INCONCLUSIVE:
         return []
     if len(trace.missing_ranks) > len(duplicate_ranks(trace)) and cause.is_certain:

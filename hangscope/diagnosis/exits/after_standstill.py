@@ -18,9 +18,14 @@ from hangscope.diagnosis.graph.places import INIT, NEW_GROUP
 from hangscope.diagnosis.graph.store_places import PREFIX
 from hangscope.diagnosis.processes.failure_messages import WAITED_IN_VAIN
 from hangscope.diagnosis.processes.process_state import End, ProcessState, is_unseen
-from hangscope.diagnosis.records.coverage import Bounds, end_is_unseen, rank_bounds, told_of_only
+from hangscope.diagnosis.records.coverage import (
+    Bounds,
+    end_is_unseen,
+    known_only_from_journal,
+    rank_bounds,
+)
 from hangscope.diagnosis.records.frontier import Frontiers
-from hangscope.diagnosis.records.kinds import is_one_sided, which
+from hangscope.diagnosis.records.kinds import is_one_sided, records_where
 from hangscope.diagnosis.records.pace import last_moved_ns, standstill_s
 from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.model import Flag, RankFacts, Trace
@@ -80,7 +85,7 @@ def without_ends_after_standstill(
         return processes
     processes = _without_who_gave_up(trace, front, bounds, processes, stood_ns)
     ends = _EndsOfStandstill(
-        trace, front, bounds, processes, stood_ns, frozenset(told_of_only(trace))
+        trace, front, bounds, processes, stood_ns, frozenset(known_only_from_journal(trace))
     )
     late = [rank for rank, process in processes.items() if ends.came_with_it(process)]
     first = min((processes[rank] for rank in late), key=lambda h: h.end_ns, default=None)
@@ -357,7 +362,7 @@ def _over_elsewhere(trace: Trace, front: Frontiers, rank: int) -> bool:
     own = np.flatnonzero((front.rank == rank) & (front.pending > 0))
     rows = front.pending_row[own]
     alone = rows < 0
-    alone[~alone] = which(trace, is_one_sided, rows[~alone])
+    alone[~alone] = records_where(trace, is_one_sided, rows[~alone])
     furthest = [int(front.completed[front.group == front.group[pair]].max()) for pair in own]
     return bool(len(own)) and bool(np.all(~alone & (front.pending[own] <= furthest)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hangscope.trace.model import Trace
 
 
-def told_by_status(trace: Trace, rank: int) -> bool:
+def known_by_status(trace: Trace, rank: int) -> bool:
     """Whether a log gives only the status of a rank's end."""
     facts = trace.ranks[rank]
     bare = facts.exception is None and facts.exit is not None and facts.exit.kind == "code"
@@ -19,4 +19,4 @@ def may_have_given_up(trace: Trace) -> frozenset[int]:
     """
     if not any(claim.kind == "timeout" and claim.reporter is None for claim in trace.claims):
         return frozenset()
-    return frozenset(rank for rank in trace.ranks if told_by_status(trace, rank))
+    return frozenset(rank for rank in trace.ranks if known_by_status(trace, rank))

@@ -10,8 +10,8 @@ from hangscope.diagnosis.exits.shared_stop_signals import (
     AT_ONCE_NS,
     outlived,
     signal_of,
-    told_alone,
-    told_together,
+    signalled_alone,
+    signalled_together,
 )
 from hangscope.diagnosis.graph.places import INIT
 from hangscope.diagnosis.processes.failure_messages import lost_a_peer
@@ -42,12 +42,14 @@ class Stop:
     counts. 0 if all ended at about the same time."""
 
 
-def stop_of(trace: Trace, front: Frontiers, processes: Mapping[int, ProcessState]) -> Stop | None:
+def external_stop(
+    trace: Trace, front: Frontiers, processes: Mapping[int, ProcessState]
+) -> Stop | None:
     """What ended every rank from outside; None if nothing did."""
     way = killed_together(trace, processes) or _left_together(trace, front, processes)
     if way is not None:
         return Stop(way)
-    told = told_together(processes, trace)
+    told = signalled_together(processes, trace)
     if not told or outlived(told, processes, trace):
         return None
     signal = min(s for rank in told if (s := signal_of(trace.ranks[rank])))
@@ -62,7 +64,7 @@ def killed_together(trace: Trace, processes: Mapping[int, ProcessState]) -> str 
     rendezvous.
     """
     alone = len(processes) < 2
-    if (alone and not trace.missing_ranks) or told_alone(processes, trace) is not None:
+    if (alone and not trace.missing_ranks) or signalled_alone(processes, trace) is not None:
         return None
     ways, ended_ns = [], {}
     for rank, process in processes.items():

@@ -15,7 +15,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.diagnosis.exits.late_arrivals import MARGIN_NS, gave_up_ns, set_back
+from hangscope.diagnosis.exits.late_arrivals import MARGIN_NS, gave_up_ns, rewind_counters
 from hangscope.diagnosis.records.coverage import rank_bounds
 from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.trace.facts import LEFT
@@ -25,7 +25,7 @@ _SECOND_NS = 1_000_000_000
 _MS_NS = 1_000_000
 
 
-def before_the_first_gave_up(trace: Trace) -> Trace:
+def rewound_to_first_timeout(trace: Trace) -> Trace:
     """The trace without anything issued or finished after a rank timed out in a stalled job.
 
     Clocks of other hosts may deviate from that rank's by `MARGIN_NS`. A job that still moved at
@@ -170,7 +170,7 @@ def _rewound(
     records["completed_ns"][ended] = 0
     alone = (records["flags"] & int(Flag.P2P)) == 0
     undone = {"enqueued": records[issued & alone], "completed": records[(ended | issued) & alone]}
-    set_back(members, undone)
+    rewind_counters(members, undone)
     kept = replace(trace, records=records[~issued], members=members)
     last_ns = {rank: int(kept.records["created_ns"][high - 1])
                for rank, (low, high) in rank_bounds(kept).items() if high > low}  # fmt: skip

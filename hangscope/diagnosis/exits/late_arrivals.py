@@ -23,7 +23,7 @@ MARGIN_NS = 1_000_000_000
 """Aligned clocks of different hosts deviate by less."""
 
 
-def without_latecomers(trace: Trace) -> Trace:
+def without_late_arrivals(trace: Trace) -> Trace:
     """The trace without operations issued after all other ranks there had timed out."""
     gave_up = gave_up_ns(trace)
     if not gave_up:
@@ -111,7 +111,7 @@ def gave_up_ns(trace: Trace) -> dict[int, int]:
     }
 
 
-def set_back(members: Records, undone: Mapping[str, Records]) -> None:
+def rewind_counters(members: Records, undone: Mapping[str, Records]) -> None:
     """Set counters that count discarded collectives back to the number before them, in place.
 
     ``undone``: per counter, the rows of the collectives to take out.
@@ -129,5 +129,5 @@ def set_back(members: Records, undone: Mapping[str, Records]) -> None:
 def _without(trace: Trace, late: list[int]) -> Trace:
     """The trace without some rows, and with counters that do not count them."""
     members = trace.members.copy()
-    set_back(members, {"enqueued": trace.records[late]})
+    rewind_counters(members, {"enqueued": trace.records[late]})
     return replace(trace, records=np.delete(trace.records, late), members=members)

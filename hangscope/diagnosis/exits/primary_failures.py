@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hangscope.diagnosis.exits.shared_stop_signals import ANSWERED_NS
-from hangscope.diagnosis.exits.stop_signals import stopped_alone, told_on_several_hosts
+from hangscope.diagnosis.exits.stop_signals import with_isolated_stops, without_echoes_of_stop
 from hangscope.diagnosis.processes.active_thread import newest_threads
 from hangscope.diagnosis.processes.embedded_exceptions import failed_ranks, own_places
 from hangscope.diagnosis.processes.process_state import (
@@ -21,7 +21,7 @@ from hangscope.diagnosis.processes.process_state import (
     is_unseen,
     process_of,
 )
-from hangscope.diagnosis.records.coverage import told_of_only
+from hangscope.diagnosis.records.coverage import known_only_from_journal
 from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.message_template import mask_numbers
 from hangscope.trace.model import Claim, ExitFacts, RankFacts, Trace
@@ -36,7 +36,7 @@ _MODEL = re.compile(
 """What DDP raises on every rank; each compares itself with one other."""
 
 
-def judge(trace: Trace) -> dict[int, ProcessState]:
+def judge_ends(trace: Trace) -> dict[int, ProcessState]:
     """The `ProcessState` of every rank that any source mentions."""
     threads = newest_threads(trace)
     of_host: dict[str | None, dict[int, int]] = defaultdict(dict)
@@ -47,8 +47,8 @@ def judge(trace: Trace) -> dict[int, ProcessState]:
         rank: process_of(facts, threads.get(rank), of_host[facts.host])
         for rank, facts in trace.ranks.items()
     }
-    processes = told_on_several_hosts(_told_by_all(processes, trace), trace)
-    processes = stopped_alone(processes, trace)
+    processes = without_echoes_of_stop(_named_by_all(processes, trace), trace)
+    processes = with_isolated_stops(processes, trace)
     processes = _answering(_after_the_stop(processes, trace), trace)
     return _outlived_a_failure(_victims_of_launcher(processes, trace), trace)
 
@@ -59,7 +59,7 @@ def _victims_of_launcher(
     """Reclassify aborts that a log explains. A watchdog abort after a timeout is a victim's end,
     and Gloo aborts the rank that receives a message of an unexpected size, whichever side is wrong.
     Without a log, an abort in an exchange may be of that kind if a member of it left nothing."""
-    strangers = bool(trace.missing_ranks or told_of_only(trace))
+    unranked = bool(trace.missing_ranks or known_only_from_journal(trace))
     timed_out = {c.reporter for c in trace.claims if c.kind == "timeout" and c.reporter is not None}
     got_other_size = {c.reporter for c in trace.claims if c.kind == "size_mismatch"}
     alone = aborted_alone(trace)
@@ -72,7 +72,7 @@ def _victims_of_launcher(
         # A log alone does not show why a process aborted itself: usually its watchdog timed out.
         silent = trace.only_logs and trace.ranks[rank].exception is None and rank != alone
         exchanging = (
-            strangers and not trace.ranks[rank].exception and in_communication(process.stack)
+            unranked and not trace.ranks[rank].exception and in_communication(process.stack)
         )
         if rank in timed_out or rank in got_other_size or unsaid or silent or exchanging:
             result[rank] = replace(process, secondary=True)
@@ -97,7 +97,7 @@ def aborted_alone(trace: Trace) -> int | None:
     return aborted[0] if len(aborted) == 1 and broken and not gave_up else None
 
 
-def _told_by_all(processes: dict[int, ProcessState], trace: Trace) -> dict[int, ProcessState]:
+def _named_by_all(processes: dict[int, ProcessState], trace: Trace) -> dict[int, ProcessState]:
     """If every rank raises because some failed and the message names those, only they failed."""
     result = dict(processes)
     places = own_places(trace)
@@ -170,7 +170,7 @@ def _answering(processes: dict[int, ProcessState], trace: Trace) -> dict[int, Pr
     What they raised is lost with their record: most likely that the connection was closed.
     """
     gone: dict[str, int] = {}
-    quiet = told_of_only(trace)
+    quiet = known_only_from_journal(trace)
     broken = any(
         h.end is End.CRASHED and h.secondary for r, h in processes.items() if r not in quiet
     )
@@ -195,7 +195,7 @@ def left_by_itself(facts: RankFacts) -> bool:
     return exit_ is not None and exit_.kind in ("code", "exception") and exit_.signal is None
 
 
-def had_left(facts: RankFacts) -> bool:
+def had_destroyed_groups(facts: RankFacts) -> bool:
     """Whether a rank that left without a message had destroyed its groups: its part was done.
 
     Whoever ends it then may give it any status: Ray workers exit with 1 when their driver is done.
@@ -281,7 +281,7 @@ def first_to_fail(failed: Sequence[ProcessState]) -> list[ProcessState]:
     ]
 
 
-def alike(failed: Sequence[ProcessState]) -> bool:
+def same_failure(failed: Sequence[ProcessState]) -> bool:
     """Whether all failed for the same reason: one fault in all of them."""
     return len({mask_numbers(h.end_text) for h in failed}) < 2
 

@@ -23,7 +23,7 @@ _SECOND_NS = 1_000_000_000
 _ASKING = (SIGTERM, SIGINT, SIGHUP)
 
 
-def told_together(processes: Mapping[int, ProcessState], trace: Trace) -> frozenset[int]:
+def signalled_together(processes: Mapping[int, ProcessState], trace: Trace) -> frozenset[int]:
     """Ranks that a signal meant for all ended before anybody else had failed.
 
     Several ranks of one host at one moment qualify; so does one interrupted rank if no other could
@@ -33,7 +33,7 @@ def told_together(processes: Mapping[int, ProcessState], trace: Trace) -> frozen
     one moment.
     """
     asked = [h for h in processes.values() if _was_asked(h, trace)]
-    if trace.missing_ranks or not asked or told_alone(processes, trace) is not None:
+    if trace.missing_ranks or not asked or signalled_alone(processes, trace) is not None:
         return frozenset()
     first = min(asked, key=lambda h: (h.end_ns, h.rank))
     by_and_by = _one_after_the_other(processes, trace)
@@ -48,7 +48,7 @@ def told_together(processes: Mapping[int, ProcessState], trace: Trace) -> frozen
     return told if several or (deaf and trace.ranks[first.rank].was_interrupted) else frozenset()
 
 
-def told_alone(processes: Mapping[int, ProcessState], trace: Trace) -> int | None:
+def signalled_alone(processes: Mapping[int, ProcessState], trace: Trace) -> int | None:
     """The rank that a signal ended while all others of its host were seen not to have received one.
 
     The others were told to stop afterwards, at one moment, by a launcher reacting to that end.

@@ -8,8 +8,8 @@ from dataclasses import replace
 from hangscope.diagnosis.exits.shared_stop_signals import (
     NOTICED_NS,
     outlived,
-    told_alone,
-    told_together,
+    signalled_alone,
+    signalled_together,
     were_interrupted,
 )
 from hangscope.diagnosis.processes.process_state import End, ProcessState
@@ -25,13 +25,15 @@ def by_launcher(facts: RankFacts) -> bool:
     return facts.exit is not None and facts.exit.by_launcher
 
 
-def stopped_alone(processes: dict[int, ProcessState], trace: Trace) -> dict[int, ProcessState]:
+def with_isolated_stops(
+    processes: dict[int, ProcessState], trace: Trace
+) -> dict[int, ProcessState]:
     """A single rank or host that was told to stop before anybody else had ended is no victim.
 
     A launcher tells all of its ranks; a preemption notice, an operator or a limit may hit one. They
     may also hit several, if the others live on.
     """
-    together = told_together(processes, trace)
+    together = signalled_together(processes, trace)
     if together:
         alone = outlived(together, processes, trace) and not were_interrupted(together, trace)
         return _as_failed(processes, together) if alone else processes
@@ -71,10 +73,10 @@ def _told_with(
         for r in here
     )
     together = name and at_once and len(here) < len(processes)
-    return here if together and told_alone(processes, trace) is None else {first.rank}
+    return here if together and signalled_alone(processes, trace) is None else {first.rank}
 
 
-def told_on_several_hosts(
+def without_echoes_of_stop(
     processes: dict[int, ProcessState], trace: Trace
 ) -> dict[int, ProcessState]:
     """If launchers of several hosts were told to stop, ranks failing in response have not failed.

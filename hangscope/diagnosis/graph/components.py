@@ -81,7 +81,7 @@ class _Search:
         self.found.append(members)
 
 
-def circles_without(waits: Waits, lost: AbstractSet[int]) -> list[tuple[set[int], set[int]]]:
+def cycles_without(waits: Waits, lost: AbstractSet[int]) -> list[tuple[set[int], set[int]]]:
     """Cycles of waiting, as (ranks, places), that would remain even if all of ``lost`` arrived.
 
     A rank counts as absent only if it is known not to have arrived, and as held up only if

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from hangscope.diagnosis.graph.places import NEW_GROUP, Place, detail_in
 from hangscope.diagnosis.processes.process_state import ProcessState
-from hangscope.diagnosis.records.coverage import told_of_only
+from hangscope.diagnosis.records.coverage import known_only_from_journal
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.trace.model import NONE, RankFacts, Trace
 
@@ -47,7 +47,7 @@ def local_places(
     if not asking:
         return []
     made = _made(trace, front)
-    unrecorded = frozenset(told_of_only(trace))
+    unrecorded = frozenset(known_only_from_journal(trace))
     places = []
     for members, waiters in sorted(asking.items()):
         here = max(made[rank, members] for rank in waiters)

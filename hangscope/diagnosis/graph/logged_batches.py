@@ -14,7 +14,7 @@ from hangscope.trace.model import Flag, Trace
 _ONLY_LOGGED = int(Flag.P2P | Flag.COALESCED_BATCH | Flag.SYNTHETIC)
 
 
-def unnamed_batches(
+def logged_batches(
     trace: Trace, front: Frontiers, waiting: Collection[int], places: Sequence[Place]
 ) -> list[Place]:
     """A place for each overdue batch; ``waiting``: ranks that wait for anything else.

@@ -10,10 +10,10 @@ from itertools import takewhile
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.processes.process_state import End, ProcessState, in_communication
 from hangscope.diagnosis.processes.stacks import is_library
-from hangscope.diagnosis.records.any_source import debtors
+from hangscope.diagnosis.records.any_source import missing_senders
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.records.kinds import is_on_host
-from hangscope.diagnosis.records.pace import stood_before
+from hangscope.diagnosis.records.pace import had_stalled_before
 from hangscope.diagnosis.records.pairing import Half
 from hangscope.trace.model import NONE, Flag, Trace
 
@@ -238,7 +238,7 @@ class HalfPlaces:
     def _from_anybody(self, place: Place, half: Half) -> Place:
         """The place with the ranks that might send what a receive from any source waits for."""
         group = self.trace.groups[half.group]
-        owed = debtors(self.trace, half, self.bounds, self.recorded, self.hidden)
+        owed = missing_senders(self.trace, half, self.bounds, self.recorded, self.hidden)
         others = tuple(r for r in group.ranks if r != half.rank)
         place = replace(
             place,
@@ -263,5 +263,5 @@ class HalfPlaces:
         if process.state == "stopped":
             records = self.trace.records["created_ns"]
             both_ns = max(int(records[row]) for row in (half.row, half.partner_row) if row >= 0)
-            return not stood_before(self.trace, both_ns, process.beat_ns)
+            return not had_stalled_before(self.trace, both_ns, process.beat_ns)
         return process.gone and process.end is not End.TORN_DOWN

@@ -12,7 +12,7 @@ from hangscope.diagnosis.graph.local_groups import local_places, members_asked_f
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place
 from hangscope.diagnosis.processes.failure_messages import WAITED_IN_VAIN
 from hangscope.diagnosis.processes.process_state import End, ProcessState
-from hangscope.diagnosis.records.coverage import told_of_only
+from hangscope.diagnosis.records.coverage import known_only_from_journal
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.trace.model import NONE, RankFacts, Trace
 
@@ -73,7 +73,7 @@ def _place(
     """
     everybody = set(called_for) or {*trace.ranks, *trace.missing_ranks}
     others = sorted(everybody.difference(inside))
-    nameless = (everybody - trace.ranks.keys()).union(told_of_only(trace))
+    nameless = (everybody - trace.ranks.keys()).union(known_only_from_journal(trace))
     phases = [p for r in inside for p in trace.ranks[r].phases if p.name == phase]
     since = [p.since_ns for p in phases if p.since_ns]
     return Place(

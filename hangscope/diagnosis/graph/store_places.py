@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.processes.process_state import End, ProcessState
-from hangscope.diagnosis.records.coverage import told_of_only
+from hangscope.diagnosis.records.coverage import known_only_from_journal
 from hangscope.trace.model import NONE, Trace
 
 PREFIX = "store."
@@ -29,12 +29,12 @@ def key_given_up(process: ProcessState | None) -> str:
     return said[1] if said is not None else ""
 
 
-def without_store_waits(roots: Iterable[int], processes: Mapping[int, ProcessState]) -> list[int]:
+def without_store_waits(sinks: Iterable[int], processes: Mapping[int, ProcessState]) -> list[int]:
     """Of ranks that did not arrive, those that do not wait for a key themselves.
 
     If all of them wait in the store, nothing distinguishes them: all are kept.
     """
-    chosen = list(roots)
+    chosen = list(sinks)
     return [r for r in chosen if not waits_in_store(processes.get(r))] or chosen
 
 
@@ -70,7 +70,7 @@ def store_places(
     outside = sorted(everybody - set(inside))
     if not outside or len(outside) > len(inside):
         return []
-    unrecorded = told_of_only(trace)
+    unrecorded = known_only_from_journal(trace)
     known = [r for r in outside if r in trace.ranks and r not in unrecorded]
     if waiting and (not waiting.issuperset(known) or len(known) == len(inside)):
         return []

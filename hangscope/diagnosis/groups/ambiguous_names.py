@@ -23,7 +23,7 @@ _OF_ALL = frozenset({"all_reduce", "all_gather", "reduce_scatter"})
 _Keys = npt.NDArray[np.int64]
 
 
-def with_hidden_groups_apart(trace: Trace) -> Trace:
+def split_ambiguous_names(trace: Trace) -> Trace:
     """The trace with a separate group for each rank that uses an ambiguous name.
 
     In these groups the rank's collectives are numbered in order of issue.

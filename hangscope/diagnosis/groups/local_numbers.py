@@ -15,7 +15,7 @@ import numpy as np
 from hangscope.trace.model import NONE, Group, Trace
 
 
-def with_groups_apart(trace: Trace, sizes: dict[int, int]) -> Trace:
+def split_local_numbers(trace: Trace, sizes: dict[int, int]) -> Trace:
     """The trace with a separate group for each rank that uses a possibly ambiguous number.
 
     ``sizes``: members per group as operations show them. Number 0 is the whole job, and so is a
@@ -29,7 +29,7 @@ def with_groups_apart(trace: Trace, sizes: dict[int, int]) -> Trace:
 
 
 def ambiguous_numbers(trace: Trace, sizes: dict[int, int]) -> list[int]:
-    """The groups whose number may be ambiguous, as in `with_groups_apart`."""
+    """The groups whose number may be ambiguous, as in `split_local_numbers`."""
     if any(group.desc for group in trace.groups if not _is_unknown(group)):
         return []  # whoever wrote these dumps knew the groups' names
     used = _numbers(trace)
@@ -51,7 +51,7 @@ def ambiguous_numbers(trace: Trace, sizes: dict[int, int]) -> list[int]:
     ]
 
 
-def with_logged_groups_apart(trace: Trace) -> Trace:
+def split_logged_numbers(trace: Trace) -> Trace:
     """The same for logs, whose labels reveal it: a place in a group belongs to one rank."""
     taken: dict[tuple[int, int], int] = {}
     shared = False

@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.diagnosis.groups import meshes
-from hangscope.diagnosis.groups.ambiguous_names import with_hidden_groups_apart
-from hangscope.diagnosis.groups.local_numbers import with_groups_apart, with_logged_groups_apart
-from hangscope.diagnosis.groups.unlisted_members import NOT_TELLING
+from hangscope.diagnosis.groups.ambiguous_names import split_ambiguous_names
+from hangscope.diagnosis.groups.local_numbers import split_local_numbers, split_logged_numbers
+from hangscope.diagnosis.groups.unlisted_members import UNINFORMATIVE
 from hangscope.diagnosis.records.agreement import group_size
 from hangscope.trace import formats, operations
 from hangscope.trace.flight_recorder.p2p import global_peer
@@ -26,7 +26,7 @@ from hangscope.trace.model import NONE, Flag, Group, Trace, flagged
 _MOST_LOST = 8
 
 
-def with_believable_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
+def with_credible_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
     """The trace with members inferred where possible and without made-up lists.
 
     Also returns the groups with inferred members.
@@ -35,11 +35,11 @@ def with_believable_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
     place in the group then points to the wrong rank.
     """
     if trace.only_logs:
-        trace = with_logged_groups_apart(trace)
+        trace = split_logged_numbers(trace)
     dumps = any(s.format in formats.DUMPS for s in trace.sources)
     nameless = all_nameless(trace)
     if dumps:
-        trace = with_hidden_groups_apart(trace)
+        trace = split_ambiguous_names(trace)
     alike = _alike(trace.groups)
     if trace.only_logs:
         trace = replace(trace, world_size=meshes.world_of(trace, alike))
@@ -47,7 +47,7 @@ def with_believable_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
         short = [s and i not in whole for i, s in enumerate(_as_seen(trace))]
     elif dumps and (nameless or any(g.ranks and not g.listed for g in trace.groups)):
         if nameless:
-            trace = with_groups_apart(trace, sizes_of_groups(trace))
+            trace = split_local_numbers(trace, sizes_of_groups(trace))
         trace = replace(trace, world_size=_world_by_tiling(trace, alike))
         missing = set(trace.missing_ranks) | (set() if nameless else _silent(trace))
         short = _short(trace, missing, nameless)
@@ -57,9 +57,9 @@ def with_believable_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
         return trace, frozenset()
     if not any(short):
         return trace, frozenset()
-    concluded = _shared_out(trace) | meshes.by_places(trace, alike, sizes_of_groups(trace))
+    inferred = _shared_out(trace) | meshes.by_places(trace, alike, sizes_of_groups(trace))
     groups = tuple(
-        _settled(g, made_up, concluded.get(i))
+        _settled(g, made_up, inferred.get(i))
         for i, (g, made_up) in enumerate(zip(trace.groups, short, strict=True))
     )
     records = trace.records.copy()
@@ -67,7 +67,7 @@ def with_believable_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
     records["peer"][np.array(changed, bool)[records["group"]]] = NONE
     trace = replace(trace, groups=groups, records=records)
     set_peers(trace, np.flatnonzero(np.array(changed, bool)[records["group"]]))
-    return trace, frozenset(concluded)
+    return trace, frozenset(inferred)
 
 
 def _short(trace: Trace, missing: set[int], nameless: bool) -> list[bool]:
@@ -209,7 +209,7 @@ def _alike(groups: tuple[Group, ...]) -> dict[str, list[int]]:
     """Groups by description, if it identifies a mesh dimension."""
     alike: dict[str, list[int]] = defaultdict(list)
     for index, group in enumerate(groups):
-        if group.desc not in NOT_TELLING:
+        if group.desc not in UNINFORMATIVE:
             alike[group.desc].append(index)
     return alike
 

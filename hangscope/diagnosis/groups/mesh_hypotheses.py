@@ -38,7 +38,7 @@ Shape = tuple[int, int]
 """Stride and size of the groups with one number."""
 
 
-def by_meshes(trace: Trace, judge: Judge) -> Diagnosis | None:
+def by_mesh_hypotheses(trace: Trace, judge: Judge) -> Diagnosis | None:
     """What the best meshes say about dumps with locally numbered groups.
 
     None for other traces, and if the meshes disagree or name nobody.
@@ -102,7 +102,7 @@ def _unsaid(
     Each group beyond the first with mismatched operations needs a mistake of its own; each group
     whose members wait together, held up by nothing older, a network failure.
     """
-    parted = stuck = 0
+    diverged = stuck = 0
     for index, (stride, size) in mesh.items():
         for members in {block(rank, stride, size, world) for rank in range(world)}:
             here = [stories[index][r] for r in members if r in stories[index]]
@@ -112,13 +112,13 @@ def _unsaid(
                 for story in here
                 for a, b in zip(story.terms, longest, strict=False)
             )
-            parted += differ
+            diverged += differ
             stuck += (
                 not differ
                 and len({story.stands_at for story in here} - {NONE}) == 1
                 and all(story.stands_at != NONE for story in here)
             )
-    return max(parted - 1, 0) + _UNNAMED * stuck
+    return max(diverged - 1, 0) + _UNNAMED * stuck
 
 
 def _meshes(fitting: Mapping[int, set[Shape]], world: int) -> Iterator[dict[int, Shape]]:

@@ -11,11 +11,11 @@ from hangscope.diagnosis.records.coverage import gaps, unlisted
 from hangscope.diagnosis.records.frontier import index_of
 from hangscope.trace.model import Trace
 
-NOT_TELLING = ("", "default_pg", "undefined", "unknown group")
+UNINFORMATIVE = ("", "default_pg", "undefined", "unknown group")
 """Descriptions that do not say what a group is for."""
 
 
-class Unlisted:
+class UnlistedMembers:
     """Says for every group of a trace who else must belong to it."""
 
     def __init__(self, trace: Trace) -> None:
@@ -44,7 +44,7 @@ class Unlisted:
             return sorted(missing)  # a group of the whole world
         # Groups with one description partition the world evenly: ranks in none of them are missing.
         desc = trace.groups[group].desc
-        if desc in NOT_TELLING:
+        if desc in UNINFORMATIVE:
             return []
         alike = [i for i, g in enumerate(trace.groups) if g.desc == desc]
         size = max(len(seen_in.get(i, ())) for i in alike)

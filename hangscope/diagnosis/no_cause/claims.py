@@ -33,7 +33,7 @@ _CLAIM_ORDER = list(_CLAIM_VERDICTS)
 _SAME_MOMENT_NS = SECOND_NS
 
 
-def told_of(context: Context) -> Finding | None:
+def accused_by_exceptions(context: Context) -> Finding | None:
     """Ranks that left nothing and failed according to the exceptions of the others."""
     errors = [f.exception for f in context.trace.ranks.values() if f.exception is not None]
     said = [(error, failed_ranks(error.message) or ()) for error in errors]

@@ -15,7 +15,13 @@ from dataclasses import dataclass, replace
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.process_state import End
-from hangscope.diagnosis.processes.stacks import base, innermost, parting, user_frames, where
+from hangscope.diagnosis.processes.stacks import (
+    base,
+    diverging_frame,
+    innermost,
+    user_frames,
+    where,
+)
 from hangscope.diagnosis.records.agreement import ONE_SIDED, family
 from hangscope.diagnosis.wording import ordering_advice, playbook
 from hangscope.diagnosis.wording.phrases import rank_s
@@ -86,7 +92,7 @@ class Wait:
         return f"{self.operation or 'a wait'}{group} ({where(shown)})"
 
 
-def by_last_words(context: Context) -> Finding | None:
+def from_final_tracebacks(context: Context) -> Finding | None:
     """The few ranks that waited elsewhere, or did not wait, while most waited in one call."""
     if not context.trace.only_logs or len(context.trace.records):
         return None
@@ -157,7 +163,7 @@ def _shown_apart(waits: dict[int, Wait], odd: tuple[int, ...], most: list[int]) 
         (first, rest, most),
         *((w, [first], [r]) for w, r in zip(rest, odd, strict=True)),
     ]:
-        at = parting(wait.frames, [w.frames for w in others])
+        at = diverging_frame(wait.frames, [w.frames for w in others])
         if at is not None:
             result |= {r: replace(waits[r], shown=wait.frames[at]) for r in ranks}
     return result

@@ -5,13 +5,13 @@ from __future__ import annotations
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.no_cause.final_tracebacks import places_of_waits
-from hangscope.diagnosis.no_cause.log_symptoms import NO_MORE, how_to_meet, signs
+from hangscope.diagnosis.no_cause.log_symptoms import NO_MORE, rendezvous_advice, signs
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, where
 from hangscope.diagnosis.wording import playbook
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.diagnosis.wording.stack_summary import places_of_stacks
-from hangscope.diagnosis.wording.unidentified_processes import places_of_strangers, whose_they_are
+from hangscope.diagnosis.wording.unranked_processes import how_to_identify, places_of_unranked
 from hangscope.trace.job_log.hangscope_output import OWN_REPORT
 from hangscope.trace.model import Claim
 
@@ -28,15 +28,15 @@ def inconclusive(context: Context) -> Finding:
     advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
     fix, missing = advice.fix, context.trace.missing_ranks
     standing = places_of_stacks(context)
-    strangers = places_of_strangers(context)
-    if strangers:
-        fix = whose_they_are(context)
+    unranked = places_of_unranked(context)
+    if unranked:
+        fix = how_to_identify(context)
     elif standing:
         fix = (
             "compare where the ranks are: one that is not communicating may be the one the others "
             "wait for; stacks of more ranks, dumps or the job's log would tell more"
         )
-    fix = how_to_meet(context.trace.claims) or fix
+    fix = rendezvous_advice(context.trace.claims) or fix
     summary, why = signs(context), "the evidence does not show who is waited for"
     said = _own_words(context.trace.claims)
     if said and context.trace.only_logs:
@@ -56,7 +56,7 @@ def inconclusive(context: Context) -> Finding:
         unknowns=(f"{rank_s(missing)} left no dump",) if missing else (),
         evidence=places_of_waits(context)
         + standing
-        + strangers
+        + unranked
         + tuple(f"HangScope said in this log: {text}" for text in said)
         + tuple(
             f"log: {shortened(c.text)}"
@@ -66,7 +66,7 @@ def inconclusive(context: Context) -> Finding:
     )
 
 
-def told_to_stop(context: Context, words: str) -> Finding:
+def stopped_on_request(context: Context, words: str) -> Finding:
     """Somebody ended the job, and no rank said before that it waited: a hang would look the
     same."""
     said = _own_words(context.trace.claims)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.duration_text import lasting
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
-from hangscope.diagnosis.processes.process_state import End, ProcessState, is_at_work
+from hangscope.diagnosis.processes.process_state import End, ProcessState, is_working
 from hangscope.diagnosis.processes.stacks import innermost, is_library, is_over, where
 from hangscope.diagnosis.wording.blocked import blocked_in
 from hangscope.diagnosis.wording.phrases import rank_s
@@ -110,7 +110,7 @@ def _lingers(context: Context, facts: RankFacts, process: ProcessState) -> _Ling
         return None
     if process.end not in (End.ALIVE, End.TORN_DOWN) and not facts.freed_ns:
         return None
-    if is_at_work(facts) and not facts.freed_ns:  # activity after that is part of its exit
+    if is_working(facts) and not facts.freed_ns:  # activity after that is part of its exit
         return None
     # For a process that recorded its own end earlier, all of that is the end of its program.
     until_ns = facts.freed_ns or max(context.now_ns(facts.rank), facts.observed_ns)

@@ -10,7 +10,7 @@ from hangscope.diagnosis.no_cause.final_tracebacks import places_of_waits
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.wording.phrases import capital, rank_s
 from hangscope.diagnosis.wording.stack_summary import places_of_stacks
-from hangscope.diagnosis.wording.unidentified_processes import where_strangers_stand
+from hangscope.diagnosis.wording.unranked_processes import where_unranked_are
 from hangscope.trace.job_log.hangscope_output import OWN_ALL_CLEAR
 from hangscope.trace.model import Claim
 from hangscope.trace.signals import SIGABRT
@@ -107,12 +107,10 @@ def _of_the_last(context: Context) -> str:
     if clear:
         return f"HangScope had said of this job that it hung, and then: {clear}"
     standing = () if claims else places_of_stacks(context)
-    return where_strangers_stand(context) or (
-        f"{capital(standing[0])}, {_NOBODY}" if standing else ""
-    )
+    return where_unranked_are(context) or (f"{capital(standing[0])}, {_NOBODY}" if standing else "")
 
 
-def how_to_meet(claims: Iterable[Claim]) -> str:
+def rendezvous_advice(claims: Iterable[Claim]) -> str:
     """Advice if ranks waiting for each other report how many had arrived; otherwise empty."""
     told = [c for c in claims if c.kind == "rendezvous"]
     if any(_too_many(told)):

@@ -20,7 +20,7 @@ _NOTHING = (Verdict.HEALTHY, Verdict.INCONCLUSIVE)
 _NOBODY = (Verdict.INCONCLUSIVE, Verdict.QUIESCENT)
 
 
-def with_said_live(context: Context, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+def with_monitor_verdict(context: Context, findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """The findings, preceded by the monitor's verdict if that rests on more evidence."""
     undecided = all(finding.verdict in _NOBODY for finding in findings)
     lost = frozenset() if undecided else _without_record(context)

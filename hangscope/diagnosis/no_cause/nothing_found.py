@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hangscope.diagnosis.causes.remote_calls import unanswered
+from hangscope.diagnosis.causes.remote_calls import unanswered_calls
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.exits.exit_status_only import may_have_given_up
 from hangscope.diagnosis.exits.external_stop import STATUS, UNSEEN
-from hangscope.diagnosis.exits.primary_failures import had_left
+from hangscope.diagnosis.exits.primary_failures import had_destroyed_groups
 from hangscope.diagnosis.model import Finding
 from hangscope.diagnosis.no_cause.claims import from_claims
-from hangscope.diagnosis.no_cause.final_tracebacks import by_last_words
-from hangscope.diagnosis.no_cause.inconclusive import ended_unseen, inconclusive, told_to_stop
+from hangscope.diagnosis.no_cause.final_tracebacks import from_final_tracebacks
+from hangscope.diagnosis.no_cause.inconclusive import ended_unseen, inconclusive, stopped_on_request
 from hangscope.diagnosis.no_cause.lingering_processes import lingering
 from hangscope.diagnosis.no_cause.log_symptoms import DEAD_THREAD
 from hangscope.diagnosis.no_cause.secondary_failures import secondary_failures
@@ -25,7 +25,7 @@ from hangscope.diagnosis.no_cause.standstill import (
     stopped_after_a_standstill,
 )
 from hangscope.diagnosis.processes.process_state import End
-from hangscope.diagnosis.waiting.snapshots import Moment
+from hangscope.diagnosis.waiting.snapshots import Snapshot
 from hangscope.diagnosis.wording.stack_summary import by_stacks
 from hangscope.trace.model import Claim, Trace
 
@@ -44,7 +44,9 @@ _DISTRESS = frozenset(
 _FAILURES = frozenset({"oom", "device_error"})
 
 
-def without_cause(context: Context, killed: str | None, moment: Moment | None) -> Finding | None:
+def without_cause(
+    context: Context, killed: str | None, snapshot: Snapshot | None
+) -> Finding | None:
     """Judge a trace in which nobody is found to wait for anybody.
 
     Parameters
@@ -65,26 +67,26 @@ def without_cause(context: Context, killed: str | None, moment: Moment | None) -
     found = (
         from_claims(tuple(c for c in told if gave_up.isdisjoint(c.accused)))
         or by_stacks(context)
-        or by_last_words(context)
-        or unanswered(context)
+        or from_final_tracebacks(context)
+        or unanswered_calls(context)
         or lingering(context)
     )
     if found is not None:
         return found
     if gave_up:
         return inconclusive(context)
-    if moment is not None and not _shows_movement(context, moment):
+    if snapshot is not None and not _shows_movement(context, snapshot):
         return inconclusive(context)
     if killed is not None:
-        return _ended_from_outside(context, killed, moving=moment is not None)
-    if moment is not None:
+        return _ended_from_outside(context, killed, moving=snapshot is not None)
+    if snapshot is not None:
         return None
     return _neither_killed_nor_moving(context)
 
 
-def _shows_movement(context: Context, moment: Moment) -> bool:
+def _shows_movement(context: Context, snapshot: Snapshot) -> bool:
     """Whether the dumps are of a job that moved; those of only half the ranks prove little."""
-    return moment.moved and len(context.trace.missing_ranks) < len(context.trace.ranks)
+    return snapshot.moved and len(context.trace.missing_ranks) < len(context.trace.ranks)
 
 
 def _ended_from_outside(context: Context, killed: str, moving: bool) -> Finding | None:
@@ -103,14 +105,18 @@ def _ended_from_outside(context: Context, killed: str, moving: bool) -> Finding 
             return found
     if trace.only_logs and not len(trace.records):
         stopped = _stopped(trace)
-        return told_to_stop(context, stopped.text if stopped is not None else killed)
+        return stopped_on_request(context, stopped.text if stopped is not None else killed)
     return None
 
 
 def _neither_killed_nor_moving(context: Context) -> Finding | None:
     """A job whose ranks ended one by one, or stand still, or which left only a log."""
     trace, processes = context.trace, context.processes
-    ends = [h.end for h in processes.values() if not (h.gone and had_left(trace.ranks[h.rank]))]
+    ends = [
+        h.end
+        for h in processes.values()
+        if not (h.gone and had_destroyed_groups(trace.ranks[h.rank]))
+    ]
     over = bool(ends) or (bool(processes) and all(process.gone for process in processes.values()))
     if over and all(e is End.CLEAN for e in ends) and not trace.missing_ranks:
         return None
@@ -142,7 +148,7 @@ def _failed_or_stopped(context: Context, ends: Sequence[End]) -> Finding | None:
         return None
     if any(_failed_before(c, stopped) for c in trace.claims):
         return inconclusive(context)
-    return told_to_stop(context, stopped.text) if not len(trace.records) else None
+    return stopped_on_request(context, stopped.text) if not len(trace.records) else None
 
 
 def _failed_before(claim: Claim, stopped: Claim) -> bool:

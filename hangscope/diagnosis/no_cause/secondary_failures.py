@@ -7,7 +7,7 @@ import re
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.store_places import key_given_up
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
-from hangscope.diagnosis.no_cause.claims import told_of
+from hangscope.diagnosis.no_cause.claims import accused_by_exceptions
 from hangscope.diagnosis.processes.failure_messages import DIFFER
 from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.processes.stacks import user_frames, where
@@ -25,7 +25,7 @@ def secondary_failures(context: Context) -> Finding:
     return (
         _failed_alone(context, failed)
         or _left_with_the_store(context, failed)
-        or told_of(context)
+        or accused_by_exceptions(context)
         or _failed_of_the_unknown(context, failed)
     )
 

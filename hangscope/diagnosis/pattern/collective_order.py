@@ -27,7 +27,7 @@ Meeting = tuple[int, int]
 """A collective as (number of its group's kind, sequence number)."""
 
 
-def against_order(
+def ranks_out_of_order(
     context: Context, ranks: Collection[int], places: Iterable[Place]
 ) -> tuple[int, ...]:
     """Those of ``ranks`` that reached two of the ``places`` in a different order than all others.
@@ -38,7 +38,7 @@ def against_order(
     return odd if len(odd) < len(ranks) else ()
 
 
-def alone_against_order(
+def only_rank_out_of_order(
     context: Context, ranks: Collection[int], places: Iterable[Place]
 ) -> int | None:
     """The only one of ``ranks`` that reached two of the ``places`` in a different order than all

@@ -19,7 +19,7 @@ from hangscope.trace.model import NONE
 
 _MAX_SIBLINGS = 16
 _FEW = 2
-_MOST_PARTINGS = 2
+_MOST_DIVERGENCES = 2
 """A rank that deviates may return to the pattern, or deviate once more after that."""
 
 Issued = tuple[object, ...]
@@ -69,7 +69,7 @@ def unlike_whom(
                 continue
             theirs = _doings(context, counterpart, other)
             differs = _pairs_differ(mine, theirs)
-            fell_behind = _parted(mine.progress, theirs.progress)
+            fell_behind = _diverged(mine.progress, theirs.progress)
             if fell_behind is None:
                 fell_behind = _alone_at_one(context, rank, group, other)
             if fell_behind is False:
@@ -104,7 +104,7 @@ def _pairs_differ(mine: _Doings, theirs: _Doings) -> bool | None:
 
 def _unlike(mine: _Doings, theirs: _Doings) -> bool:
     """Whether two counterparts differ, where they can be compared."""
-    return bool(_pairs_differ(mine, theirs) or _parted(mine.progress, theirs.progress))
+    return bool(_pairs_differ(mine, theirs) or _diverged(mine.progress, theirs.progress))
 
 
 def _agree(mine: _Doings, theirs: _Doings) -> bool:
@@ -114,7 +114,7 @@ def _agree(mine: _Doings, theirs: _Doings) -> bool:
     return even and not _pairs_differ(mine, theirs)
 
 
-def _parted(mine: Progress, theirs: Progress) -> bool | None:
+def _diverged(mine: Progress, theirs: Progress) -> bool | None:
     """Whether two counterparts were equally far at one time, but not at their last common place.
 
     None if they have too little in common or never were equally far: another stage, another
@@ -126,7 +126,7 @@ def _parted(mine: Progress, theirs: Progress) -> bool | None:
     ahead = [
         (mine[place][0] - theirs[place][0], mine[place][1] - theirs[place][1]) for place in common
     ]
-    if sum(a != b for a, b in pairwise(ahead)) > _MOST_PARTINGS:
+    if sum(a != b for a, b in pairwise(ahead)) > _MOST_DIVERGENCES:
         return None
     return ahead[-1] != (0, 0)
 

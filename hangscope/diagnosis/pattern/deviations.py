@@ -14,8 +14,8 @@ from itertools import pairwise
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.pattern.counterparts import siblings, unlike_whom
-from hangscope.diagnosis.pattern.habits import waits_anew
-from hangscope.diagnosis.pattern.history import past_of
+from hangscope.diagnosis.pattern.habits import waits_at_new_line
+from hangscope.diagnosis.pattern.history import history_of
 from hangscope.diagnosis.records.mismatch import Mismatch
 from hangscope.trace.model import NONE, Signature
 
@@ -41,19 +41,19 @@ def deviants(
     context: Context,
     ranks: Iterable[int],
     groups: Iterable[int],
-    mates: Collection[int] = (),
+    fellow_suspects: Collection[int] = (),
     *,
     pairs: bool = True,
 ) -> tuple[int, ...]:
     """Those of ``ranks`` that deviated, unless all of them did.
 
-    ``mates``: counterparts that are just as suspect and therefore no reference. ``pairs``: they
-    wait in sends or receives, among others. Without those, a rank that waits together with
-    unsuspected ranks is where it should be.
+    ``fellow_suspects``: counterparts that are just as suspect and therefore no reference.
+    ``pairs``: they wait in sends or receives, among others. Without those, a rank that waits
+    together with unsuspected ranks is where it should be.
     """
     suspects = sorted(set(ranks))
     wider = _with_counterparts(context, suspects, groups)
-    apart = {r: unlike_whom(context, r, wider, mates) for r in suspects}
+    apart = {r: unlike_whom(context, r, wider, fellow_suspects) for r in suspects}
     # Two ranks that differ only from each other are equally far from the pattern.
     found = [r for r, whom in apart.items() if any(not apart.get(other) for other in whom)]
     if 0 < len(found) < len(suspects):
@@ -66,7 +66,7 @@ def deviants(
         for r, is_new in new.items()
         if is_new
         and (pairs or not _in_company(context, r, suspects))
-        and not came_as_siblings(context, r)
+        and not came_like_siblings(context, r)
     ]
     known = all(is_new is not None for is_new in new.values())
     return tuple(found) if known and len(found) == 1 < len(suspects) else ()
@@ -76,7 +76,7 @@ def _did_something_new(context: Context, rank: int, suspects: Sequence[int]) -> 
     """Whether a rank took a step it had never taken, or reached a send or receive that is new to
     it."""
     unlike = unlike_before(context, rank, suspects)
-    return unlike if unlike is not False else waits_anew(context, rank)
+    return unlike if unlike is not False else waits_at_new_line(context, rank)
 
 
 def _with_counterparts(
@@ -106,7 +106,7 @@ def _in_company(context: Context, rank: int, suspects: list[int]) -> bool:
     return any(unlike_before(context, r, suspects) is not False for r in others[:_MAX_SIBLINGS])
 
 
-def came_as_siblings(context: Context, rank: int) -> bool:
+def came_like_siblings(context: Context, rank: int) -> bool:
     """Whether a counterpart in a sibling group reached what the rank waits in by the same way.
 
     Then being there is normal, even if the way is new to the rank.
@@ -159,7 +159,7 @@ def unlike_before(context: Context, rank: int, suspects: Sequence[int]) -> bool 
     together. None if that cannot be told: the records must show what usually follows the preceding
     operation and, if older records are gone, the new operation as well.
     """
-    past = past_of(context, rank, suspects)
+    past = history_of(context, rank, suspects)
     steps: list[Step] = [(*a[:_HALF], *b[:_HALF]) for a, b in pairwise(past.issued)]
     if len(steps) < _ENOUGH_STEPS:
         return None

@@ -9,7 +9,7 @@ import numpy as np
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.records.agreement import input_numel
-from hangscope.diagnosis.records.issue_order import in_turn
+from hangscope.diagnosis.records.issue_order import in_issue_order
 from hangscope.diagnosis.records.kinds import is_sending
 from hangscope.diagnosis.records.pairing import Half
 from hangscope.trace.model import NONE, Signature
@@ -20,7 +20,7 @@ _USUAL_WAY = 2
 _NEWEST = 512
 
 
-def left_partner(context: Context, half: Half) -> int:
+def abandoned_peer(context: Context, half: Half) -> int:
     """The one peer that the line of ``half`` had always named until now, if it names another.
 
     -1 if it names its usual peer, has named several, or too few times to tell.
@@ -40,7 +40,7 @@ def left_partner(context: Context, half: Half) -> int:
     return int(partners[0]) if half.peer != partners[0] else NONE
 
 
-def left_size(context: Context, half: Half) -> int | None:
+def abandoned_size(context: Context, half: Half) -> int | None:
     """The element count a rank had always exchanged with its peer until ``half``, if it changed.
 
     None if it is the usual count, varied before, or occurred too few times to tell.
@@ -60,7 +60,7 @@ def left_size(context: Context, half: Half) -> int | None:
     return sizes[0] if sizes[0] != input_numel(trace.signatures[row["signature"]]) else None
 
 
-def sent_otherwise(context: Context, rank: int, peer: int) -> bool:
+def sent_unusually(context: Context, rank: int, peer: int) -> bool:
     """Whether a rank sent its peer sizes, or an order of sizes, that it never sent before.
 
     Compares what it sent since the last collective of both with what it sent after each earlier
@@ -85,7 +85,7 @@ def sent_otherwise(context: Context, rank: int, peer: int) -> bool:
     return not any(step[: len(newest)] == newest for step in earlier)
 
 
-def waits_anew(context: Context, rank: int) -> bool:
+def waits_at_new_line(context: Context, rank: int) -> bool:
     """Whether a rank waits in a send or receive at a line where it had never sent or received.
 
     Without recorded lines, a new dtype or number of dimensions shows the same; sizes may be new in
@@ -112,7 +112,7 @@ def tensors_of(signature: Signature) -> tuple[tuple[str, ...] | None, tuple[int,
     return signature.input_dtypes, tuple(len(size) for size in signature.input_sizes or ())
 
 
-def came_as_before(context: Context, rank: int) -> bool | None:
+def came_as_usual(context: Context, rank: int) -> bool | None:
     """Whether a rank reached its last operation in the same way as always.
 
     At a new line, all lines that issue the same operation count. None if it was there too seldom
@@ -120,7 +120,7 @@ def came_as_before(context: Context, rank: int) -> bool | None:
     """
     low, high = context.bounds.get(rank, (0, 0))
     part = context.trace.records[low:high]
-    part = part[in_turn(part)]
+    part = part[in_issue_order(part)]
     issued = list(
         zip(part["signature"].tolist(), part["group"].tolist(), part["stack"].tolist(), strict=True)
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.records.issue_order import in_turn
+from hangscope.diagnosis.records.issue_order import in_issue_order
 from hangscope.trace.model import NONE
 
 _NEWEST = 4096
@@ -19,7 +19,7 @@ Issued = tuple[int, str, int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class History:
     """A rank's operations in order of issue."""
 
     issued: list[Issued]
@@ -33,14 +33,14 @@ class Past:
     """Indices in ``issued`` of each thread's first operation, except the rank's very first."""
 
 
-def past_of(context: Context, rank: int, suspects: Collection[int]) -> Past:
+def history_of(context: Context, rank: int, suspects: Collection[int]) -> History:
     """What a rank issued before it stood still; ``suspects``: the ranks it was in step with."""
     trace, front = context.trace, context.front
     low, high = context.bounds.get(rank, (0, 0))
     stood = _stood_in(context, rank)
     end = high if stood == NONE else stood + 1
     first = max(low, end - _NEWEST)
-    beside = in_turn(trace.records[first:end])
+    beside = in_issue_order(trace.records[first:end])
     part = trace.records[first:end][beside]
     wanted = set(suspects)
     common = [i for i, g in enumerate(trace.groups) if wanted <= set(g.ranks)]
@@ -50,7 +50,7 @@ def past_of(context: Context, rank: int, suspects: Collection[int]) -> Past:
     _, firsts = np.unique(part["thread"], return_index=True)
     facts = trace.ranks.get(rank)
     families = context.families
-    return Past(
+    return History(
         list(
             zip(
                 part["group"].tolist(),

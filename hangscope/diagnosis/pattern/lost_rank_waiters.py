@@ -17,21 +17,21 @@ import numpy as np
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.pattern.counterparts import siblings, unlike_siblings
-from hangscope.diagnosis.pattern.habits import came_as_before
-from hangscope.diagnosis.pattern.step_deviations import lost_step
+from hangscope.diagnosis.pattern.habits import came_as_usual
+from hangscope.diagnosis.pattern.step_deviations import skipped_step
 from hangscope.diagnosis.records.agreement import aspect_of, terms
 from hangscope.trace.model import NONE
 
 _ENOUGH_PAST = 2
 _PAST = 24
 _MOST_LOST = 4
-_MOST_MATES = 4
+_MOST_MEMBERS = 4
 _LARGE_GROUP = 64
 """Larger groups have too many members to compare, and everybody is in one of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class Deviation:
     """``rank`` deviated.
 
     ``aspect``: how its operation differs from what siblings issued at that number (as in
@@ -46,7 +46,9 @@ class Left:
     row: int = NONE
 
 
-def left_pattern(context: Context, lost: AbstractSet[int], until_ns: int) -> list[Left]:
+def deviations_from_siblings(
+    context: Context, lost: AbstractSet[int], until_ns: int
+) -> list[Deviation]:
     """Waiting ranks that share a group with one of the ``lost`` and deviated from their siblings.
 
     A wait that began after ``until_ns`` explains nothing. Empty if all of them differ (then the
@@ -67,15 +69,15 @@ def left_pattern(context: Context, lost: AbstractSet[int], until_ns: int) -> lis
         left = _by_operation(context, rank, mine)
         if left is None and unlike_siblings(context, rank, shared):
             twin = _twin(context, rank, shared)
-            if twin is not None and twin in at and lost_step(context, twin, [rank]):
-                found[twin] = Left(twin, at[twin][0], "order")
+            if twin is not None and twin in at and skipped_step(context, twin, [rank]):
+                found[twin] = Deviation(twin, at[twin][0], "order")
                 continue
             if twin is not None and _its_twin_left(context, rank, twin):
                 continue
             unlike = [g for g in shared if unlike_siblings(context, rank, [g])]
             aspect = "pair" if any(_has_pairs(context, rank, g) for g in unlike) else "order"
-            left = Left(rank, mine[0], aspect)
-        left = left or _by_operation(context, rank, mine, mates=True)
+            left = Deviation(rank, mine[0], aspect)
+        left = left or _by_operation(context, rank, mine, any_member=True)
         if left is not None:
             found[rank] = left
     return list(found.values()) if len(found) < max(len(at), 2) else []
@@ -94,7 +96,7 @@ def _twin(context: Context, rank: int, groups: Sequence[int]) -> int | None:
 
 def _its_twin_left(context: Context, rank: int, twin: int) -> bool:
     """Whether a rank's only counterpart deviated from its own past while the rank did not."""
-    return came_as_before(context, rank) is not False and came_as_before(context, twin) is False
+    return came_as_usual(context, rank) is not False and came_as_usual(context, twin) is False
 
 
 def _has_pairs(context: Context, rank: int, group: int) -> bool:
@@ -105,12 +107,12 @@ def _has_pairs(context: Context, rank: int, group: int) -> bool:
 
 
 def _by_operation(
-    context: Context, rank: int, places: Sequence[Place], *, mates: bool = False
-) -> Left | None:
+    context: Context, rank: int, places: Sequence[Place], *, any_member: bool = False
+) -> Deviation | None:
     """Whether most siblings with the same past issued something else where the rank waits.
 
-    ``mates``: if the rank's counterpart in a sibling group has not arrived, use another member's
-    operation: all have to issue the same.
+    ``any_member``: if the rank's counterpart in a sibling group has not arrived, use another
+    member's operation: all have to issue the same.
     """
     for place in places:
         row = context.row_of(place.group, rank, place.seq)
@@ -121,7 +123,7 @@ def _by_operation(
         examples = {}
         for other in siblings(context, place.group):
             members = context.trace.groups[other].ranks
-            asked = members[:_MOST_MATES] if mates else (members[ranks.index(rank)],)
+            asked = members[:_MOST_MEMBERS] if any_member else (members[ranks.index(rank)],)
             rows = (context.row_of(other, r, place.seq) for r in asked)
             its = next((row for row in rows if row != NONE), NONE)
             if its == NONE or (_is_new(context, its) and not _is_new(context, row)):
@@ -132,7 +134,7 @@ def _by_operation(
                 examples[aspect] = its
         best = max(votes, key=lambda a: votes[a], default="")
         if best and votes[best] * 2 > votes.total():
-            return Left(rank, place, best, examples[best])
+            return Deviation(rank, place, best, examples[best])
     return None
 
 

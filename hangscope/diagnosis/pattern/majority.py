@@ -16,7 +16,7 @@ _OUTVOTED = 32
 """Sides that differ by less than this fraction are halves even if all members are on record."""
 
 
-def may_be_even(first: int, second: int, unknown: int) -> bool:
+def may_be_tie(first: int, second: int, unknown: int) -> bool:
     """Whether sides of ``first`` and ``second`` ranks could be halves but for ``unknown``
     others."""
     nearly = unknown if second >= _SEVERAL else min(unknown, (first + second) // _EVEN)

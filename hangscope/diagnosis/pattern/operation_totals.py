@@ -34,17 +34,20 @@ class _Total(NamedTuple):
     pairs: int
 
 
-def odd_totals(
-    context: Context, ranks: Iterable[int], groups: Iterable[int], mates: Collection[int] = ()
+def outliers_by_total(
+    context: Context,
+    ranks: Iterable[int],
+    groups: Iterable[int],
+    fellow_suspects: Collection[int] = (),
 ) -> tuple[int, ...]:
     """Those of ``ranks`` that had issued more or less in one of the groups than all others that
     reached the same operation; empty if that holds for several of them making up half or more.
 
-    ``mates``: their counterparts elsewhere, which are just as suspect. With any, only members of
-    the group itself are asked: siblings without mates may be another stage.
+    ``fellow_suspects``: their counterparts elsewhere, which are just as suspect. With any, only
+    members of the group itself are asked: siblings without any may be another stage.
     """
     suspects = sorted(set(ranks))
-    totals = _Totals(context, frozenset(mates))
+    totals = _Totals(context, frozenset(fellow_suspects))
     odd: set[int] = set()
     for group in groups:
         members = context.trace.groups[group].ranks
@@ -58,19 +61,19 @@ def odd_totals(
 class _Totals:
     """Queries on one trace."""
 
-    def __init__(self, context: Context, mates: frozenset[int]) -> None:
+    def __init__(self, context: Context, fellow_suspects: frozenset[int]) -> None:
         self.context = context
-        self.mates = mates
+        self.fellow_suspects = fellow_suspects
 
     def odd(self, group: int, ranks: Iterable[int]) -> list[int]:
         """Of these members, those that differ from all ranks that reached the same operation."""
         members = self.context.trace.groups[group].ranks
-        asked = [r for r in members if r not in self.mates]
+        asked = [r for r in members if r not in self.fellow_suspects]
         own = {r: total for r in asked if (total := self.at_newest(r, group)) is not None}
         collectives: dict[Standing, Counter[int]] = {}
         for total in own.values():
             collectives.setdefault(total.standing, Counter())[total.collectives] += 1
-        others = siblings(self.context, group) if not self.mates else []
+        others = siblings(self.context, group) if not self.fellow_suspects else []
         found = []
         for rank in ranks:
             mine = own.get(rank)
@@ -124,7 +127,7 @@ class _Totals:
 
         In a group with p2p as well, a counter covers both.
         """
-        if group not in self.context.with_collectives or group in self.context.with_pairs:
+        if group not in self.context.with_collectives or group in self.context.with_p2p:
             return UNKNOWN
         if self._lists_unfinished(rank) and group in self.context.with_one_sided:
             return UNKNOWN  # a root may have issued and finished more since, unlisted
@@ -135,7 +138,7 @@ class _Totals:
 
         If only unfinished ones are listed, batches stay listed, as torch never notes their end.
         """
-        if group not in self.context.with_pairs:
+        if group not in self.context.with_p2p:
             return UNKNOWN
         context = self.context
         low, high = context.bounds[rank]
@@ -153,7 +156,7 @@ class _Totals:
     def _counted(self, rank: int, group: int) -> int:
         """A counter's value, if it counts one kind of operation only."""
         front = self.context.front
-        number: int = self.context.counted_pairs.get((rank, group), UNKNOWN)
+        number: int = self.context.p2p_counts.get((rank, group), UNKNOWN)
         for pair in self.context.pairs_of_rank.get(rank, ()):
             if front.group[pair] == group:
                 number = max(number, int(front.enqueued[pair]))

@@ -17,7 +17,7 @@ import numpy as np
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.processes.stacks import where
-from hangscope.diagnosis.records.kinds import is_sending, which
+from hangscope.diagnosis.records.kinds import is_sending, records_where
 from hangscope.trace.model import Frame
 
 _WRAPPER = re.compile(r"distributed_c10d\.py$|c10d_logger\.py$|[\\/]hangscope[\\/]")
@@ -142,7 +142,7 @@ def _phases(context: Context, rank: int, groups: list[int], sites: dict[int, Sit
     part = context.trace.records[low:high]
     rows = np.flatnonzero(np.isin(part["group"], groups) & (part["peer"] >= 0))
     front, batch = context.front, context.front.batch_row[low + rows]
-    lone_sends = (batch < 0) & which(context.trace, is_sending, low + rows)
+    lone_sends = (batch < 0) & records_where(context.trace, is_sending, low + rows)
     holds = front.unfinished[low + rows] & ~lone_sends & ((batch < 0) | front.unfinished[batch])
     if holds.any():
         stands = int(holds.argmax())

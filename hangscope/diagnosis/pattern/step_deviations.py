@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.pattern.history import Issued, Past, past_of
+from hangscope.diagnosis.pattern.history import History, Issued, history_of
 from hangscope.trace.model import NONE
 
 _MOST_RANKS = 64
@@ -24,7 +24,7 @@ _MOST_RANKS = 64
 _USUAL_TIMES = 2
 
 
-def strayed(context: Context, suspects: Iterable[int]) -> tuple[int, ...]:
+def deviating_rank(context: Context, suspects: Iterable[int]) -> tuple[int, ...]:
     """The one of ``suspects`` that did something else than before, if all others did not.
 
     Empty if several deviated, if a rank's past is unknown, or if a rank waits at a line that is new
@@ -33,7 +33,7 @@ def strayed(context: Context, suspects: Iterable[int]) -> tuple[int, ...]:
     ranks = sorted(set(suspects))
     if not 1 < len(ranks) <= _MOST_RANKS:
         return ()
-    found = {rank: has_strayed(context, rank, ranks) for rank in ranks}
+    found = {rank: has_deviated(context, rank, ranks) for rank in ranks}
     odd = tuple(rank for rank, is_odd in found.items() if is_odd)
     return odd if len(odd) == 1 and None not in found.values() else ()
 
@@ -46,28 +46,28 @@ def out_of_step(context: Context, suspects: Iterable[int]) -> tuple[int, ...]:
     ranks = sorted(set(suspects))
     if not 1 < len(ranks) <= _MOST_RANKS:
         return ()
-    odd = tuple(r for r in ranks if lost_step(context, r, ranks))
+    odd = tuple(r for r in ranks if skipped_step(context, r, ranks))
     return odd if len(odd) == 1 else ()
 
 
-def alone_as_ever(context: Context, rank: int, suspects: Iterable[int]) -> bool:
+def alone_as_usual(context: Context, rank: int, suspects: Iterable[int]) -> bool:
     """Whether the rank alone did what it had always done since all were together.
 
     Each of the others has at least two earlier steps on record and waits where it had waited
     before, so nothing new began for them. They may then have deviated together.
     """
     others = sorted(set(suspects) - {rank})[:_MOST_RANKS]
-    if len(others) < _USUAL_TIMES or _as_ever(context, rank, [rank, *others]) is not True:
+    if len(others) < _USUAL_TIMES or _as_usual(context, rank, [rank, *others]) is not True:
         return False
-    return all(_as_ever(context, other, [rank, *others]) is False for other in others)
+    return all(_as_usual(context, other, [rank, *others]) is False for other in others)
 
 
-def _as_ever(context: Context, rank: int, suspects: list[int]) -> bool | None:
+def _as_usual(context: Context, rank: int, suspects: list[int]) -> bool | None:
     """Whether the steps after such a collective used to begin in this way; None if unknown.
 
     The newest collective counts together with what came after it: a step may have several of them.
     """
-    past = past_of(context, rank, suspects)
+    past = history_of(context, rank, suspects)
     earlier = [past.issued[a : b + 1] for a, b in pairwise(past.meetings)]
     newest = past.issued[past.meetings[-1] :] if past.meetings else []
     if len(earlier) < _USUAL_TIMES or len(newest) < _USUAL_TIMES:
@@ -77,10 +77,10 @@ def _as_ever(context: Context, rank: int, suspects: list[int]) -> bool | None:
     return any(stretch[: len(newest)] == newest for stretch in earlier)
 
 
-def lost_step(context: Context, rank: int, others: Iterable[int]) -> bool:
+def skipped_step(context: Context, rank: int, others: Iterable[int]) -> bool:
     """Whether the rank once left out, or repeated, the collective that ends each step it shares
     with others."""
-    earlier, _ = _stretches(past_of(context, rank, {rank, *others}))
+    earlier, _ = _stretches(history_of(context, rank, {rank, *others}))
     common = Counter(tuple(stretch) for stretch in earlier).most_common(2)
     if not common or common[0][1] < _USUAL_TIMES or len(common[0][0]) < 2:
         return False
@@ -93,32 +93,32 @@ def lost_step(context: Context, rank: int, others: Iterable[int]) -> bool:
     return sum(a == usual and b in odd for a, b in pairwise(steps)) == 1
 
 
-def has_strayed(context: Context, rank: int, suspects: list[int]) -> bool | None:
+def has_deviated(context: Context, rank: int, suspects: list[int]) -> bool | None:
     """Whether the rank's newest stretch differs from the beginning of all its earlier ones.
 
     None if no earlier one begins with the same operation, or if the rank waits at a new line.
     """
-    earlier, newest = _stretches(past_of(context, rank, suspects))
+    earlier, newest = _stretches(history_of(context, rank, suspects))
     if not newest or newest[-1][-1] == NONE:
         return None
     if not any(newest[-1] in stretch for stretch in earlier):
         return None
     if any(stretch[: len(newest)] == newest for stretch in earlier):
-        return _met_otherwise(context, rank, suspects)
+        return _followed_unusually(context, rank, suspects)
     return True if any(stretch[:1] == newest[:1] for stretch in earlier) else None
 
 
-def _met_otherwise(context: Context, rank: int, suspects: list[int]) -> bool:
+def _followed_unusually(context: Context, rank: int, suspects: list[int]) -> bool:
     """Whether what followed the newest common collective never followed one of that kind before.
 
     If suspects share several groups, a step has several such collectives with nothing in between.
     """
-    past = past_of(context, rank, suspects)
+    past = history_of(context, rank, suspects)
     newest, *earlier = (past.issued[at] for at in reversed(past.meetings))
-    return earlier.count(newest) >= _USUAL_TIMES and _as_ever(context, rank, suspects) is False
+    return earlier.count(newest) >= _USUAL_TIMES and _as_usual(context, rank, suspects) is False
 
 
-def _stretches(past: Past) -> tuple[list[list[Issued]], list[Issued]]:
+def _stretches(past: History) -> tuple[list[list[Issued]], list[Issued]]:
     """What was issued between collectives of all suspects: earlier stretches, and the newest.
 
     The newest ends with the rank's oldest unfinished operation. What precedes the oldest such

@@ -18,7 +18,7 @@ _MOST_RANKS = 32
 _MOST_GROUPS = 4
 
 
-def order_is_free(context: Context, ranks: Iterable[int], places: Iterable[Place]) -> bool:
+def order_is_arbitrary(context: Context, ranks: Iterable[int], places: Iterable[Place]) -> bool:
     """Whether some of ``ranks`` reached two of these groups in different orders before, and carried
     on.
 

@@ -295,7 +295,7 @@ def _alive_state(facts: RankFacts) -> tuple[str, bool]:
     return ("running" if facts.alive else "unknown"), False
 
 
-def is_at_work(facts: RankFacts, more_than: float = _IDLE) -> bool:
+def is_working(facts: RankFacts, more_than: float = _IDLE) -> bool:
     """Whether two looks saw a process make progress or use CPU.
 
     ``more_than``: up to this many CPU seconds per second do not count as work.

@@ -141,7 +141,7 @@ def base(filename: str) -> str:
     return re.split(r"[\\/]", filename)[-1]
 
 
-def parting(stack: Stack, others: Sequence[Stack]) -> int | None:
+def diverging_frame(stack: Stack, others: Sequence[Stack]) -> int | None:
     """Index in ``stack`` of the outermost frame that the other stacks do not share.
 
     None if there is nothing to compare with, or every frame is shared.

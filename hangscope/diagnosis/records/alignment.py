@@ -33,7 +33,10 @@ class Side:
     def at(self, which: slice | npt.NDArray[np.int64]) -> Side:
         """A subset of the halves."""
         return Side(
-            self.seq[which], self.created_ns[which], self.ended_ns[which], self.unfinished[which]
+            self.seq[which],
+            self.created_ns[which],
+            self.ended_ns[which],
+            self.unfinished[which],
         )
 
     def waiting(self) -> int:

@@ -12,20 +12,20 @@ from hangscope.trace.model import Trace
 
 
 @dataclass(frozen=True, slots=True)
-class Debtors:
+class MissingSenders:
     """``behind`` have sent less often than others, ``lost`` left nothing; both may be empty."""
 
     behind: tuple[int, ...] = ()
     lost: tuple[int, ...] = ()
 
 
-def debtors(
+def missing_senders(
     trace: Trace,
     half: Half,
     bounds: Mapping[int, tuple[int, int]],
     recorded: Collection[int],
     hidden: Collection[int],
-) -> Debtors:
+) -> MissingSenders:
     """The ranks that owe the send a receive from any source waits for.
 
     If the start of their records is gone, senders that serve only this receiver are compared by the
@@ -43,7 +43,7 @@ def debtors(
     behind = tuple(sorted(r for r, count in counts.items() if count < most))
     if len(behind) > 1 and any(trace.ranks[r].only_active for r in behind):
         behind = ()  # their programs may differ, so at most a single outlier can be told
-    return Debtors(behind, lost)
+    return MissingSenders(behind, lost)
 
 
 def _sent(trace: Trace, rank: int, half: Half, bounds: tuple[int, int], hidden: bool) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.diagnosis.records.kinds import is_on_host, which
+from hangscope.diagnosis.records.kinds import is_on_host, records_where
 from hangscope.trace import formats
 from hangscope.trace.model import Flag, State, Trace, flagged
 
@@ -22,7 +22,7 @@ def blocks_caller(trace: Trace) -> Bools:
     loose = int(Flag.ASYNC | Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH | Flag.TIMED_OUT)
     # Sends and receives only if marked as blocking: isend and send may leave the same record.
     pair = flags & int(Flag.P2P | Flag.BLOCKING)
-    found: Bools = which(trace, is_on_host) & ~flagged(flags, loose)
+    found: Bools = records_where(trace, is_on_host) & ~flagged(flags, loose)
     found &= pair != int(Flag.P2P)
     return found & from_rings(trace)
 

@@ -125,10 +125,10 @@ def gaps(trace: Trace) -> tuple[int, ...]:
 def unreadable(trace: Trace) -> dict[int, str]:
     """Ranks whose file exists but cannot be read, and why: they lived to write it."""
     found = {}
-    told_of = set(told_of_only(trace))
+    known = set(known_only_from_journal(trace))
     for file in trace.unread:
         rank = _whose(Path(file.path), file.why)
-        if rank is not None and (rank not in trace.ranks or rank in told_of):
+        if rank is not None and (rank not in trace.ranks or rank in known):
             found[rank] = file.why
     return found
 
@@ -178,7 +178,7 @@ def cut_short(trace: Trace) -> bool:
     return trace.only_logs and any(c.details.get("cut") for c in trace.claims)
 
 
-def told_of_only(trace: Trace) -> tuple[int, ...]:
+def known_only_from_journal(trace: Trace) -> tuple[int, ...]:
     """Ranks whose rings are gone: the monitor's journal reports how they ended, not what they
     did."""
     if any(s.format == formats.LOG for s in trace.sources):

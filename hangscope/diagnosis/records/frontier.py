@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.diagnosis.records.blocking_calls import from_rings, returned
-from hangscope.diagnosis.records.kinds import is_one_sided, which
+from hangscope.diagnosis.records.kinds import is_one_sided, records_where
 from hangscope.trace.model import Flag, State, Trace, flagged
 
 UNKNOWN = -1
@@ -246,7 +246,7 @@ def _ends_of(trace: Trace, kinds: _Kinds, pairs: _Pairs) -> _Ends:
     done |= returned(trace)
     # Nobody can finish a later collective of all members while an earlier one waits for a member.
     implied = pairs.filled(0)
-    rows = np.flatnonzero(collective & done & ~which(trace, is_one_sided))
+    rows = np.flatnonzero(collective & done & ~records_where(trace, is_one_sided))
     np.maximum.at(implied, of_record[rows], seq[rows])
     done |= collective & (seq < implied[of_record])
     # A peer's completion proves that every member issued the operation, so a rank that finished

@@ -24,7 +24,7 @@ operation."""
 Rows = npt.NDArray[np.int64]
 
 
-def with_laid_numbers(trace: Trace) -> tuple[Trace, frozenset[int]]:
+def with_inferred_numbers(trace: Trace) -> tuple[Trace, frozenset[int]]:
     """The trace with a number for every collective that lacks one, and the groups affected.
 
     The reference is a member that knows its numbers, else the one with most records. That two

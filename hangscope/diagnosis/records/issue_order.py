@@ -8,7 +8,7 @@ import numpy.typing as npt
 from hangscope.trace.model import Records
 
 
-def in_turn(part: Records) -> npt.NDArray[np.bool_]:
+def in_issue_order(part: Records) -> npt.NDArray[np.bool_]:
     """Given a rank's operations up to some last one, those whose order relative to it is fixed.
 
     Operations of threads that share no group with that thread (such as a checkpoint written in the

@@ -11,7 +11,7 @@ from hangscope.diagnosis.records.agreement import FROM_ROOT, HOST_BACKENDS, ONE_
 from hangscope.trace.model import Signature, Trace
 
 
-def which(
+def records_where(
     trace: Trace, holds: Callable[[Signature], bool], rows: npt.NDArray[np.int64] | None = None
 ) -> npt.NDArray[np.bool_]:
     """Per record, or per record of ``rows``: whether a predicate holds for its signature."""

@@ -269,7 +269,7 @@ def minority(parts: Iterable[Part]) -> tuple[tuple[int, ...], bool]:
     return tuple(sorted(r for p in ordered for r in p.ranks)), False
 
 
-def parted_before(trace: Trace, front: Frontiers, known: Iterable[int]) -> list[Mismatch]:
+def diverged_before(trace: Trace, front: Frontiers, known: Iterable[int]) -> list[Mismatch]:
     """Groups whose running hashes already differ at the first place that several members still
     hold.
 

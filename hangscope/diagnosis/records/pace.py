@@ -18,7 +18,7 @@ def standstill_s(trace: Trace) -> float:
     return min(trace.timeout_s, max(_SHORTEST_S, _GAPS * usual_gap_s(trace)))
 
 
-def stood_before(trace: Trace, since_ns: int, stopped_ns: int) -> bool:
+def had_stalled_before(trace: Trace, since_ns: int, stopped_ns: int) -> bool:
     """Whether what began at ``since_ns`` had already stalled before a rank was stopped.
 
     Then whatever stopped the rank (a debugger attached to a hung rank, say) did not cause the hang.

@@ -10,7 +10,7 @@ import numpy as np
 from hangscope.diagnosis.records.alignment import Side, shift
 from hangscope.diagnosis.records.coverage import recorded_ranks
 from hangscope.diagnosis.records.frontier import Bools, Frontiers, Ints
-from hangscope.diagnosis.records.kinds import is_on_host, is_sending, which
+from hangscope.diagnosis.records.kinds import is_on_host, is_sending, records_where
 from hangscope.trace.model import NONE, Flag, Trace, flagged
 
 
@@ -40,7 +40,7 @@ class _Table:
     is_send: Bools
     batched: Bools
     """Member of a batch."""
-    concluded: Bools
+    inferred: Bools
     """Inferred by a reader from a log."""
     tag: Ints
     """-1 where tags do not count."""
@@ -101,9 +101,9 @@ def _halves_of(trace: Trace, front: Frontiers) -> _Table:
         rank=rank,
         peer=_with_only_partner(trace, group, rank, records["peer"][rows]),
         group=group,
-        is_send=which(trace, is_sending, rows),
+        is_send=records_where(trace, is_sending, rows),
         batched=flagged(flags, Flag.COALESCED_MEMBER),
-        concluded=flagged(flags, Flag.SYNTHETIC),
+        inferred=flagged(flags, Flag.SYNTHETIC),
         tag=_tags(trace, rows),
         side=Side(records["p2p_seq"][rows], records["created_ns"][rows], ended, unfinished),
     )
@@ -179,7 +179,7 @@ def tags_count(trace: Trace, *rows: int) -> bool:
 def _tags(trace: Trace, rows: Ints) -> Ints:
     """The tag of each half, -1 where tags do not count."""
     tags = trace.records["root"][rows].astype(np.int64)
-    found: Ints = np.where(which(trace, is_on_host, rows), tags, NONE)
+    found: Ints = np.where(records_where(trace, is_on_host, rows), tags, NONE)
     return found
 
 
@@ -209,12 +209,12 @@ def _across_tags(trace: Trace, halves: list[Half]) -> list[Half]:
 def _channel(table: _Table, known: _Known, part: Ints) -> list[Half]:
     """The unfinished halves of one channel, each with its other half."""
     a, b, group = (int(column[part[0]]) for column in (table.rank, table.peer, table.group))
-    concluded = bool(table.concluded[part].any())
+    inferred = bool(table.inferred[part].any())
     # A receive from any source takes sends that are then missing here: counting would be off.
     taken = (a, group) in known.anybody or (b, group) in known.anybody
     lacking = any(r in known.hidden and (r, group) not in known.from_first for r in (a, b))
-    partial = lacking or concluded or taken
-    aligned = lacking and not concluded and not taken and bool(table.batched[part].any())
+    partial = lacking or inferred or taken
+    aligned = lacking and not inferred and not taken and bool(table.batched[part].any())
     sending, receiving = part[table.is_send[part]], part[~table.is_send[part]]
     halves = []
     for mine, others in ((sending, receiving), (receiving, sending)):

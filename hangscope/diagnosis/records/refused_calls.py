@@ -16,21 +16,21 @@ from hangscope.trace.job_log.readers.desync import comparison
 from hangscope.trace.job_log.readers.gloo import held_up_at_barrier, waited_at_barrier_ms
 from hangscope.trace.model import NONE, RECORD_DTYPE, Flag, Signature, Stack, State, Trace
 
-Told = dict[int, tuple[int, dict[int, Signature]]]
+Reports = dict[int, tuple[int, dict[int, Signature]]]
 """Per rank its own place in the group, and what members ran, by place."""
 _MS_NS = 1_000_000
 _MOST_GROUPS = 16
 """Limit on groups that disagree at one time."""
 
 
-def with_compared_operations(trace: Trace) -> Trace:
+def with_refused_calls(trace: Trace) -> Trace:
     """The trace with the operations reported by the ranks' exceptions.
 
     For job logs, the log reader does that itself.
     """
     if trace.only_logs:
         return trace
-    told: Told = {}
+    reports: Reports = {}
     bounds = rank_bounds(trace)
     for rank, facts in trace.ranks.items():
         if facts.exception is not None and facts.exception.is_main_thread:
@@ -38,12 +38,12 @@ def with_compared_operations(trace: Trace) -> Trace:
             if said is None and not _in_something(trace, bounds.get(rank, (0, 0))):
                 said = held_up_at_barrier(facts.exception.message)
             if said is not None:
-                told[rank] = said
+                reports[rank] = said
     for _ in range(_MOST_GROUPS):
-        group, writers = _group(trace, told)
+        group, writers = _group(trace, reports)
         if not writers:
             break
-        trace = _compared(trace, group, {rank: told.pop(rank) for rank in writers})
+        trace = _compared(trace, group, {rank: reports.pop(rank) for rank in writers})
     return trace
 
 
@@ -53,10 +53,10 @@ def _in_something(trace: Trace, bounds: tuple[int, int]) -> bool:
     return low < high and int(trace.records["state"][high - 1]) != int(State.COMPLETED)
 
 
-def _compared(trace: Trace, group: int, told: Told) -> Trace:
+def _compared(trace: Trace, group: int, reports: Reports) -> Trace:
     """The trace with the operations compared in one group."""
     ran: dict[int, Signature] = {}
-    for place, sides in told.values():  # each rank knows best what it ran itself
+    for place, sides in reports.values():  # each rank knows best what it ran itself
         for other, signature in sides.items():
             member = trace.groups[group].ranks[other]
             if member in trace.ranks and (member not in ran or other == place):
@@ -95,7 +95,7 @@ def _compared(trace: Trace, group: int, told: Told) -> Trace:
     )
 
 
-def _group(trace: Trace, told: Told) -> tuple[int, list[int]]:
+def _group(trace: Trace, reports: Reports) -> tuple[int, list[int]]:
     """The compared group, and the ranks whose messages mention it: messages number its members.
 
     It is the group in which most authors have the places they state; of several, the last one used.
@@ -104,9 +104,9 @@ def _group(trace: Trace, told: Told) -> tuple[int, list[int]]:
     for index, group in enumerate(trace.groups):
         for place, rank in enumerate(group.ranks):
             if (
-                rank in told
-                and told[rank][0] == place
-                and max(told[rank][1], default=0) < len(group.ranks)
+                rank in reports
+                and reports[rank][0] == place
+                and max(reports[rank][1], default=0) < len(group.ranks)
             ):
                 fits.setdefault(index, []).append(rank)
     most = max(map(len, fits.values()), default=0)
@@ -114,7 +114,9 @@ def _group(trace: Trace, told: Told) -> tuple[int, list[int]]:
         return NONE, []
     chosen = [index for index, ranks in fits.items() if len(ranks) == most]
     records = trace.records
-    rows = np.flatnonzero(np.isin(records["group"], chosen) & np.isin(records["rank"], list(told)))
+    rows = np.flatnonzero(
+        np.isin(records["group"], chosen) & np.isin(records["rank"], list(reports))
+    )
     used = np.full(len(trace.groups), NONE, np.int64)
     np.maximum.at(used, records["group"][rows], records["created_ns"][rows])
     best = max(chosen, key=lambda index: (int(used[index]), -index))

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.diagnosis.records.coverage import hidden_ranks, told_of_only
-from hangscope.diagnosis.records.kinds import is_on_host, is_sending, which
+from hangscope.diagnosis.records.coverage import hidden_ranks, known_only_from_journal
+from hangscope.diagnosis.records.kinds import is_on_host, is_sending, records_where
 from hangscope.trace.model import Flag, Records, State, Trace, flagged
 
 _SECOND_NS = 10**9
@@ -42,7 +42,7 @@ class Unpaired:
         return self.source if self.surplus > 0 else self.target
 
 
-def with_lone_halves(trace: Trace) -> tuple[Trace, frozenset[int]]:
+def with_unpaired_halves(trace: Trace) -> tuple[Trace, frozenset[int]]:
     """The trace with halves that have no other half marked unfinished, and their rows.
 
     In a running job this applies only to ranks that have issued nothing for the timeout: hosts run
@@ -91,10 +91,10 @@ def unpaired_halves(trace: Trace, told: npt.NDArray[np.bool_]) -> list[Unpaired]
     rows = np.flatnonzero(
         flagged(flags, Flag.P2P)
         & ~flagged(flags, Flag.COALESCED_BATCH)
-        & ~which(trace, is_on_host)
+        & ~records_where(trace, is_on_host)
         & told
     )
-    if not len(rows) or trace.missing_ranks or told_of_only(trace):
+    if not len(rows) or trace.missing_ranks or known_only_from_journal(trace):
         return []
     seen = ~flagged(flags[rows], Flag.UNOBSERVED)
     if (seen | (records["state"][rows] == int(State.COMPLETED))).all():
@@ -104,7 +104,7 @@ def unpaired_halves(trace: Trace, told: npt.NDArray[np.bool_]) -> list[Unpaired]
     hidden = hidden_ranks(trace)
     rank = records["rank"][rows].astype(np.int64)
     peer = records["peer"][rows].astype(np.int64)
-    sends = which(trace, is_sending, rows)
+    sends = records_where(trace, is_sending, rows)
     span = int(max(rank.max(), peer.max())) + 1
     source, target = np.where(sends, rank, peer), np.where(sends, peer, rank)
     channel = (records["group"][rows].astype(np.int64) * span + source) * span + target

@@ -20,15 +20,15 @@ from hangscope.diagnosis.records.kinds import (
     comes_from_root,
     groups_with,
     is_one_sided,
+    records_where,
     same_backend,
-    which,
 )
 from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.trace import formats
 from hangscope.trace.model import Flag, State, Trace
 
 
-class Told:
+class CollectiveFacts:
     """Queries on one trace; ``row`` is the index of a record, or -1 for none."""
 
     def __init__(
@@ -43,8 +43,8 @@ class Told:
         self.counting = {s.rank for s in trace.sources if s.format == formats.RING}
         """Ranks with a ring: its counters keep counting when its records wrap."""
         self._blocking = blocks_caller(trace)
-        self._one_sided = which(trace, is_one_sided)
-        self._comes_from_root = which(trace, comes_from_root)
+        self._one_sided = records_where(trace, is_one_sided)
+        self._comes_from_root = records_where(trace, comes_from_root)
         self.one_sided_groups = groups_with(trace, self._one_sided & front.collective)
         """Groups with operations that some members may finish alone."""
 

@@ -14,12 +14,12 @@ import numpy as np
 
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.records.frontier import Frontiers
-from hangscope.diagnosis.waiting.collective_facts import Told
+from hangscope.diagnosis.waiting.collective_facts import CollectiveFacts
 from hangscope.trace.model import NONE, State, Trace
 
 
-def behind_their_devices(
-    trace: Trace, front: Frontiers, told: Told, places: list[Place]
+def late_devices(
+    trace: Trace, front: Frontiers, collectives: CollectiveFacts, places: list[Place]
 ) -> dict[int, int]:
     """Maps each such rank to the index of the place that waits for it, and updates these places.
 
@@ -36,14 +36,14 @@ def behind_their_devices(
         """Whether the rank's device, of which starts are recorded, has not reached this record."""
         if rank not in timed or began[row] or trace.records["state"][row] != int(State.SCHEDULED):
             return False
-        before = slice(told.bounds[rank][0], row)
+        before = slice(collectives.bounds[rank][0], row)
         return not (front.unfinished[before] & (front.batch_row[before] != row)).any()
 
     found: dict[int, int] = {}
     for index, place in enumerate(places):
         if place.targets or place.done or place.blind or place.phase or place.counted:
             continue
-        issued = _issued(told, place)
+        issued = _issued(collectives, place)
         rows = {rank: _carried_out(front, row) for rank, row in issued.items() if row != NONE}
         behind = [rank for rank, row in rows.items() if late(rank, row)]
         here = [rank for rank in place.waiters if rank not in behind]
@@ -60,11 +60,11 @@ def behind_their_devices(
     return found
 
 
-def _issued(told: Told, place: Place) -> dict[int, int]:
+def _issued(collectives: CollectiveFacts, place: Place) -> dict[int, int]:
     """Per rank that has reached a place, the row in which it issued the operation."""
     half = place.half
     if half is None:
-        return {rank: told.row_of(place.group, rank, place.seq) for rank in place.waiters}
+        return {rank: collectives.row_of(place.group, rank, place.seq) for rank in place.waiters}
     return {half.rank: half.row, half.peer: half.partner_row}
 
 

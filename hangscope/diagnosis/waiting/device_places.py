@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.records.device_counts import counted_by_backend
 from hangscope.diagnosis.records.frontier import Frontiers
-from hangscope.diagnosis.waiting.collective_facts import Told
+from hangscope.diagnosis.waiting.collective_facts import CollectiveFacts
 from hangscope.trace.model import Trace
 
 
@@ -36,25 +36,25 @@ class _Unfinished:
 
 
 def device_places(
-    trace: Trace, front: Frontiers, told: Told, places: Sequence[Place]
+    trace: Trace, front: Frontiers, collectives: CollectiveFacts, places: Sequence[Place]
 ) -> list[Place]:
     """Where devices are stuck; each rank waits in its oldest such collective.
 
     ``places``: where ranks are already known to wait. Only groups with a member that waits nowhere
     count.
     """
-    if not told.counting or any(facts.unobservable for facts in trace.ranks.values()):
+    if not collectives.counting or any(facts.unobservable for facts in trace.ranks.values()):
         # A captured operation counts as issued, but none of its graph replays counts as finished.
         return []
     told_already = {place.group for place in places if place.half is None}
     unfinished = [
         one
-        for one in _unfinished(trace, front, told)
+        for one in _unfinished(trace, front, collectives)
         if not (one.absent and one.group in told_already)
     ]
     if not unfinished:
         return []
-    oldest = _waiting_since(told, places)
+    oldest = _waiting_since(collectives, places)
     elsewhere = frozenset(oldest)
     for one in unfinished:
         for rank, row in one.rows.items():
@@ -82,16 +82,16 @@ def device_places(
     return sorted(found, key=lambda place: place.began_ns)
 
 
-def _unfinished(trace: Trace, front: Frontiers, told: Told) -> list[_Unfinished]:
+def _unfinished(trace: Trace, front: Frontiers, collectives: CollectiveFacts) -> list[_Unfinished]:
     """The oldest such collective of each group."""
     found = []
     for group, pairs in front.of_group().items():
         ranks = front.rank[pairs].tolist()
         members = trace.groups[group].ranks
         lost = sorted(set(members) - set(ranks))
-        if len(ranks) < 2 or not members or not told.counting.issuperset(ranks):
+        if len(ranks) < 2 or not members or not collectives.counting.issuperset(ranks):
             continue
-        if not told.recorded.isdisjoint(lost):
+        if not collectives.recorded.isdisjoint(lost):
             continue
         issued = dict(zip(ranks, front.enqueued[pairs].tolist(), strict=True))
         done = int(front.completed[pairs].max())
@@ -99,8 +99,8 @@ def _unfinished(trace: Trace, front: Frontiers, told: Told) -> list[_Unfinished]
         counted = dict(zip(ranks, front.completed[pairs].tolist(), strict=True))
         if not came or min(counted[rank] for rank in came) < 1:
             continue
-        last = [told.row_of(group, rank, done) for rank in came]
-        rows = [told.row_of(group, rank, done + 1) for rank in came]
+        last = [collectives.row_of(group, rank, done) for rank in came]
+        rows = [collectives.row_of(group, rank, done + 1) for rank in came]
         if min(rows) < 0 or not all(counted_by_backend(trace, row) for row in last):
             continue
         absent = [rank for rank in ranks if issued[rank] <= done]
@@ -113,12 +113,12 @@ def _unfinished(trace: Trace, front: Frontiers, told: Told) -> list[_Unfinished]
     return found
 
 
-def _waiting_since(told: Told, places: Sequence[Place]) -> dict[int, int]:
+def _waiting_since(collectives: CollectiveFacts, places: Sequence[Place]) -> dict[int, int]:
     """Per waiting rank, the oldest row it waits in; -1 if it has none."""
     since: dict[int, int] = {}
     for place in places:
         for rank in place.waiters:
-            row = place.half.row if place.half else told.row_of(place.group, rank, place.seq)
+            row = place.half.row if place.half else collectives.row_of(place.group, rank, place.seq)
             since[rank] = min(since.get(rank, row), row)
     return since
 

@@ -40,7 +40,7 @@ def _without_a_word(context: Context) -> frozenset[int]:
     have issued them all the same.
     """
     trace, front = context.trace, context.front
-    if not _told_by_dumps(context):
+    if not _from_dumps_only(context):
         return frozenset()
     whole = {r for r, f in trace.ranks.items() if f.oldest_record_id == 1 and not f.only_active}
     seen = set(zip(front.rank.tolist(), front.group.tolist(), strict=True))
@@ -112,7 +112,7 @@ def doubt_dumped_before(
     the same, and so does one about to finish what others have finished. Also returns ranks of the
     latter kind; they are not stuck.
     """
-    if not _told_by_dumps(context):
+    if not _from_dumps_only(context):
         return causes, frozenset()
     written = {r: f.observed_ns for r, f in context.trace.ranks.items() if f.observed_ns > 0}
     newest = max(written.values(), default=0)
@@ -162,7 +162,7 @@ def _dumped_before(
 def _members(context: Context, pairs: Bools) -> frozenset[int]:
     """Ranks of these (rank, group) pairs, where the dumps list the members."""
     trace, front = context.trace, context.front
-    if not _told_by_dumps(context):
+    if not _from_dumps_only(context):
         return frozenset()
     groups = np.unique(front.group[pairs]).tolist()
     # A rank that issued something in a group is a member, unless ranks number their groups locally.
@@ -175,7 +175,7 @@ def _members(context: Context, pairs: Bools) -> frozenset[int]:
     return frozenset(rank for rank, group in found if rank in members.get(group, ()))
 
 
-def _told_by_dumps(context: Context) -> bool:
+def _from_dumps_only(context: Context) -> bool:
     """Whether all evidence comes from dumps, each a snapshot at the time it was written.
 
     A log next to them adds facts on some ranks and never contradicts what others have finished.

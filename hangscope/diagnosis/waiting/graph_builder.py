@@ -10,19 +10,19 @@ import numpy as np
 
 from hangscope.diagnosis.graph.blocking_sends import held_up_by_sends
 from hangscope.diagnosis.graph.lock_places import lock_places
-from hangscope.diagnosis.graph.logged_batches import unnamed_batches
+from hangscope.diagnosis.graph.logged_batches import logged_batches
 from hangscope.diagnosis.graph.p2p_places import HalfPlaces, blocking_sends
 from hangscope.diagnosis.graph.phase_places import phase_places
 from hangscope.diagnosis.graph.places import Place, Waits
 from hangscope.diagnosis.graph.store_places import store_places
-from hangscope.diagnosis.groups.unlisted_members import Unlisted
+from hangscope.diagnosis.groups.unlisted_members import UnlistedMembers
 from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.records.coverage import end_is_unseen
 from hangscope.diagnosis.records.frontier import UNKNOWN, Frontiers, Ints
-from hangscope.diagnosis.records.issue_order import in_turn
+from hangscope.diagnosis.records.issue_order import in_issue_order
 from hangscope.diagnosis.records.pairing import Half, pending_halves
-from hangscope.diagnosis.waiting.collective_facts import Told
-from hangscope.diagnosis.waiting.device_not_started import behind_their_devices
+from hangscope.diagnosis.waiting.collective_facts import CollectiveFacts
+from hangscope.diagnosis.waiting.device_not_started import late_devices
 from hangscope.diagnosis.waiting.device_places import device_places
 from hangscope.diagnosis.waiting.group_progress import GroupProgress
 from hangscope.trace.model import NONE, Flag, Trace
@@ -37,7 +37,7 @@ class GraphBuilder:
         self.trace = trace
         self.front = front
         self.processes = processes
-        self.told = Told(trace, front, processes)
+        self.collectives = CollectiveFacts(trace, front, processes)
         self.places: list[Place] = []
         self.oldest_row: dict[int, int] = {}
         """Per rank the row of its oldest unfinished operation."""
@@ -45,25 +45,25 @@ class GraphBuilder:
         self.halted: dict[tuple[int, int], list[int]] = {}
         """Ranks that are stopped inside an operation that some peers have finished."""
         self.unobserved = bool((trace.records["flags"] & int(Flag.UNOBSERVED)).any())
-        self.unlisted = Unlisted(trace)
+        self.unlisted = UnlistedMembers(trace)
         self._seen_in: dict[int, tuple[int, ...]] = {}
 
     def build(self) -> Waits:
         """The graph over all groups and all unfinished sends and receives."""
-        halves = pending_halves(self.trace, self.front, self.told.hidden)
+        halves = pending_halves(self.trace, self.front, self.collectives.hidden)
         blocking = self._find_oldest(halves)
         of_group = self.front.of_group()
         self._seen_in = {g: self._members(g, pairs) for g, pairs in of_group.items()}
         for group, pairs in of_group.items():
             self._group(group, pairs)
         self._add_halves(halves, blocking)
-        self.places += unnamed_batches(self.trace, self.front, self.oldest_row, self.places)
+        self.places += logged_batches(self.trace, self.front, self.oldest_row, self.places)
         self.places += phase_places(self.trace, self.front, self.processes)
         waiting = frozenset(r for p in self.places if not p.weak for r in p.waiters)
         self.places += store_places(self.trace, self.processes, waiting)
-        self.places += lock_places(self.trace, self.told.bounds, self.processes, self.places)
+        self.places += lock_places(self.trace, self.collectives.bounds, self.processes, self.places)
         if self.unobserved:
-            self.places += device_places(self.trace, self.front, self.told, self.places)
+            self.places += device_places(self.trace, self.front, self.collectives, self.places)
         self._without_the_finished()
         places_of: dict[int, list[int]] = defaultdict(list)
         for index, place in enumerate(self.places):
@@ -79,16 +79,16 @@ class GraphBuilder:
             self.trace,
             self.front,
             self.processes,
-            self.told.bounds,
-            self.told.recorded,
-            self.told.hidden,
+            self.collectives.bounds,
+            self.collectives.recorded,
+            self.collectives.hidden,
             self.oldest_row,
             blocking,
         ).of(halves)
         for index, place in enumerate(self.places):
             if place.half is not None and place.done and not place.targets:
                 self.device[place.half.rank] = index
-        self.device |= behind_their_devices(self.trace, self.front, self.told, self.places)
+        self.device |= late_devices(self.trace, self.front, self.collectives, self.places)
 
     def _strongest(
         self, rank: int, at: list[int], held: Mapping[int, Collection[int]]
@@ -144,9 +144,9 @@ class GraphBuilder:
             return
         seen = set(progress.ranks.tolist())
         outside = [*(r for r in members if r not in seen), *extra]
-        never = [r for r in outside if self.told.knows_start(r)]
+        never = [r for r in outside if self.collectives.knows_start(r)]
         unknown = progress.ranks[~progress.known].tolist()
-        unknown += [r for r in outside if not self.told.knows_start(r)]
+        unknown += [r for r in outside if not self.collectives.knows_start(r)]
         lowest = 0 if never else int(progress.enqueued[progress.known].min())
         self._unobserved(group, progress, lowest)
         for seq in np.unique(progress.pending[progress.pending > 0]).tolist():
@@ -168,23 +168,23 @@ class GraphBuilder:
             finished=int(front.completed[pairs].max()),
         )
         for i, rank in enumerate(here.ranks.tolist()):
-            if here.enqueued[i] <= 0 and not self.told.knows_start(rank):
+            if here.enqueued[i] <= 0 and not self.collectives.knows_start(rank):
                 # A ring keeps counting when its records wrap, so a zero means nothing was ever
                 # issued.
-                counted = here.enqueued[i] == 0 and rank in self.told.counting
+                counted = here.enqueued[i] == 0 and rank in self.collectives.counting
                 here.enqueued[i] = 0 if counted else UNKNOWN
             elif here.enqueued[i] < 0:
                 here.enqueued[i] = 0
             row = int(here.rows[i])
             newest = here.pending[i] and here.enqueued[i] == here.pending[i]
-            if newest and self.told.has_left(rank, row):
+            if newest and self.collectives.has_left(rank, row):
                 here.pending[i], here.rows[i] = 0, NONE
             process = self.processes.get(rank)
             if (
                 process is not None
                 and process.frozen
                 and 0 < here.pending[i] <= here.finished
-                and self.told.needs_all(group, int(here.rows[i]))
+                and self.collectives.needs_all(group, int(here.rows[i]))
             ):
                 self._go_past_the_finished(group, here, i, process)
         return here
@@ -198,7 +198,7 @@ class GraphBuilder:
             self.halted.setdefault((group, int(here.pending[i])), []).append(rank)
         here.pending[i] = here.finished + 1 if here.enqueued[i] > here.finished else 0
         went_on = int(here.pending[i])
-        here.rows[i] = self.told.row_of(group, rank, went_on) if went_on else NONE
+        here.rows[i] = self.collectives.row_of(group, rank, went_on) if went_on else NONE
         if process.gone and self.oldest_row.get(rank) == older and here.rows[i] != NONE:
             self.oldest_row[rank] = int(here.rows[i])  # it waited there, not for anything older
 
@@ -211,8 +211,10 @@ class GraphBuilder:
         rows = progress.rows[here]
         rows = rows[rows >= 0]
         row = int(rows[0]) if len(rows) else NONE
-        if row == NONE and self.told.dates_ends:  # its record does not say whether it has finished
-            row = self.told.row_of(group, waiters[0], seq)
+        if (
+            row == NONE and self.collectives.dates_ends
+        ):  # its record does not say whether it has finished
+            row = self.collectives.row_of(group, waiters[0], seq)
         began_ns = progress.began_ns[here]
         if not (began_ns > 0).any():  # found only through unobserved records
             began_ns = self.trace.records["created_ns"][rows]
@@ -233,11 +235,13 @@ class GraphBuilder:
         over = (progress.pending > place.seq) | (progress.pending == 0)
         finished = known & come & over & (progress.completed >= place.seq)
         place = replace(place, done=tuple(progress.ranks[finished].tolist()))
-        if place.seq <= progress.finished and self.told.needs_all(place.group, place.row):
+        if place.seq <= progress.finished and self.collectives.needs_all(place.group, place.row):
             return self._on_device(place, progress)
         absent = (*progress.ranks[known & ~come].tolist(), *never)
         oldest = self.oldest_row
-        if unknown and all(self.told.failed_with_others(r, oldest.get(r, NONE)) for r in absent):
+        if unknown and all(
+            self.collectives.failed_with_others(r, oldest.get(r, NONE)) for r in absent
+        ):
             absent = ()  # a rank that left nothing explains their ends
         place = replace(place, absent=absent, unknown=tuple(unknown))
         return place if absent else self._with_late(place, progress)
@@ -252,7 +256,7 @@ class GraphBuilder:
                 row = self._last_unseen(group, rank)
                 seq = int(self.trace.records["collective_seq"][row]) if row >= 0 else 0
             if row < 0:
-                row = self.told.row_of(group, rank, seq)
+                row = self.collectives.row_of(group, rank, seq)
             if seq > 0 and self.oldest_row.get(rank, row) == row:
                 self.places.append(
                     Place(
@@ -272,9 +276,9 @@ class GraphBuilder:
 
     def _last_unseen(self, group: int, rank: int) -> int:
         """The rank's newest operation, if it is in this group and its end was not observed."""
-        if rank not in self.told.bounds:
+        if rank not in self.collectives.bounds:
             return NONE
-        row = self.told.bounds[rank][1] - 1
+        row = self.collectives.bounds[rank][1] - 1
         here = self.trace.records["group"][row] == group
         return row if here and end_is_unseen(self.trace, row) else NONE
 
@@ -286,7 +290,7 @@ class GraphBuilder:
             or not self.trace.records["flags"][row] & int(Flag.UNOBSERVED)
         ):
             return ()
-        return tuple(sorted(self.told.recorded - {rank}))
+        return tuple(sorted(self.collectives.recorded - {rank}))
 
     def _unobserved(self, group: int, progress: GroupProgress, lowest: int) -> None:
         """Where completions are not recorded, let ranks that are ahead wait where the slowest is
@@ -311,15 +315,15 @@ class GraphBuilder:
             if progress.pending[i] or enqueued < max(lowest, 1):
                 continue
             due = min(lowest + 1, enqueued)
-            if group in self.told.one_sided_groups:
-                due = self.told.first_unmet(group, rank, lowest + 1, issued)
-            row = self.told.row_of(group, rank, due) if due else NONE
+            if group in self.collectives.one_sided_groups:
+                due = self.collectives.first_unmet(group, rank, lowest + 1, issued)
+            row = self.collectives.row_of(group, rank, due) if due else NONE
             if row < 0 or not flags[row] & hidden:
                 continue
             if enqueued == lowest:
-                before = self.told.row_of(group, rank, lowest - 1)
-                is_newest = row + 1 >= self.told.bounds[rank][1]
-                if not is_newest or not self.told.would_show_end(before, row):
+                before = self.collectives.row_of(group, rank, lowest - 1)
+                is_newest = row + 1 >= self.collectives.bounds[rank][1]
+                if not is_newest or not self.collectives.would_show_end(before, row):
                     continue
             progress.pending[i], progress.rows[i] = due, row
 
@@ -327,7 +331,7 @@ class GraphBuilder:
         """All members have issued it and a peer has finished it: whose device is late?"""
         halted = {
             *self.halted.get((place.group, place.seq), ()),
-            *(r for r in place.waiters if self.told.is_stopped(r)),
+            *(r for r in place.waiters if self.collectives.is_stopped(r)),
         }
         if halted:  # the others need their part
             others = tuple(r for r in place.waiters if r not in halted)
@@ -359,7 +363,7 @@ class GraphBuilder:
             and self.processes[r].gone
             and self.processes[r].end is not End.TORN_DOWN
             and not self.processes[r].secondary
-            and not (self.processes[r].end is End.CLEAN and r in self.told.failed_last)
+            and not (self.processes[r].end is End.CLEAN and r in self.collectives.failed_last)
         ]
         # The older operation holds the others up.
         return replace(place, waiters=tuple(first_here), behind=tuple(gone or behind))
@@ -370,13 +374,13 @@ class GraphBuilder:
         oldest = self.oldest_row.get(rank, row)
         if oldest >= row:
             return False
-        records, low = self.trace.records, self.told.bounds[rank][0]
+        records, low = self.trace.records, self.collectives.bounds[rank][0]
         hidden = int(Flag.UNOBSERVED)
         if records["thread"][oldest] == records["thread"][row] or records["flags"][row] & hidden:
             return True
         if "gloo" not in self.trace.groups[int(records["group"][row])].backend:
             return True
-        own = in_turn(records[low : row + 1]) & self.front.unfinished[low : row + 1]
+        own = in_issue_order(records[low : row + 1]) & self.front.unfinished[low : row + 1]
         return bool(own[:-1].any())
 
     def _without_the_finished(self) -> None:
@@ -385,7 +389,7 @@ class GraphBuilder:
         Exception: a rank whose last operation failed because some member never issued it or left no
         record. The failure was swallowed, by a thread that died or by a handler that carried on.
         """
-        failed = self.told.failed_last
+        failed = self.collectives.failed_last
         for index, place in enumerate(self.places):
             waiters = tuple(
                 r

@@ -22,14 +22,14 @@ _MOVED = "the job was still moving when it was dumped"
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class Snapshot:
     """The remark for the report; ``moved``: known to have moved, rather than possibly."""
 
     remark: str
     moved: bool = True
 
 
-def moment_of(context: Context) -> Moment | None:
+def snapshot_of(context: Context) -> Snapshot | None:
     """Evidence that the job was still moving when the dumps were taken; None if there is none.
 
     A dump written seconds after its last record shows a moving job. So do all dumps if one of them
@@ -49,22 +49,22 @@ def moment_of(context: Context) -> Moment | None:
     if timeouts is not None and waited >= NEARLY * timeouts.shortest_s:
         return None
     if waited < trace.timeout_s and _dumped_within(context, overtaken(context), _SOON_S):
-        return Moment(f"{_MOVED}: some ranks went on after their dumps were written")
+        return Snapshot(f"{_MOVED}: some ranks went on after their dumps were written")
     soon = _SOON_S
     if (trace.records["completed_ns"] > 0).any():  # without completions, records prove too little
         soon = min(soon, standstill_s(trace))  # steps of milliseconds do not pause for seconds
     if last < min(_LATEST_S, max(soon, usual)):
-        return Moment(f"{_MOVED}, {last:.1f} s after its last step")
+        return Snapshot(f"{_MOVED}, {last:.1f} s after its last step")
     listed = not any(f.only_active and not f.newest_lost for f in trace.ranks.values())
     just_now = first < min(_LATEST_S, max(soon, usual if listed else 0.0))
     just_now &= _dumped_within(context, trace.ranks, _LATEST_S)  # unless it is an earlier dump
     if waited < trace.timeout_s and just_now:
-        return Moment(
+        return Snapshot(
             f"{_MOVED}, {first:.1f} s after some rank's last step; nobody had waited for more than "
             f"{waited:.0f} s"
         )
     if not listed and 0 < waited < trace.timeout_s:
-        return Moment(
+        return Snapshot(
             f"no rank had waited for longer than {waited:.0f} s when the dumps were taken, and "
             "finished operations are not listed: the job may have been moving",
             moved=False,

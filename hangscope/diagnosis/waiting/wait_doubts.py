@@ -26,7 +26,7 @@ _SHORT_TIMEOUT_S, _USUAL_TIMEOUT_S = 600.0, 1800.0
 """The shortest and the longest default timeout torch ever had."""
 
 
-def doubt_staircases(context: Context, causes: list[Cause]) -> list[Cause]:
+def doubt_staggered_dumps(context: Context, causes: list[Cause]) -> list[Cause]:
     """If no state is recorded and every rank is at a different place, name nobody: the dumps may
     show a moving job, dumped rank by rank.
 
@@ -42,13 +42,13 @@ def doubt_staircases(context: Context, causes: list[Cause]) -> list[Cause]:
             "this backend records no completion and each rank is at a different place: the job "
             "may have been moving while the dumps were taken"
         )
-        if _is_staircase(context, cause)
+        if _is_staggered(context, cause)
         else cause
         for cause in causes
     ]
 
 
-def _is_staircase(context: Context, cause: Cause) -> bool:
+def _is_staggered(context: Context, cause: Cause) -> bool:
     """Whether every waiter of the accused is at a place of its own and nothing shows
     completions."""
     if cause.verdict is not Verdict.MISSING_RANK:
@@ -246,9 +246,9 @@ def _may_wait_elsewhere(context: Context, cause: Cause) -> bool:
 def _rests_on_counters(context: Context, cause: Cause) -> bool:
     """Whether only counters show that the waiters of the accused are waiting."""
     counted = [context.waits.places[i].counted for i in cause.places]
-    circle = cause.verdict is Verdict.DEADLOCK_CYCLE and any(counted)
+    cycle = cause.verdict is Verdict.DEADLOCK_CYCLE and any(counted)
     missing = cause.verdict is Verdict.MISSING_RANK and bool(counted) and all(counted)
-    return circle or missing
+    return cycle or missing
 
 
 def _all_unobserved(context: Context, rows: list[int]) -> bool:

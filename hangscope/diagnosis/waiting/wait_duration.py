@@ -26,7 +26,7 @@ def overdue_only(context: Context) -> None:
     limit = trace.timeout_s
     kept: list[int] = []
     for index, place in enumerate(context.waits.places):
-        if context.standing_s(place) >= limit:
+        if context.blocked_s(place) >= limit:
             kept.append(index)
             continue
         ended = tuple(
@@ -55,7 +55,7 @@ def _in_the_way(context: Context, kept: list[int], least_s: float) -> list[int]:
     still_in: dict[int, list[int]] = {}
     for index, place in enumerate(places):
         least = max(least_s, _limit_s(context, place))
-        if index not in known and context.standing_s(place) >= least:
+        if index not in known and context.blocked_s(place) >= least:
             for rank in place.waiters:
                 still_in.setdefault(rank, []).append(index)
     found: list[int] = []
@@ -107,7 +107,7 @@ def as_victims(processes: dict[int, ProcessState], told_ns: int = 0) -> dict[int
 def lasting_only(context: Context) -> None:
     """In a job that was killed from outside, keep only waits that were already a hang."""
     waits = context.waits
-    kept = [i for i, p in enumerate(waits.places) if context.standing_s(p) >= _limit_s(context, p)]
+    kept = [i for i, p in enumerate(waits.places) if context.blocked_s(p) >= _limit_s(context, p)]
     waits.keep_only({*kept, *_locks_that_last(context, kept)})
 
 

@@ -27,9 +27,9 @@ from hangscope.diagnosis.wording.process_advice import for_process, with_dead_th
 from hangscope.diagnosis.wording.sides import guarded, in_backward
 from hangscope.diagnosis.wording.source_lines import (
     been_there,
+    diverging_lines,
     in_finalizer,
     leaves_a_block,
-    parted_lines,
     stands_behind,
 )
 from hangscope.trace.job_selection.duplicate_ranks import duplicate_ranks
@@ -56,8 +56,8 @@ def advice(context: Context, cause: Cause, place: Place | None, sides: tuple[Sid
         return _crossed(cause, sides)
     if cause.conflict:
         return _contradiction(cause, place)
-    if cause.odd_one:
-        return _odd_one(context, cause)
+    if cause.issued_extra:
+        return _issued_extra(context, cause)
     twins = duplicate_ranks(context.trace)
     if twins and cause.verdict in (Verdict.STUCK_COLLECTIVE, Verdict.RANK_LOST):
         return Advice(
@@ -95,7 +95,7 @@ def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side
         advice = ordering_advice.pool_of_threads()
     if found.leaving(context.trace.records):
         advice = ordering_advice.leave_together()
-    lines = parted_lines(sides[1], sides[0]) if len(sides) > 1 else []
+    lines = diverging_lines(sides[1], sides[0]) if len(sides) > 1 else []
     return _comparing(advice, cause, lines)
 
 
@@ -201,7 +201,7 @@ def _contradiction(cause: Cause, place: Place | None) -> Advice:
     return ordering_advice.mismatch("dtype" if cause.verdict is Verdict.DTYPE_MISMATCH else "numel")
 
 
-def _odd_one(context: Context, cause: Cause) -> Advice:
+def _issued_extra(context: Context, cause: Cause) -> Advice:
     advice = ordering_advice.mismatch("op", guarded=True)
     absent = cause.sides[0]
     processes = [context.processes[r] for r in absent]
@@ -227,7 +227,7 @@ def _for_all(
         advice = _for_pair(advice, cause, sides)
         return with_dead_thread(context, advice, cause.culprits[0]) if cause.culprits else advice
     if cause.verdict is Verdict.DEADLOCK_CYCLE:
-        return _for_circle(context, cause, advice, sides)
+        return _for_cycle(context, cause, advice, sides)
     return advice
 
 
@@ -245,7 +245,7 @@ def _for_stuck(
     return None
 
 
-def _for_circle(context: Context, cause: Cause, advice: Advice, sides: tuple[Side, ...]) -> Advice:
+def _for_cycle(context: Context, cause: Cause, advice: Advice, sides: tuple[Side, ...]) -> Advice:
     """The shape of a cycle, and which of its lines to look at."""
     lines = [where(s.stack[0]) for s in sides if s.stack]
     if _crossed_handles(context, cause, sides):
@@ -271,7 +271,7 @@ def _for_pair(advice: Advice, cause: Cause, sides: tuple[Side, ...]) -> Advice:
     waiting = next((s for s in sides if s.stack and not set(s.ranks) & set(cause.culprits)), None)
     if absent is None or waiting is None:
         return advice
-    return _comparing(advice, cause, parted_lines(absent, waiting))
+    return _comparing(advice, cause, diverging_lines(absent, waiting))
 
 
 def _for_crossing(
@@ -293,7 +293,7 @@ def _for_crossing(
     ):
         advice = ordering_advice.guarded_or_early(rank_s(few.ranks))
     if few.stack[-1] == most.stack[-1]:  # otherwise they are of different threads
-        return _comparing(advice, cause, parted_lines(few, most))
+        return _comparing(advice, cause, diverging_lines(few, most))
     return advice
 
 
@@ -328,8 +328,8 @@ def _comparing(advice: Advice, cause: Cause, lines: list[str]) -> Advice:
     That comes first because it is the next step, and a narrow display may cut off the rest.
     ``lines``: that of the accused, and that of the others.
     """
-    if cause.parted is not None:
-        seq, mine, theirs = cause.parted
+    if cause.diverged is not None:
+        seq, mine, theirs = cause.diverged
         pair = f"{mine} with {theirs}, where they parted at #{seq}"
     elif len(set(lines)) == 2:
         pair = f"{lines[0]} with {lines[1]}"

@@ -11,18 +11,18 @@ from hangscope.diagnosis.wording.phrases import rank_s
 _SHOWN = 7
 
 
-def told_as_one(lanes: Sequence[Finding]) -> Finding:
+def merged_finding(merged: Sequence[Finding]) -> Finding:
     """The first of these findings, with the others' culprits added and their summaries as
     evidence."""
-    first, *others = lanes
+    first, *others = merged
     if not others:
         return first
     more = sorted({rank for finding in others for rank in finding.culprits})
     culprits = tuple(sorted({*first.culprits, *more}))
-    victims = {rank for finding in lanes for rank in finding.victims}
-    sure = all(finding.confidence is first.confidence for finding in lanes)
+    victims = {rank for finding in merged for rank in finding.victims}
+    sure = all(finding.confidence is first.confidence for finding in merged)
     groups = "a sibling group" if len(others) == 1 else f"{len(others)} sibling groups"
-    unknowns = dict.fromkeys(what for finding in lanes for what in finding.unknowns)
+    unknowns = dict.fromkeys(what for finding in merged for what in finding.unknowns)
     return replace(
         first,
         culprits=culprits,
@@ -31,5 +31,5 @@ def told_as_one(lanes: Sequence[Finding]) -> Finding:
         summary=f"{first.summary}; likewise {rank_s(more)} in {groups}",
         evidence=(*first.evidence, *(finding.summary for finding in others[:_SHOWN])),
         unknowns=tuple(unknowns),
-        began_ns=min((f.began_ns for f in lanes if f.began_ns), default=0),
+        began_ns=min((f.began_ns for f in merged if f.began_ns), default=0),
     )

@@ -15,9 +15,9 @@ from hangscope.diagnosis.model import Side, Verdict
 from hangscope.diagnosis.processes.process_state import activity
 from hangscope.diagnosis.processes.stacks import (
     base,
+    diverging_frame,
     in_framework,
     is_library,
-    parting,
     user_frames,
 )
 from hangscope.trace.model import NONE, Flag, Stack
@@ -54,7 +54,7 @@ def sides_of(context: Context, cause: Cause, place: Place | None) -> tuple[Side,
         sides = [s for s in sides if s.ranks != cause.culprits]
         doing = f"in {shown[0].name}"
         sides.append(Side(cause.culprits, stack=shown, full_stack=cause.stack, activity=doing))
-    return _with_parting(_told_apart(sides))
+    return _with_divergence(_told_apart(sides))
 
 
 def _across_places(context: Context, cause: Cause) -> list[Side]:
@@ -79,7 +79,7 @@ def _around(context: Context, cause: Cause, place: Place) -> list[Side]:
     if place.waiters:
         waiters, op = tuple(sorted(place.waiters)), context.place_op(place)
         sides.append(_side_of_row(context, waiters, place.row, place.seq, op))
-    blamed = tuple(sorted(cause.culprits)) if not cause.odd_one else cause.sides[0]
+    blamed = tuple(sorted(cause.culprits)) if not cause.issued_extra else cause.sides[0]
     blamed = tuple(r for r in blamed if r not in place.waiters)
     if cause.verdict is not Verdict.STUCK_COLLECTIVE:
         return sides + _absent_each(context, blamed, place.group)
@@ -155,7 +155,7 @@ def _side_of_row(context: Context, ranks: tuple[int, ...], row: int, seq: int, o
     signature = context.signature(row)
     stack = context.stack(row)
     record = context.trace.records[row] if row >= 0 else None
-    whose = context.who_stayed(ranks)
+    whose = context.first_still_running(ranks)
     age = context.age_s(whose, int(record["created_ns"])) if record is not None else None
     root = int(record["root"]) if record is not None and record["root"] >= 0 else None
     pair = record is not None and bool(int(record["flags"]) & int(Flag.P2P))
@@ -216,7 +216,7 @@ def _side_of_absent(context: Context, ranks: tuple[int, ...], group: int) -> Sid
     )
 
 
-def _with_parting(sides: list[Side]) -> tuple[Side, ...]:
+def _with_divergence(sides: list[Side]) -> tuple[Side, ...]:
     """The sides, each with the frame at which it differs from all others.
 
     None if the stacks begin in different functions: they are of different threads, or lack outer
@@ -226,7 +226,9 @@ def _with_parting(sides: list[Side]) -> tuple[Side, ...]:
     if len({(base(s[-1].filename), s[-1].name) for s in stacks if s}) > 1:
         return tuple(sides)
     return tuple(
-        replace(side, differs_at=parting(side.stack, [s for s in stacks if s != side.stack]))
+        replace(
+            side, differs_at=diverging_frame(side.stack, [s for s in stacks if s != side.stack])
+        )
         for side in sides
     )
 

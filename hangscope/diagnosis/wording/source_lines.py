@@ -9,7 +9,7 @@ import numpy as np
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Side
-from hangscope.diagnosis.processes.stacks import parting, user_frames, where
+from hangscope.diagnosis.processes.stacks import diverging_frame, user_frames, where
 from hangscope.trace.model import Stack
 
 _WINDOW = 512
@@ -18,7 +18,7 @@ _MOST_ASKED = 4
 _EXITS = frozenset({"__exit__", "__aexit__"})
 
 
-def parted_lines(one: Side, other: Side) -> list[str]:
+def diverging_lines(one: Side, other: Side) -> list[str]:
     """For each side the outermost line that the other one does not share.
 
     The collective may be called by a helper that both use: then the line that calls the helper
@@ -31,7 +31,7 @@ def parted_lines(one: Side, other: Side) -> list[str]:
     lines = []
     for side, rest in ((one, other), (other, one)):
         if side.stack:
-            at = parting(side.stack, [rest.stack]) if len(outermost) == 1 else 0
+            at = diverging_frame(side.stack, [rest.stack]) if len(outermost) == 1 else 0
             lines.append(where(side.stack[at or 0]))
     return lines
 
@@ -43,7 +43,10 @@ def in_finalizer(side: Side) -> bool:
 
 def stands_behind(side: Side, other: Side) -> bool:
     """Whether a side is further down in the function in which both diverge."""
-    at, there = parting(side.stack, [other.stack]), parting(other.stack, [side.stack])
+    at, there = (
+        diverging_frame(side.stack, [other.stack]),
+        diverging_frame(other.stack, [side.stack]),
+    )
     if at is None or there is None:
         return False
     mine, theirs = side.stack[at], other.stack[there]

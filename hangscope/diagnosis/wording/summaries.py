@@ -48,8 +48,8 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> Words:
         return Words() if quiet else Words("What is left does not show who waits for whom")
     if cause.crossed or cause.conflict:
         return _contradiction(context, cause, place)
-    if cause.odd_one:
-        return _odd_one(context, cause, place)
+    if cause.issued_extra:
+        return _issued_extra(context, cause, place)
     if place.phase.startswith(STORE) and cause.culprits:
         return _key_not_set(cause, place)
     told = _OF_VERDICT.get(cause.verdict)
@@ -101,7 +101,7 @@ def _contradiction(context: Context, cause: Cause, place: Place) -> Words:
     )
 
 
-def _odd_one(context: Context, cause: Cause, place: Place) -> Words:
+def _issued_extra(context: Context, cause: Cause, place: Place) -> Words:
     return Words(
         f"{_who(cause)} alone issued {title_of(context, place)}{members_of(place)}",
         f"{rank_s(cause.sides[0])} never issue it and wait for nobody; "
@@ -340,11 +340,11 @@ def _still(process: ProcessState | None) -> str:
     return "" if over or is_held_up(process) else "still "
 
 
-def _circle(context: Context, cause: Cause, _first: Place) -> Words:
+def _cycle(context: Context, cause: Cause, _first: Place) -> Words:
     places = [context.waits.places[i] for i in cause.places]
     ranks = set(cause.culprits) | {r for s in cause.sides for r in s}
     if is_lock(places[0]):
-        return _circle_through_lock(context, places, ranks)
+        return _cycle_through_lock(context, places, ranks)
     steps = []
     for place in places[:4]:
         inside = [r for r in place.targets if r in ranks]
@@ -369,7 +369,7 @@ def _circle(context: Context, cause: Cause, _first: Place) -> Words:
     return Words(summary, "; ".join(steps))
 
 
-def _circle_through_lock(context: Context, places: list[Place], ranks: set[int]) -> Words:
+def _cycle_through_lock(context: Context, places: list[Place], ranks: set[int]) -> Words:
     """A cycle whose first place is a file lock."""
     lock, *rest = places
     holders = [r for r in lock.targets if r in ranks]
@@ -390,7 +390,7 @@ _OF_VERDICT: dict[Verdict, Callable[[Context, Cause, Place], Words]] = {
     Verdict.MISSING_RANK: _missing,
     Verdict.RANK_EXITED: _exited,
     Verdict.RANK_LOST: _lost,
-    Verdict.DEADLOCK_CYCLE: _circle,
+    Verdict.DEADLOCK_CYCLE: _cycle,
     Verdict.P2P_UNMATCHED: _unmatched,
     Verdict.STUCK_COLLECTIVE: _stuck,
     Verdict.INCONCLUSIVE: _inconclusive,

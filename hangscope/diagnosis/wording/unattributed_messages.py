@@ -12,7 +12,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Finding, Verdict
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.wording.phrases import rank_s
-from hangscope.diagnosis.wording.unidentified_processes import elsewhere
+from hangscope.diagnosis.wording.unranked_processes import elsewhere
 from hangscope.trace.model import Claim
 
 _KINDS = frozenset({"oom", "device_error", "launcher_failure"})
@@ -21,9 +21,11 @@ _ABSENT = (Verdict.RANK_LOST, Verdict.MISSING_RANK)
 _MOST = 4
 
 
-def with_unsigned_words(context: Context, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+def with_unattributed_messages(
+    context: Context, findings: tuple[Finding, ...]
+) -> tuple[Finding, ...]:
     """The findings; those that do not say how a rank failed get the unattributed messages."""
-    texts = [_text(context, claim) for claim in _unsigned(context.trace.claims)]
+    texts = [_text(context, claim) for claim in _unattributed(context.trace.claims)]
     absent = any(f.verdict in _ABSENT for f in findings)
     texts += elsewhere(context)[:_MOST] if absent else ()
     if not texts:
@@ -31,7 +33,7 @@ def with_unsigned_words(context: Context, findings: tuple[Finding, ...]) -> tupl
     return tuple(_completed(f, texts) if _is_open(context, f) else f for f in findings)
 
 
-def _unsigned(claims: tuple[Claim, ...]) -> list[Claim]:
+def _unattributed(claims: tuple[Claim, ...]) -> list[Claim]:
     """Statements about failures of an unknown rank, up to the first timeout: what comes after that
     is its consequence."""
     gave_up = min((c.at_ns for c in claims if c.kind in _GAVE_UP and c.at_ns), default=0)

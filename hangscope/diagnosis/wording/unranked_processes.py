@@ -21,19 +21,19 @@ _NAMED = 2
 """Up to this many processes are named individually in a sentence."""
 
 
-def where_strangers_stand(context: Context) -> str:
+def where_unranked_are(context: Context) -> str:
     """One sentence on where they are: the few apart from the others, if there are few."""
-    strangers = context.trace.unranked_processes
-    if not strangers:
+    unranked = context.trace.unranked_processes
+    if not unranked:
         return ""
     apart = _apart(context)
     if not apart:
-        they, wait = ("it is", "it waits") if len(strangers) == 1 else ("they are", "they wait")
+        they, wait = ("it is", "it waits") if len(unranked) == 1 else ("they are", "they wait")
         return (
-            f"{capital(_list(strangers))} {_stand(strangers)}; which rank {they}, and for whom "
+            f"{capital(_list(unranked))} {_stand(unranked)}; which rank {they}, and for whom "
             f"{wait}, is not told"
         )
-    rest = [one for one in strangers if one not in apart]
+    rest = [one for one in unranked if one not in apart]
     they = "it is" if len(apart) == 1 else "they are"
     return (
         f"{capital(_list(apart))} {_stand(apart)} while {_list(rest)} {_stand(rest)}; which rank "
@@ -41,7 +41,7 @@ def where_strangers_stand(context: Context) -> str:
     )
 
 
-def places_of_strangers(context: Context) -> tuple[str, ...]:
+def places_of_unranked(context: Context) -> tuple[str, ...]:
     """Where each of them is."""
     return tuple(
         f"{one.name}: {'in communication, ' if waits(one.stack) else ''}at {_place(one)}"
@@ -49,10 +49,10 @@ def places_of_strangers(context: Context) -> tuple[str, ...]:
     )
 
 
-def whose_they_are(context: Context) -> str:
+def how_to_identify(context: Context) -> str:
     """How to find out which rank such a process is."""
-    strangers = context.trace.unranked_processes
-    first = (_apart(context) or strangers)[0]
+    unranked = context.trace.unranked_processes
+    first = (_apart(context) or unranked)[0]
     pid = first.pid if first.pid is not None else "PID"
     look = f"look at {_place(first)} in {first.name}" if _apart(context) else ""
     ask = (
@@ -64,16 +64,16 @@ def whose_they_are(context: Context) -> str:
 
 def _apart(context: Context) -> tuple[UnrankedProcess, ...]:
     """The few that are elsewhere while most wait in communication; empty if undecided."""
-    strangers = context.trace.unranked_processes
-    elsewhere = tuple(one for one in strangers if not waits(one.stack))
-    few = len(elsewhere) * 2 < len(strangers) and len(strangers) >= _FEWEST
+    unranked = context.trace.unranked_processes
+    elsewhere = tuple(one for one in unranked if not waits(one.stack))
+    few = len(elsewhere) * 2 < len(unranked) and len(unranked) >= _FEWEST
     return elsewhere if few else ()
 
 
 def elsewhere(context: Context) -> tuple[str, ...]:
     """Where those are that are not in communication: one may be a missing rank."""
-    strangers = context.trace.unranked_processes
-    return tuple(f"{one.name} is at {_place(one)}" for one in strangers if not waits(one.stack))
+    unranked = context.trace.unranked_processes
+    return tuple(f"{one.name} is at {_place(one)}" for one in unranked if not waits(one.stack))
 
 
 def _stand(those: Sequence[UnrankedProcess]) -> str:
