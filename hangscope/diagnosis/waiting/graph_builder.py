@@ -211,9 +211,7 @@ class GraphBuilder:
         rows = progress.rows[here]
         rows = rows[rows >= 0]
         row = int(rows[0]) if len(rows) else NONE
-        if (
-            row == NONE and self.collectives.dates_ends
-        ):  # its record does not say whether it has finished
+        if row == NONE and self.collectives.dates_ends:  # its record does not show completion
             row = self.collectives.row_of(group, waiters[0], seq)
         began_ns = progress.began_ns[here]
         if not (began_ns > 0).any():  # found only through unobserved records
@@ -239,9 +237,8 @@ class GraphBuilder:
             return self._on_device(place, progress)
         absent = (*progress.ranks[known & ~come].tolist(), *never)
         oldest = self.oldest_row
-        if unknown and all(
-            self.collectives.failed_with_others(r, oldest.get(r, NONE)) for r in absent
-        ):
+        failed_with_others = self.collectives.failed_with_others
+        if unknown and all(failed_with_others(r, oldest.get(r, NONE)) for r in absent):
             absent = ()  # a rank that left nothing explains their ends
         place = replace(place, absent=absent, unknown=tuple(unknown))
         return place if absent else self._with_late(place, progress)
