@@ -1,4 +1,4 @@
-"""Traces spelt out by hand: ``Job(4)`` and a line per operation."""
+"""Hand-written traces: ``Job(4)``, then one line per operation."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ START = 1_700_000_000 * SECOND
 
 
 class Job:
-    """Collects operations of virtual ranks; ``trace()`` gives the `Trace`.
+    """Collects operations of virtual ranks; ``trace()`` returns the `Trace`.
 
-    Times are in seconds after the start of the job. An operation is completed unless told.
+    Times are in seconds after the start of the job. Operations are completed by default.
     """
 
     def __init__(self, world: int, *, live: bool = False, timeout_s: float = 10.0) -> None:
@@ -49,7 +49,7 @@ class Job:
         self.now = 0.0
 
     def group(self, *ranks: int, desc: str = "") -> int:
-        """Add a group; gives its index."""
+        """Add a group; returns its index."""
         self.groups.append(Group(str(len(self.groups)), desc, ranks))
         return len(self.groups) - 1
 
@@ -117,27 +117,27 @@ class Job:
         )
 
     def all(self, op: str = "all_reduce", *, group: int = 0, **how: Any) -> None:
-        """The operation on every member of the group."""
+        """Issue the operation on every member of the group."""
         for rank in self.groups[group].ranks:
             self.op(rank, op, group=group, **how)
 
     def steps(self, count: int) -> None:
-        """A quiet beginning: completed all_reduces on everybody."""
+        """An uneventful start: completed all_reduces on all ranks."""
         for _ in range(count):
             self.all()
 
     def rank(self, rank: int, **changes: Any) -> None:
-        """Set facts of one rank."""
+        """Set facts about one rank."""
         self.facts[rank] = replace(self.facts[rank], **changes)
 
     def lose(self, *ranks: int) -> None:
-        """No dump of these ranks."""
+        """Leave out the dumps of these ranks."""
         for rank in ranks:
             del self.facts[rank]
             self.rows = [r for r in self.rows if r["rank"] != rank]
 
     def trace(self, after_s: float = 60.0, **changes: Any) -> Trace:
-        """The trace, looked at ``after_s`` seconds after the last operation."""
+        """The trace as seen ``after_s`` seconds after the last operation."""
         observed = START + int((self.now + after_s) * SECOND)
         rows = sorted(self.rows, key=lambda r: r["rank"])
         records = np.zeros(len(rows), RECORD_DTYPE)
@@ -168,17 +168,17 @@ class Job:
 
 
 def judged(trace: Trace) -> tuple[Verdict, tuple[int, ...], Confidence]:
-    """The verdict on a trace, whom it names and how sure it is."""
+    """The verdict on a trace, its culprits and its confidence."""
     found = diagnose(trace)
     return found.verdict, found.culprits, found.confidence
 
 
 def blame(diagnosis: Diagnosis) -> tuple[str, tuple[int, ...]]:
-    """The verdict and whom it names."""
+    """The verdict and its culprits."""
     return diagnosis.verdict.value, diagnosis.culprits
 
 
 def stack_of(function: str, line: int = 41) -> tuple[ThreadStack, ...]:
-    """The main thread of a rank that stands in a function of the user's."""
+    """The main thread of a rank that is in a user function."""
     frames = (Frame(function, "/home/me/data.py", line), Frame("<module>", "/home/me/train.py", 1))
     return (ThreadStack("MainThread", True, frames, START),)

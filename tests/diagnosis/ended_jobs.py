@@ -1,4 +1,4 @@
-"""Jobs that hang until somebody ends their ranks."""
+"""Jobs that hang until their ranks are ended."""
 
 from __future__ import annotations
 

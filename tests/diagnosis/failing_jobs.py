@@ -1,4 +1,4 @@
-"""Jobs of which some ranks fail."""
+"""Jobs in which some ranks fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said to do, where the verdict alone would give the wrong hint."""
+"""Advice where the verdict alone would give the wrong hint."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def _fix_of(job: Job) -> str:
 
 
 def _parted(line: int, function: str, *, usual: tuple[int, ...] = ()) -> str:
-    """The advice where rank 1 stands there, and the others in the usual line of a step."""
+    """The advice if rank 1 is there and the others are at the usual line of a step."""
     job = Job(3, live=True)
     for _ in range(4):
         job.all(line=14)

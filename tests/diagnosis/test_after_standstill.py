@@ -1,4 +1,4 @@
-"""A job that hangs is killed in the end, rank by rank: none of those ends explains the hang."""
+"""A hung job is killed rank by rank in the end: none of those exits explains the hang."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_ranks_that_leave_because_of_the_kill_do_not_move() -> None:
 
 
 def test_who_outlives_the_signal_that_ended_the_others_is_ended_with_them() -> None:
-    """A stopped process takes no SIGTERM: the launcher kills it in the end, long after the rest."""
+    """A stopped process does not react to SIGTERM: the launcher kills it long after the rest."""
     job = hung()
     for rank in (0, 1, 3):
         at_ns = START + int((job.now + 12.0) * SECOND)
@@ -263,7 +263,8 @@ def test_a_bare_status_yields_to_who_destroyed_its_groups_while_others_waited() 
 
 
 def test_statuses_without_a_word_after_a_hang_explain_nothing() -> None:
-    """Rank 1 slept; rank 0 gave up, the driver with it, and both processes ended with status 1."""
+    """Rank 1 slept; rank 0 timed out, the driver with it, and both processes exited with status
+    1."""
     job = Job(2)
     job.steps(3)
     job.op(0, done=False)
@@ -286,7 +287,7 @@ def test_who_is_killed_after_watchdogs_have_ended_the_others_was_missing() -> No
 
 
 def test_a_standstill_before_the_end_is_not_healthy_though_nobody_is_found_to_wait() -> None:
-    """Rank 2 left in order; of what all have issued nobody saw the end."""
+    """Rank 2 exited cleanly; nobody observed the end of what all have issued."""
     for stood_s, verdict in ((30.0, "inconclusive"), (3.0, "healthy")):
         job = Job(3)
         for _ in range(4):

@@ -1,4 +1,4 @@
-"""Sends and receives of ranks whose records both begin somewhere in the middle."""
+"""Sends and receives of ranks whose records both start in the middle."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PIPE: dict[str, Any] = {"pg_id": 1, "process_group": ("7", "PIPELINE")}
 
 
 def side(times_ms: list[int], waiting: int, first: int = 1) -> Side:
-    """Halves that were issued at these times and finished 2 ms later, the last ones not."""
+    """Halves issued at these times and finished 2 ms later, except for the last ones."""
     count = len(times_ms)
     created = BASE_NS + np.array(times_ms, np.int64) * MS
     unfinished = np.arange(count) >= count - waiting
@@ -38,7 +38,7 @@ STEPS = [at + step for step in (0, 1000, 2000) for at in (0, 1, 2)]
 @pytest.mark.parametrize(
     ("mine", "others", "expected"),
     [
-        (side(STEPS, 1), side(STEPS, 0, 40), 0),  # served, though its batch is not through
+        (side(STEPS, 1), side(STEPS, 0, 40), 0),  # served, though its batch is not complete
         (side(STEPS, 1), side(STEPS[:-1], 0, 40), 1),  # the other never issued it
         (side(STEPS, 2), side(STEPS[2:-1], 1, 40), 1),
         (side(STEPS[3:], 0), side(STEPS, 1, 40), 0),
@@ -53,7 +53,7 @@ def test_pauses_of_the_job_lie_side_by_side(mine: Side, others: Side, expected: 
 
 @pytest.mark.parametrize("ahead_s", [-9, -1, 1, 9])
 def test_clocks_that_disagree_leave_the_pauses_and_the_numbers(ahead_s: int) -> None:
-    """By one clock each half would have finished long before the other was issued."""
+    """By one clock, each half would have finished long before the other was issued."""
     skewed = [at + 1000 * ahead_s for at in STEPS]
     assert shift(side(STEPS, 1), side(skewed, 1, 40)) == 0
     assert shift(side(STEPS, 1), side(skewed[:-1], 0, 40)) == 1
@@ -79,7 +79,7 @@ def test_what_is_left_on_one_side_may_all_be_later_than_what_is_left_on_the_othe
 def batch(
     number: int, record: int, halves: tuple[str, ...], at_ms: int, *, done: bool
 ) -> list[dict[str, Any]]:
-    """The halves of a batch, which never show their end, and the row that does."""
+    """The halves of a batch, which never show their end, and the batch's row, which does."""
     made = entry if done else pending
     common = {**PIPE, "p2p_seq_id": number, "time_created_ns": BASE_NS + at_ms * MS}
     rows = [
@@ -116,7 +116,7 @@ def ring(rank: int, first: int, *, leave_out: str = "", wait: bool = True) -> li
 
 
 def test_a_half_whose_batch_waits_for_another_may_have_been_served(tmp_path: Path) -> None:
-    """Rank 1 left its send out; what rank 2 sent to rank 0 has arrived, as rank 0 shows."""
+    """Rank 1 left its send out; rank 0's record shows that what rank 2 sent it has arrived."""
     rows = {
         0: [*ring(0, 500, wait=False), pending(9, record_id=400)],
         1: [*ring(1, 700, leave_out="send", wait=False), pending(9, record_id=400)],
@@ -128,7 +128,7 @@ def test_a_half_whose_batch_waits_for_another_may_have_been_served(tmp_path: Pat
 
 
 def test_an_exchange_that_both_have_issued_is_no_circle(tmp_path: Path) -> None:
-    """Each half of a batch is behind the other half in the records, not in what it waits for."""
+    """Each half of a batch follows the other one in the records but does not wait for it."""
     rows = {}
     for rank, first in ((0, 500), (1, 700)):
         halves = (f"send {rank}->{1 - rank}", f"recv {rank}<-{1 - rank}")
@@ -147,7 +147,7 @@ def lone(number: int, half: str, *, done: bool, record: int) -> dict[str, Any]:
 
 
 def test_a_send_before_a_receive_that_does_not_run_is_waited_for(tmp_path: Path) -> None:
-    """Rank 1 left out the receive for a send of rank 0, whose receive behind it never runs."""
+    """Rank 1 left out the receive for a send of rank 0, whose later receive never runs."""
     rows = {
         0: [
             lone(1, "send 0->1", done=True, record=0),
@@ -169,7 +169,7 @@ def test_a_send_before_a_receive_that_does_not_run_is_waited_for(tmp_path: Path)
 
 
 def test_a_counter_at_its_newest_half_tells_that_its_batch_is_through(tmp_path: Path) -> None:
-    """The group has had collectives before: its counter stands at a pair for all that."""
+    """The group has had collectives before: nevertheless its counter points to a pair."""
     row = pending(5, "nccl:send 0->1", **PIPE, p2p_seq_id=30, is_p2p=True, record_id=438)
     config = {"7": {"name": "7", "desc": "PIPELINE", "ranks": "[0, 1]"}}
     for rank, name in enumerate(("send 0->1", "recv 1<-0")):

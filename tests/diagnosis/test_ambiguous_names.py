@@ -1,4 +1,4 @@
-"""Dumps whose entries do not tell their groups: one name, several groups."""
+"""Dumps whose entries do not identify their groups: one name, several groups."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hangscope.trace.load import load_trace
 from tests.trace.dumps import BASE_NS, dump, entry, pending, write
 
 Call = tuple[int, str, bool]
-"""Number in its group, operation, whether it has finished."""
+"""Number in its group, operation, finished or not."""
 
 
 def _judged(folder: Path, ranks: dict[int, list[Call]], **named: Any) -> Diagnosis:
-    """Dumps without lists of members, whose entries bear no name but ``named``."""
+    """Dumps without member lists, whose entries have no name except ``named``."""
     for rank, calls in ranks.items():
         entries = [
             (entry if done else pending)(
@@ -42,7 +42,7 @@ def _steps(count: int) -> list[Call]:
 
 
 def test_a_hang_is_not_called_healthy_where_numbers_mean_several_groups(tmp_path: Path) -> None:
-    """Of two pairs the first waits for rank 1; the numbers of the whole job lie far behind."""
+    """Of two pairs, the first waits for rank 1; the numbers of the whole job are far behind."""
     ranks = {rank: _steps(4) for rank in range(4)}
     ranks[0].append((9, "all_reduce", False))
     for rank in (2, 3):

@@ -1,4 +1,4 @@
-"""Receives from any source: who owes the send, and what they do to the pairs beside them."""
+"""Receives from any source: who owes the send, and how they affect other pairs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .builder import Job
 
 
 def collecting(**how: Any) -> Job:
-    """Rank 0 has taken two rounds of results and waits for a third of the third."""
+    """Rank 0 has received two rounds of results and waits for the third rank's third one."""
     job = Job(4)
     for _ in range(2):
         for rank in (1, 2, 3):
@@ -65,7 +65,7 @@ def test_a_sender_without_a_dump_is_the_one_that_is_lost() -> None:
 
 
 def test_who_is_not_listed_may_be_the_sender() -> None:
-    """Nothing in the oldest dumps tells that there was a rank 3: rank 0 has not gone wrong."""
+    """Nothing in the oldest dumps shows that there was a rank 3: rank 0 did nothing wrong."""
     job = collecting()
     for rank in (1, 2):
         job.op(rank, done=False)

@@ -1,4 +1,4 @@
-"""Batches of sends and receives, which are carried out as a whole."""
+"""Batches of sends and receives, which execute as a whole."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TENSOR = {0: ("8", [0, 1]), 1: ("8", [0, 1]), 2: ("9", [2, 3]), 3: ("9", [2, 3])
 
 
 def batch(number: int, record: int, *halves: str, done: bool = False) -> list[dict[str, Any]]:
-    """The halves, and behind them the row of the batch."""
+    """The halves, followed by the row of the batch."""
     made = entry if done else pending
     rows = [
         pending(0, f"nccl:{h}", **PIPE, p2p_seq_id=number, is_p2p=True, record_id=record + place)
@@ -64,7 +64,7 @@ def test_who_waits_in_the_second_half_of_a_batch_waits(tmp_path: Path) -> None:
 
 
 def test_a_batch_waits_for_the_partner_that_has_not_come_to_it(tmp_path: Path) -> None:
-    """Ranks 0 and 1 stand at what passes between them; what rank 0 lacks comes from rank 2."""
+    """Ranks 0 and 1 are in their exchange with each other; what rank 0 lacks comes from rank 2."""
     rows = {
         0: batch(1, 0, "send 0->1", "recv 0<-2"),
         1: batch(1, 0, "recv 1<-0", "send 1->2"),
@@ -77,7 +77,8 @@ def test_a_batch_waits_for_the_partner_that_has_not_come_to_it(tmp_path: Path) -
 
 
 def test_who_only_stands_in_line_has_not_left_a_circle_s_order(tmp_path: Path) -> None:
-    """Rank 3 issued one operation more than rank 2, or rank 2 one less; rank 0 is behind both."""
+    """Rank 3 issued one operation more than rank 2, or rank 2 one fewer; rank 0 is queued behind
+    both."""
     rows = {
         0: [*batch(1, 0, "recv 0<-3"), pending(1, record_id=20)],
         1: [pending(1, record_id=20)],
@@ -93,7 +94,7 @@ def test_who_only_stands_in_line_has_not_left_a_circle_s_order(tmp_path: Path) -
 def test_the_first_row_of_a_ring_that_wrapped_may_be_a_batch_without_its_members(
     tmp_path: Path,
 ) -> None:
-    """It is no collective, which the other ranks of the group would have to have issued."""
+    """It is no collective that the group's other ranks would have to issue."""
     rows = {}
     for rank, half in ((0, "send 0->1"), (1, "recv 1<-0")):
         whole = batch(40, 100, half) + batch(41, 110, half) + [pending(1, record_id=130)]
@@ -104,7 +105,7 @@ def test_the_first_row_of_a_ring_that_wrapped_may_be_a_batch_without_its_members
 
 
 def test_a_batch_that_stands_though_all_its_partners_have_finished(tmp_path: Path) -> None:
-    """Its rank is stuck on the device, and has not failed to come to what it issued behind it."""
+    """Its rank is stuck on the device, not absent from what it issued afterwards."""
     begun, last = entry(1, record_id=0), pending(2, record_id=20)
     rows = {
         0: [begun, *batch(1, 1, "send 0->1", "recv 0<-1"), last],
@@ -117,7 +118,8 @@ def test_a_batch_that_stands_though_all_its_partners_have_finished(tmp_path: Pat
 
 
 def test_a_batch_that_met_a_half_of_another_size_is_stuck_on_no_device(tmp_path: Path) -> None:
-    """Rank 1 sent the second half of its first batch to rank 2: rank 0 met that of the next one."""
+    """Rank 1 sent the second half of its first batch to rank 2, so rank 0 met one of the next
+    batch."""
     begun, last = entry(1, record_id=0), pending(2, record_id=40)
     small = {"input_sizes": [[7]], "output_sizes": [[7]]}
     asked = [
@@ -230,7 +232,7 @@ def test_what_differs_inside_a_batch_explains_a_standstill_right_behind_it(tmp_p
             input_sizes=sizes, output_sizes=sizes, input_dtypes=types, output_dtypes=types,
         )  # fmt: skip
         whole = entry(2, "nccl:coalesced", record_id=2, **bare)
-        # The one that did less is not the last to come there.
+        # The one that did less does not count as the last to arrive there.
         stuck = pending(3, record_id=3, time_created_ns=inside["time_created_ns"] + 10 - rank)
         rows[rank] = [entry(1), inside, whole, stuck]
         rows[rank][2]["time_created_ns"] += 20 * (rank == 2)
@@ -240,8 +242,8 @@ def test_what_differs_inside_a_batch_explains_a_standstill_right_behind_it(tmp_p
 
 
 def test_who_exchanges_with_a_batch_that_is_held_up_waits_as_well(tmp_path: Path) -> None:
-    """Rank 2 cannot come to its batch, as rank 3 left nothing; so rank 1's batch stands, and what
-    rank 0 exchanges with that one is no broken network."""
+    """Rank 2 cannot reach its batch because of rank 3, which left nothing; so rank 1's batch is
+    stuck, and rank 0's exchange with it is no network failure."""
     rows = {
         0: batch(1, 0, "send 0->1", "recv 0<-1"),
         1: batch(1, 0, "send 1->0", "recv 1<-0", "send 1->2", "recv 1<-2"),

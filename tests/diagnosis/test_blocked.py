@@ -1,4 +1,4 @@
-"""What a live rank waits for, as the library functions below its own line tell."""
+"""What a live rank waits for, according to the library functions below its own line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hangscope.trace.model import Frame, KernelWait, RankFacts
 
 LIB = "/usr/lib/python3.11"
 MINE = Frame("fetch", "/home/me/subprocess.py", 7)
-"""Named like a library, and yet the user's own."""
+"""Named like a library module, but user code."""
 
 
 def _process(*below: Frame, state: str = "sleeping") -> ProcessState:
@@ -41,7 +41,7 @@ def test_what_it_waits_for_is_said(filename: str, words: str) -> None:
 
 @pytest.mark.parametrize("state", ["busy", "sleeping"])
 def test_who_compiles_waits_for_nobody(state: str) -> None:
-    """Its compiler is a program that it started, and that is no answer."""
+    """Its compiler is a subprocess, which would be no answer."""
     torch = "/venv/lib/python3.11/site-packages/torch"
     process = _process(
         Frame("wait", f"{LIB}/subprocess.py", 1),
@@ -54,7 +54,7 @@ def test_who_compiles_waits_for_nobody(state: str) -> None:
 
 
 def test_what_the_main_thread_waits_for_is_not_told_of_another_thread() -> None:
-    """A checkpoint's thread sleeps in its own code while the main thread waits for its result."""
+    """A checkpoint thread sleeps in its own code while the main thread waits for its result."""
     result = Frame("result", f"{LIB}/concurrent/futures/_base.py", 451)
     wait = KernelWait("thread", helpers=("python (pid 7, ended)",), processes=(8,))
     process = ProcessState(1, End.ALIVE, "sleeping", stack=(result,), wait=wait, waits_for=(2,))

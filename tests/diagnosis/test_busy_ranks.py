@@ -1,4 +1,4 @@
-"""Ranks that others wait for and that are seen to do something: slow, or stuck."""
+"""Ranks that others wait for and that are seen working: slow or stuck?"""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _waited_for(*below: Frame, live: bool = True, **facts: Any) -> Job:
     [
         {"cpu_busy": 0.9},
         {"stack_moved": True},
-        {"wakeups_hz": 3.0},  # it writes piece by piece, to a slow disk
+        {"wakeups_hz": 3.0},  # it writes piece by piece to a slow disk
     ],
 )
 def test_who_goes_on_may_only_be_slow(facts: dict[str, Any]) -> None:
@@ -47,7 +47,7 @@ def test_who_goes_on_may_only_be_slow(facts: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("below", "facts"),
     [
-        ((), {"wakeups_hz": 0.2}),  # a wait that looks around now and then
+        ((), {"wakeups_hz": 0.2}),  # a wait that polls now and then
         ((), {"wakeups_hz": None}),
         ((), {"process_state": "stopped", "stack_moved": True}),
         ((), {"gil_blocked": True, "cpu_busy": 1.0}),
@@ -64,7 +64,7 @@ def test_who_only_asks_again_and_again_or_cannot_run_is_not_slow(
 
 
 def test_who_gets_no_processor_holds_no_gil() -> None:
-    """Its heart does not beat either: nothing of it runs but now and then."""
+    """Its heartbeat stops too: nothing of it runs more than now and then."""
     wait = KernelWait(RUNNABLE, "0.1% of one", since_ns=START, seen_ns=START + 5 * SECOND)
     slow = {"process_state": "running", "cpu_busy": 0.001, "wait": wait}
     found = diagnose(_waited_for(gil_blocked=True, **slow).trace())

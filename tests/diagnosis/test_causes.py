@@ -1,4 +1,4 @@
-"""Every verdict on the smallest job that deserves it, and the traps beside it."""
+"""Every verdict on the smallest job that deserves it, and the traps next to it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_in_a_circle_of_large_groups_everybody_waits_for_a_few() -> None:
 
 
 def test_what_another_node_has_told_of_before_lasts_until_it_tells_otherwise() -> None:
-    """Its ranks wait as long as all others, but were last looked at before the timeout."""
+    """Its ranks wait as long as all others, but were last seen before the timeout."""
     job = Job(6, live=True, timeout_s=6.0)
     host = job.group(2, 3)
     across = job.group(0, 2, 4)

@@ -1,4 +1,4 @@
-"""What is told beside a verdict and never makes one: call sites, differences that finished."""
+"""Clues reported with a verdict that never decide it: call sites, mismatches that finished."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .builder import SECOND, START, Job
 
 
 def skipping(agreed: int) -> Job:
-    """Rank 2 takes another branch to the same collective, and parts one later."""
+    """Rank 2 takes another branch to the same collective and diverges one collective later."""
     job = Job(4)
     job.steps(agreed)
     for rank in range(4):

@@ -1,4 +1,4 @@
-"""Who came to two collectives in another order than those who run the same program."""
+"""Ranks that reach two collectives in a different order than others running the same program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Native dumps as collectors leave them: without members, without ids, unfinished entries only."""
+"""Native dumps as collectors leave them: without members, ids or finished entries."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _half(number: int, op: str, group: tuple[str, str], **changes: Any) -> dict[
 
 
 def test_a_lost_rank_is_told_where_no_dump_lists_members(tmp_path: Path) -> None:
-    """Two groups of one description share the world out; one of them lacks somebody."""
+    """Two groups with one description partition the world; one of them lacks a member."""
     group = {rank: (str(5 + rank % 2), "mesh_dp") for rank in range(8)}
     ranks = {
         rank: [
@@ -71,7 +71,7 @@ def test_places_beyond_those_heard_of_mean_nobody_who_was(tmp_path: Path) -> Non
 
 
 def _batch(first: int, number: int, *ops: str, listed: bool = True) -> Entries:
-    """A batch on a pipeline; its own row is left out where it has finished."""
+    """A batch in a pipeline; its own row is left out if it has finished."""
     pipe = ("5", "undefined")
     rows = [_half(number, op, pipe, record_id=first + i) for i, op in enumerate(ops)]
     end = _half(number, "coalesced", pipe, record_id=first + len(ops))
@@ -83,7 +83,7 @@ _PIPE = {"5": {"name": "5", "desc": "undefined", "ranks": "[0, 1, 2]"}}
 
 
 def test_halves_are_counted_from_the_first_where_all_are_listed(tmp_path: Path) -> None:
-    """Stage 0 left nothing. What its neighbours number alike are not partners of each other."""
+    """Stage 0 left nothing. Equal numbers of its neighbours do not make them partners."""
     ranks = {
         1: [
             *_batch(0, 1, "recv 1<-0"),
@@ -120,7 +120,7 @@ def test_unfinished_entries_are_told_without_record_ids(tmp_path: Path) -> None:
 
 
 def test_half_against_half_names_both() -> None:
-    """Two issued one more, or two issued one fewer: nothing tells."""
+    """Two issued one too many, or two one too few: nothing decides."""
     job = Job(4)
     job.steps(2)
     for rank in (0, 1):
@@ -166,7 +166,8 @@ def test_the_few_who_went_on_together_are_named_although_others_wait_in_pairs(
 
 
 def test_what_a_host_issued_ahead_is_no_phase_its_stage_has_left() -> None:
-    """Stage 0 sends one micro-batch too few; stage 1's host has issued the rest of its step."""
+    """Stage 0 sends one micro-batch too few; stage 1's host has already issued the rest of its
+    step."""
     job = Job(4)
     job.steps(2)
 
@@ -185,7 +186,7 @@ def test_what_a_host_issued_ahead_is_no_phase_its_stage_has_left() -> None:
 
 
 def test_most_members_are_not_at_fault_for_what_a_few_have_finished() -> None:
-    """Only unfinished entries are listed: what rank 3 issued there cannot be compared any more."""
+    """Only unfinished entries are listed: what rank 3 issued there can no longer be compared."""
     job = Job(4)
     job.steps(2)
     for rank in range(3):
@@ -257,7 +258,7 @@ def test_who_has_no_unfinished_entry_is_suspect_where_no_members_are_listed(
 
 
 def test_a_few_entries_in_a_row_are_the_unfinished_ones(tmp_path: Path) -> None:
-    """No counters, no holes: a buffer that was overwritten would hold more than these."""
+    """No counters, no gaps: an overwritten buffer would hold more than these."""
     for rank in range(4):
         entries = [pending(seq, record_id=900 + seq) for seq in (65, 66, 67)]
         write(tmp_path, f"_dump_{rank}.json", dump(entries, world=4, pg_status=None))

@@ -1,4 +1,4 @@
-"""Dumps whose numbers count something else: from 0, or what is sent and received as well."""
+"""Dumps whose numbers count something else: from 0, or along with sends and receives."""
 
 from __future__ import annotations
 

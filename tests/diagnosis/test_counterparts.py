@@ -1,4 +1,4 @@
-"""What is new to a rank is no mistake where its counterpart in a sibling group did it as well."""
+"""What is new to a rank is no mistake if its counterpart in a sibling group did it as well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receives from the wrong rank, sends to the wrong one, and sends nobody waits for."""
+"""Receives from the wrong rank, sends to the wrong one, and sends nobody receives."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_send_to_the_wrong_rank_whose_caller_waits() -> None:
 
 
 def test_an_asleep_sender_is_missing_although_another_has_sent_early() -> None:
-    """Rank 1 collects from 0, then from 2; the first time round rank 0 never gets there."""
+    """Rank 1 receives from 0, then from 2; in the first round rank 0 never gets there."""
     job = Job(3, live=True)
     job.steps(2)
     job.op(2, "send", peer=1, done=True)

@@ -1,4 +1,4 @@
-"""Who came to one group without the other, and which side of a tie the words blame."""
+"""Ranks that reached one group without the other, and which side of a tie the report blames."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has to be taken out of a circle of waiting, on graphs of places spelt out by hand."""
+"""Which ranks break a cycle of waiting, on hand-written graphs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def waits(places: list[Place]) -> Waits:
 
 
 def goes_round(places: list[Place], ranks: set[int]) -> bool:
-    """Whether anybody is left once all who wait for nobody have gone."""
+    """Whether anybody is left once all ranks that wait for nobody have gone."""
     left = set(ranks)
     while gone := {
         r for r in left if not any(r in p.waiters and left.intersection(p.targets) for p in places)
@@ -47,7 +47,7 @@ def test_whoever_breaks_a_circle_is_on_all_ways_around() -> None:
 
 
 def test_in_a_ring_everybody_breaks_the_circle() -> None:
-    size = 3000  # one look per rank at the whole ring would take minutes
+    size = 3000  # checking the whole ring once per rank would take minutes
     ring = [place((rank,), ((rank + 1) % size,)) for rank in range(size)]
     assert breakers_of(ring, set(range(size))) == list(range(size))
     assert smallest_breaking_side(ring, set(range(size))) == ()

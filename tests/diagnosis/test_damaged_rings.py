@@ -1,6 +1,6 @@
-"""Rings with zeros where something stood: a crashed node's pages, the holes of a copy.
+"""Rings with zeroed pages: a crashed node, or a copy with holes.
 
-Whatever is missing, nobody may be certain to be guilty who is not.
+Whatever is missing, no innocent rank may be named as certain.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def test_no_innocent_is_certain(tmp_path: Path, fixture: str, part: str) -> None
 def test_records_that_are_gone_are_told_and_not_missed_by_the_verdict(
     tmp_path: Path, count: int
 ) -> None:
-    """The newest of a rank that came as far as all others but one."""
+    """The newest records of a rank that had got as far as all others but one."""
     reader = RingReader(FIXTURES / "loader-asleep" / "dumps" / "rank_1.ring")
     newest = reader.header().last_record_id
     slots_at = layout.FIXED_START.unpack_from(reader.header_bytes())[8]

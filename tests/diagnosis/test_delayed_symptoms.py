@@ -1,4 +1,5 @@
-"""A collective left out that shows only later, when not all can come to something that all need."""
+"""A skipped collective whose effect shows only later, when not all ranks can reach a common
+operation."""
 
 from __future__ import annotations
 
@@ -184,7 +185,8 @@ def test_who_sent_in_another_order_than_ever_to_a_rank_that_aborted_may_be_wrong
 
 
 def test_who_cannot_hand_its_part_to_a_gather_that_others_could_is_named() -> None:
-    """Dumps do not tell the root: who has room for all parts collects, and one is not with it."""
+    """Dumps do not show the root: it is a rank with room for all parts, and one rank is not
+    there."""
     job = Job(4)
     job.steps(3)
     for rank in range(4):

@@ -1,4 +1,4 @@
-"""With timing on, the recorder notes which devices have begun an operation, and which have not."""
+"""With timing on, the recorder notes which devices have started an operation and which have not."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tests.diagnosis.builder import Job
 
 
 def begin(job: Job) -> None:
-    """The device has begun what was issued last."""
+    """The device has started the last operation."""
     row = job.rows[-1]
     row["started_ns"] = row["created_ns"] + 500
     row["state"] = max(row["state"], State.STARTED)
 
 
 def timed(job: Job, count: int, *, without: int | None = None) -> None:
-    """Finished collectives of all ranks, with the times of their beginnings but for ``without``."""
+    """Finished collectives of all ranks with recorded starts, except on ``without``."""
     for _ in range(count):
         for rank in range(job.world):
             job.op(rank)
@@ -25,7 +25,7 @@ def timed(job: Job, count: int, *, without: int | None = None) -> None:
 
 
 def issued_by_all(job: Job, *, idle: tuple[int, ...], size: int = 16) -> None:
-    """A collective that nobody finishes and that has not begun on ``idle``."""
+    """A collective that nobody finishes and that has not started on ``idle``."""
     for rank in range(job.world):
         job.op(rank, size=(size,), done=False)
         if rank not in idle:

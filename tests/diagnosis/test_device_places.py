@@ -1,4 +1,4 @@
-"""Operations on devices, whose ends nobody sees: what NCCL's counters and roots tell of them."""
+"""Device operations whose end nobody observes: what NCCL's counters and roots reveal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rings(job: Job, *, without: tuple[int, ...] = ()) -> Trace:
 
 
 def count(job: Job, finished: list[int], group: int = 0) -> None:
-    """What NCCL has counted of a group, per rank."""
+    """What NCCL has counted for a group, per rank."""
     for rank, done in enumerate(finished):
         if rank in job.groups[group].ranks:
             job.members.append(
@@ -164,7 +164,8 @@ def test_where_ranks_on_record_stand_at_different_groups_none_without_a_ring_is_
 
 @pytest.mark.parametrize("stands", [True, False])
 def test_who_does_not_come_because_its_device_stands_is_not_accused(stands: bool) -> None:
-    """NCCL has not finished what ranks 1 and 3 have issued, and nobody sees for whom."""
+    """NCCL has not finished what ranks 1 and 3 have issued, and it is not observed for whom it
+    waits."""
     job = Job(4)
     pair = job.group(1, 3)
     for _ in range(4):
@@ -211,7 +212,7 @@ def test_a_device_may_stand_behind_what_another_member_waits_for(waited_for: boo
 
 
 def test_two_groups_in_opposite_orders_stand_on_their_devices() -> None:
-    """All have issued both reductions; rank 1 came to them the other way round."""
+    """All have issued both reductions; rank 1 did so in the opposite order."""
     job = Job(4)
     groups = [job.group(*range(4), desc=name) for name in "ab"]
     for _ in range(5):

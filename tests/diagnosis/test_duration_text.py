@@ -1,4 +1,4 @@
-"""How long something lasted, in words."""
+"""Durations as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dumps of a moving job that were not written at one moment, in files that lost their dates."""
+"""Dumps of a moving job, written at different moments, in files that lost their dates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def _judged(folder: Path) -> Diagnosis:
 
 @pytest.mark.parametrize("issued", [2, 3])
 def test_who_was_dumped_first_is_neither_missing_nor_stuck(tmp_path: Path, issued: int) -> None:
-    """The others have finished number 8, which rank 0 cannot have missed: it was dumped before."""
+    """The others have finished number 8, so rank 0 must have issued it: it was dumped before
+    that."""
     _write(tmp_path, 0, 2, issued)
     for rank in (1, 2, 3):
         _write(tmp_path, rank, 8, 9)
@@ -150,7 +151,7 @@ def test_a_log_beside_the_dumps_makes_an_early_one_no_newer(tmp_path: Path) -> N
 def test_who_was_dumped_as_the_wait_began_is_not_named_beside_who_was_dumped_at_its_end(
     tmp_path: Path,
 ) -> None:
-    """Half a second into a wait of ten minutes nobody is missing yet."""
+    """Half a second into a wait of ten minutes, nobody is missing yet."""
     for rank in range(6):
         rows = [entry(n) for n in range(1, 9)]
         if rank not in (1, 3):
@@ -162,8 +163,8 @@ def test_who_was_dumped_as_the_wait_began_is_not_named_beside_who_was_dumped_at_
 
 
 def test_what_a_dump_of_another_life_calls_unfinished_holds_nobody_up(tmp_path: Path) -> None:
-    """Only unfinished entries are listed. Rank 3's file is of the life before, which hung at #5; of
-    this one it left nothing, and others wait for rank 1 as well."""
+    """Only unfinished entries are listed. Rank 3's file is from the previous process, which hung at
+    #5; of the current one it left nothing, and others wait for rank 1 as well."""
     for rank in (0, 2, 3, 4, 5):
         number, began_s, written_s = (5, -900, -280) if rank == 3 else (9, 0, 700)
         rows = [pending(number, record_id=40, time_created_ns=BASE_NS + began_s * 10**9)]

@@ -1,4 +1,4 @@
-"""What a helper process of a rank died of, told in the message of the rank's own exception."""
+"""Exceptions of a rank's helper process, embedded in the message of the rank's own exception."""
 
 from __future__ import annotations
 

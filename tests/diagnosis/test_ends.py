@@ -1,4 +1,4 @@
-"""How processes end tells who was first: failures, echoes, signals, and ends nobody saw."""
+"""How processes end shows who was first: failures, echoes, signals, and unobserved ends."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_broken_connection_is_a_ranks_own_unless_it_was_one_to_its_peers(
 
 
 def test_one_failure_that_everybody_else_outlived_is_that_ranks() -> None:
-    """Its words are those of an echo, but there is nobody whose echo it could be."""
+    """Its message is that of an echo, but no rank failed that it could be the echo of."""
     job = job_that_waits(waiting=())
     lost = error_of("RuntimeError", "Gloo connectFullMesh failed: timed out connecting", TORCH)
     job.rank(1, alive=False, host="a", exception=lost, exit=ExitFacts("exception", 1, at_ns=END))
@@ -88,7 +88,7 @@ def test_an_unseen_end_before_the_echoes_is_the_cause() -> None:
 
 
 def test_an_echo_does_not_share_the_blame() -> None:
-    """Ranks 1 and 3 are both missing in the barrier; rank 1 only says that its peer went."""
+    """Ranks 1 and 3 are both missing from the barrier; rank 1 only reports that its peer went."""
     job = job_that_waits(waiting=(0, 2))
     for rank in (0, 1, 2):
         echo = error_of("RuntimeError", "Connection reset by peer", TORCH)
@@ -222,7 +222,8 @@ def test_one_that_fell_silent_long_before_the_others_may_have_been_stopped() -> 
 
 
 def _two_failures(first_s: float, second_s: float, second: str, *, waiting: bool) -> Diagnosis:
-    """Ranks 1 and 3 fail by exceptions of their own at these times after the start; 0: unknown."""
+    """Ranks 1 and 3 fail with exceptions of their own at these times after the start; 0:
+    unknown."""
     job = job_that_waits(waiting=(0, 2) if waiting else ())
     told = ((1, first_s, "bad loss"), (3, second_s, second))
     for rank, at_s, said in told:

@@ -1,4 +1,4 @@
-"""All-to-alls: what each rank sends must be what the others expect of it."""
+"""All-to-alls: each rank must send what the others expect from it."""
 
 from __future__ import annotations
 
@@ -119,7 +119,8 @@ def test_even_parts_are_compared_with_split_lists() -> None:
 def test_a_new_size_accuses_only_where_sizes_had_settled(
     past: tuple[int, ...], sent: int, expected: int, culprits: tuple[int, ...]
 ) -> None:
-    """What follows the data is new in every step: who repeats the last size may be wrong."""
+    """Data-dependent sizes are new in every step: a rank that repeats the last size may be
+    wrong."""
     job = Job(2)
     for size in past:
         job.op(0, "send", peer=1, size=(size,))

@@ -1,4 +1,4 @@
-"""Ends that nobody saw: of all ranks at once, or of one that the others outlived."""
+"""Unobserved ends: of all ranks at once, or of one that the others outlived."""
 
 from __future__ import annotations
 

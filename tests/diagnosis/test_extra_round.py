@@ -36,7 +36,7 @@ def test_a_whole_row_of_rounds_was_begun_alone() -> None:
 
 
 def test_what_one_batch_exchanges_is_no_row() -> None:
-    """Torch numbers a send and a receive that one call issues alike."""
+    """Torch gives a send and a receive issued by one call the same number."""
     trace = exchanges(1)
     *_, send, receive = np.flatnonzero(trace.records["rank"] == 0)
     assert judged(trace)[:2] == (Verdict.DEADLOCK_CYCLE, (0,))

@@ -1,4 +1,4 @@
-"""Hangs over Gloo without a recorder: what the tracebacks of the ranks that gave up tell."""
+"""Hangs over Gloo without a recorder: what the final tracebacks of the timed-out ranks show."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_of_three_the_silent_one_is_not_always_missing(
 
 
 def test_who_is_silent_while_connections_close_was_gone() -> None:
-    """Nobody timed out and no launcher speaks: then nothing shows that it was alive."""
+    """Nobody timed out and there is no launcher report: nothing shows that it was alive."""
     text = "".join(gave_up(r, REDUCE, BROKEN) for r in (0, 2, 3))
     found = diagnose(trace_of("world_size=4\n" + text))
     assert (found.verdict.value, found.culprits) == ("rank_lost", (1,))
@@ -158,7 +158,7 @@ def test_a_traceback_behind_the_question_of_another_rank_is_read() -> None:
 def test_who_gave_up_waiting_in_a_thread_as_well_was_not_silent() -> None:
     waits = dict.fromkeys((0, 1, 3), BARRIER)
     text = "".join(gave_up(rank, frames) for rank, frames in waits.items())
-    # Two threads of rank 2 give up at once, and one's words stand in the middle of the other's.
+    # Two threads of rank 2 time out at once, and their messages are interleaved.
     cut = (
         "[rank2]: Traceback (most recent call last):\n"
         "[rank2]: Exception in thread saver:\n"

@@ -1,4 +1,4 @@
-"""Which call, and which group, a last word is about."""
+"""Which call, and which group, a final traceback is about."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.trace.logs import trace_of
 
 
 def in_line(rank: int, line: int, source: str, error: str = TIMED_OUT) -> str:
-    """What Python prints of one rank, with the line of the user's that it came from."""
+    """What Python prints for one rank, with the user's source line."""
     text = gave_up(rank, (("/job/train.py", line, "step"), (C10D, 3000, "all_reduce")), error)
     shown = f"[rank{rank}]:     {source}\n[rank{rank}]:     {'^' * len(source)}\n"
     return text.replace("in step\n", f"in step\n{shown}", 1)

@@ -1,4 +1,4 @@
-"""Last words of ranks that were interrupted, or that failed while they cleaned up."""
+"""Final tracebacks of ranks that were interrupted, or that failed during cleanup."""
 
 from __future__ import annotations
 

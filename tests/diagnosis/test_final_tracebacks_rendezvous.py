@@ -1,4 +1,4 @@
-"""Where ranks gave up while they met: addresses, stores and NCCL ids that never came."""
+"""Rendezvous timeouts: addresses, stores and NCCL ids that never came."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.trace.logs import trace_of
 
 
 def test_the_address_that_never_came_names_its_rank() -> None:
-    """Before a process knows its rank, nothing it prints tells whose it is."""
+    """Before a process knows its rank, nothing it prints shows which rank it is."""
     error = "torch.distributed.DistStoreError: wait timeout after 900ms, keys: {}"
     key = error.format("/default_pg/0//cpu//0/2")
     text = "".join(gave_up(r, STORE, key, prefix=False) for r in (0, 1, 3))
@@ -62,7 +62,7 @@ def test_a_store_that_waited_for_clients_itself_clears_rank_0() -> None:
 
 
 def no_id(rank: int, place: int, first: int = 0) -> str:
-    """What a rank says for whom NCCL's id was not there."""
+    """The message of a rank that did not receive NCCL's id."""
     return (
         f"[rank{rank}]: torch.distributed.DistBackendError: [{place}] is setting up NCCL "
         f"communicator and retrieving ncclUniqueId from [{first}] via c10d key-value store by key "

@@ -1,4 +1,4 @@
-"""What ranks do once the first of them has given up waiting is no part of the hang."""
+"""What ranks do after the first timeout is not part of the hang."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ def _failed(job: Job, rank: int, message: str, at_s: float) -> None:
 
 
 def _one_held_a_lock(gave_up_s: float, *, moved_s: float = 0.0) -> Diagnosis:
-    """Rank 1 waits in the world while its other thread cannot come to the metrics group.
+    """Rank 1 waits in the world while its other thread cannot reach the metrics group.
 
-    When it gives up, its lock opens: the thread comes, the others are let go and follow.
+    When rank 1 times out, its lock is released: the thread arrives, the others are released and
+    follow.
     """
     job = Job(3)
     metrics = job.group(0, 1, 2, desc="metrics")
@@ -187,7 +188,7 @@ def _told_to_end(
     kind: str = "code",
     ended_s: float = 31.0,
 ) -> Diagnosis:
-    """Rank 1 does not come; it is told to end, and goes to a last barrier, in which it fails."""
+    """Rank 1 does not arrive; it is told to end, and goes to a final barrier, in which it fails."""
     job = Job(3)
     job.steps(3)
     if earlier:  # a handler that takes stock while the job runs

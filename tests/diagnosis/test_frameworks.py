@@ -1,4 +1,4 @@
-"""Jobs whose loop is a framework's: whose line is shown, and which thread's."""
+"""Jobs whose training loop belongs to a framework: whose line is shown, and which thread's."""
 
 from __future__ import annotations
 

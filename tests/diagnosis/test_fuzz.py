@@ -81,7 +81,7 @@ def traces(draw: st.DrawFn) -> Trace:
     seed = draw(st.integers(0, 2**31))
     rng = np.random.default_rng(seed)
     records = np.zeros(count, RECORD_DTYPE)
-    # Some records may be of ranks that nothing else is known of.
+    # Some records may belong to ranks of which nothing else is known.
     records["rank"] = np.sort(rng.choice(known or [0], count))
     records["group"] = rng.integers(0, len(groups), count)
     records["collective_seq"] = rng.integers(-1, 6, count)

@@ -1,4 +1,4 @@
-"""Damaged dumps and logs of a whole job, through readers and diagnosis: an answer, and soon."""
+"""Damaged dumps and logs of a whole job, through readers and diagnosis: an answer, soon."""
 
 from __future__ import annotations
 

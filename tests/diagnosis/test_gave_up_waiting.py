@@ -1,4 +1,4 @@
-"""Ranks whose own timeout expires, and who are interrupted or leave, once a job hangs."""
+"""Ranks that time out, are interrupted or leave once a job hangs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.diagnosis.ended_jobs import disconnect, hung, kill
 
 
 def _interrupted(job: Job, rank: int, after_s: float) -> None:
-    """SIGINT reaches a rank in its program; its interpreter takes its time to end."""
+    """SIGINT reaches a rank in its program; its interpreter takes a while to end."""
     at_ns = START + int((job.now + after_s) * SECOND)
     error = ExceptionFacts(
         "KeyboardInterrupt", "", (Frame("load", "/home/me/train.py", 23),), at_ns

@@ -1,4 +1,4 @@
-"""Ranks that make their groups in another order: what the numbers of the calls stand for."""
+"""Ranks that create their groups in a different order: what the numbers of the calls stand for."""
 
 from __future__ import annotations
 

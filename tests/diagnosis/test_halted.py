@@ -1,4 +1,5 @@
-"""Ranks that are stopped, or whose GIL is held: what they had begun, and what still holds them."""
+"""Ranks that are stopped or whose GIL is held: what they had started, and what still holds them
+up."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ HALTED: tuple[dict[str, Any], ...] = ({"process_state": "stopped"}, {"gil_blocke
 
 
 def recorded(job: Job) -> Trace:
-    """The job as its rings tell it."""
+    """The job as recorded by rings."""
     sources = tuple(Source(f"rank_{r}.ring", formats.RING, "3", r) for r in range(job.world))
     return job.trace(sources=sources)
 
@@ -120,7 +121,7 @@ def test_who_is_stopped_long_after_the_others_had_come_is_not_what_they_wait_for
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_what_a_rank_was_seen_to_wait_for_is_over_where_it_went_on_by_itself(killed: bool) -> None:
-    """It was stopped until its peers gave up; then it ran, and failed as they were gone."""
+    """It was stopped until its peers timed out; then it ran, and failed because they were gone."""
     wait = KernelWait("processor", since_ns=START, seen_ns=START + 9 * SECOND)
     stack = (Frame("train", "/home/me/train.py", 7),)
     facts = RankFacts(
@@ -136,7 +137,7 @@ def test_what_a_rank_was_seen_to_wait_for_is_over_where_it_went_on_by_itself(kil
 
 
 def test_who_is_stopped_in_what_its_ring_cannot_observe_holds_the_others_up() -> None:
-    """The others' dumps tell that nobody has finished; the stopped rank left its ring alone."""
+    """The others' dumps show that nobody has finished; the stopped rank left only its ring."""
     job = Job(4, live=True)
     job.steps(3)
     for rank in range(4):

@@ -1,4 +1,4 @@
-"""What a rank was handling when it came to where it parted from the others."""
+"""The exception a rank was handling when it diverged from the others."""
 
 from __future__ import annotations
 

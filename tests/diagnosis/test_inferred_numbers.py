@@ -1,4 +1,4 @@
-"""Collectives without a number: a ring with one counter for all groups that has wrapped."""
+"""Collectives without a number: a wrapped ring with one counter for all groups."""
 
 from __future__ import annotations
 
@@ -66,14 +66,15 @@ def test_who_has_issued_less_is_missing(tmp_path: Path, rank: int) -> None:
 
 
 def test_times_tell_what_a_device_did_not_finish(tmp_path: Path) -> None:
-    """Rank 3 holds what all others have finished: laid by what has finished it would be one off."""
+    """Rank 3 lists what all others have finished: aligned by completions alone, it would be one
+    off."""
     found = _judged(tmp_path, {}, stuck=3)
     assert found.culprits in ((), (3,))
     assert found.confidence is not Confidence.CERTAIN
 
 
 def test_what_has_no_number_and_is_unfinished_is_no_rest(tmp_path: Path) -> None:
-    """A single dump: nobody to lay it beside."""
+    """A single dump: nothing to align it with."""
     _judged(tmp_path, {})
     for rank in (1, 2, 3):
         (tmp_path / f"rank_{rank}").unlink()

@@ -1,4 +1,4 @@
-"""Ranks that come to a collective when the others have given up waiting for them there."""
+"""Ranks that reach a collective when the others have already timed out there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks whose program is over and whose process has not ended."""
+"""Ranks whose program is over but whose process has not ended."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_another_rank_in_its_program_is_waited_for() -> None:
 
 
 def test_who_alone_stands_still_is_told_if_the_kernel_says_so_too() -> None:
-    """What one rank does at the end takes as long as it likes, as long as it does anything."""
+    """What one rank does at the end may take any time, provided it does anything."""
     job = _job()
     stack = (
         Frame("_wait", "/usr/lib/python3.11/subprocess.py", 2046),
@@ -102,14 +102,14 @@ def test_what_is_over_on_a_node_is_over_whatever_others_do() -> None:
 
 
 def test_a_moment_after_the_end_nothing_is_said() -> None:
-    """Leaving takes a while: devices, files and connections are given back."""
+    """Exiting takes a while: devices, files and connections are released."""
     job = _job()
     job.rank(1, observed_ns=START + 9 * SECOND, heartbeat_ns=START + 9 * SECOND)
     assert blame(diagnose(job.trace(after_s=8))) == ("healthy", ())
 
 
 def test_a_function_that_runs_at_exit_is_told() -> None:
-    """Where the main thread is neither in the program nor waiting for others."""
+    """The main thread is neither in the program nor waiting for others."""
     job = _job()
     at_ns = START + 59 * SECOND
     close = (Frame("close", "/home/me/log.py", 7),)
@@ -119,7 +119,7 @@ def test_a_function_that_runs_at_exit_is_told() -> None:
 
 
 def test_behind_the_recorders_own_end_only_the_kernel_tells() -> None:
-    """Its stacks are older than that: they are not told."""
+    """Its stacks are older than that, so they are not shown."""
     job = _job()
     job.rank(1, heartbeat_ns=START + SECOND)
     assert "what runs last when it exits does not return" in diagnose(job.trace()).summary
@@ -141,7 +141,7 @@ def test_who_was_stopped_for_it_has_not_crashed(signal: int) -> None:
 
 
 def test_who_was_freed_from_it_by_ctrl_c_had_lingered() -> None:
-    """Python leaves with status 0 then; that it is at work is its exit."""
+    """Python then exits with status 0; its activity is part of its exit."""
     job = _job(live=False)
     freed = START + 60 * SECOND
     job.rank(1, alive=False, exit=replace(CLEAN, at_ns=freed), freed_ns=freed, cpu_busy=0.6)

@@ -1,4 +1,4 @@
-"""Groups that only their members make: who waits for whom while they are made."""
+"""Groups created by their members only: who waits for whom while they are created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels of torch 2.3 count a rank's own groups: ``PG 1`` is another group on another rank."""
+"""Labels of torch 2.3 number groups per rank: ``PG 1`` is a different group on another rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that wait for the lock of a file, and the rank that holds it."""
+"""Ranks that wait for a file lock, and the rank that holds it."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ def test_who_could_run_and_gets_no_processor() -> None:
 
 @pytest.mark.parametrize("how", [{"process_state": "stopped"}, {"gil_blocked": True}])
 def test_who_cannot_run_waits_for_no_lock(how: dict[str, object]) -> None:
-    """It would not come if the lock were free, so the holder does not keep it."""
+    """It would not arrive even if the lock were free, so the holder does not keep it."""
     job = _job(4)
     _waits(job, 1, 0)
     _stands(job, 0, KernelWait(locked=(LOCK,), since_ns=START, seen_ns=START + 60 * SECOND))

@@ -1,4 +1,4 @@
-"""Logs of pipelines: an overdue batch of sends and receives names its group and no partner."""
+"""Logs of pipelines: an overdue batch of sends and receives names its group but no peer."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_a_log_beside_dumps_tells_of_a_batch_that_these_know(tmp_path: Path) -> 
 
 
 def test_what_an_absent_rank_does_instead_is_in_no_log() -> None:
-    """It may wait in a smaller group, whose timeout is longer."""
+    """It may wait in a smaller group with a longer timeout."""
     text = "".join(overdue(rank, "ALLREDUCE", 6, WORLD, rank) for rank in (0, 2, 3)) + heard(1)
     found = diagnose(trace_of("world_size=4\n" + text))
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (1,))

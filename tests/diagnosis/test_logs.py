@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Verdicts from nothing but a job's log."""
+"""Verdicts from a job's log alone."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_a_thread_that_died_in_a_job_that_was_stopped_is_told() -> None:
 
 
 def test_who_stands_before_the_first_place_of_a_group_is_no_member() -> None:
-    """Members stand in the order of their ranks, and rank 0 comes before the first of them."""
+    """Members are in rank order, and rank 0 precedes the first of them."""
 
     def of_group(rank: int) -> str:
         ours, place = timeout(rank, 40), rank - 1
@@ -245,7 +245,7 @@ def test_behind_an_odd_number_of_ranks_there_is_another(
 
 
 def test_an_own_report_about_other_ranks_makes_a_log_less_sure() -> None:
-    """Somebody ends the job that hangs by killing one of those that wait."""
+    """Somebody ends the hung job by killing one of the waiting ranks."""
     report = "[hangscope] Rank {} never joined all_reduce #12 in group default (ranks 0–3)\n"
     for rank, confidence in ((0, Confidence.CERTAIN), (1, Confidence.LIKELY)):
         found = diagnose(trace_of(report.format(rank) + table({0: -9})))

@@ -1,4 +1,4 @@
-"""The dump of a victim is missing: who of the others explains the waiting all the same?"""
+"""A victim's dump is missing: which of the other ranks explains the waiting nevertheless?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank left no dump, and another one did not do what it did in every step before."""
+"""One rank left no dump, and another deviated from what it did in every step before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks whose ends nobody saw, or that came after the job had stood still, beside a lost rank."""
+"""Unobserved ends, or ends after the job had stood still, next to a lost rank."""
 
 from __future__ import annotations
 

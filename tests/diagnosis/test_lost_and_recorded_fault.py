@@ -1,4 +1,4 @@
-"""A ring that was not collected makes nobody guilty while what is wrong is on record elsewhere."""
+"""An uncollected ring makes nobody guilty if another rank's record shows the fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dumps that number each rank's own groups: what all meshes that fit say."""
+"""Dumps with locally numbered groups: what all plausible meshes say."""
 
 from __future__ import annotations
 

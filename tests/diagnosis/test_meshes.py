@@ -1,4 +1,4 @@
-"""Members that no source lists: what places and regularity tell, and what they leave open."""
+"""Members that no source lists: what places and regularity show, and what they leave open."""
 
 from __future__ import annotations
 

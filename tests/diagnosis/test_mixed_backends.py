@@ -1,4 +1,5 @@
-"""Groups with a backend for the host and one for devices, as ``cpu:gloo,cuda:nccl`` makes them."""
+"""Groups with one backend for the host and one for devices, as created by
+``cpu:gloo,cuda:nccl``."""
 
 from __future__ import annotations
 

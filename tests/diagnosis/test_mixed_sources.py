@@ -1,4 +1,4 @@
-"""Logs beside records: partial, of another attempt, or contradicting each other."""
+"""Logs next to records: partial, of another attempt, or contradictory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the monitor said while the job ran, where less is left of it."""
+"""The monitor's verdict during the run, if less is left of the job."""
 
 from __future__ import annotations
 

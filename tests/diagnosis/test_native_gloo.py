@@ -1,4 +1,4 @@
-"""Dumps of Gloo's own recorder: no ends of operations, no sends and receives."""
+"""Dumps of Gloo's own recorder: no completions, no sends and receives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sides of nearly the same size, and members whose record of the place is gone."""
+"""Sides of nearly equal size, and members that lost their record of the place."""
 
 from __future__ import annotations
 

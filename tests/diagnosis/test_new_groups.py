@@ -1,4 +1,4 @@
-"""Ranks that wait in ``new_group``: who makes groups in another number."""
+"""Ranks that wait in ``new_group``: who creates a different number of groups?"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that move, have ended, or stand still with nobody waiting for another."""
+"""Jobs that move, have ended, or stand still without a recorded wait."""
 
 from __future__ import annotations
 

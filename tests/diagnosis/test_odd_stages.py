@@ -1,4 +1,4 @@
-"""Who went through a phase another number of times: a letter a visit to a line, in order."""
+"""Which stage ran a phase a different number of times: one letter per visit to a line, in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who comes to the same operation after another number of others did one too many or too few."""
+"""A rank that reaches the same operation after a different total did one too many or too few."""
 
 from __future__ import annotations
 

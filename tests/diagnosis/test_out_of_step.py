@@ -1,4 +1,4 @@
-"""Who is half a step away from the rest, told by what little the dumps of a long job hold."""
+"""Which rank is half a step off, judged by the little that dumps of a long job hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One more operation, or one less: who is the odd one where the graph shows only who waits."""
+"""One operation more, or one fewer: who is the outlier if the graph only shows who waits?"""
 
 from __future__ import annotations
 

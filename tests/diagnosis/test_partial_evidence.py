@@ -1,4 +1,5 @@
-"""Parts of a job: one ring of several, half of the dumps, what the others say of a lost rank."""
+"""Partial evidence: one ring of several, half of the dumps, or what others say about a lost
+rank."""
 
 from __future__ import annotations
 

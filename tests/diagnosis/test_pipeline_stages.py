@@ -1,4 +1,4 @@
-"""Pipelines whose stages disagree about the number of micro-batches, in the first step."""
+"""Pipelines whose stages disagree on the number of micro-batches in the first step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Receives that a host has posted ahead and not asked for yet: they hold nobody up."""
+"""Receives that a host has posted ahead but not waited for yet: they hold nobody up."""
 
 from __future__ import annotations
 

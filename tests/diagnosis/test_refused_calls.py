@@ -1,4 +1,4 @@
-"""Exceptions of torch's own comparison (``TORCH_DISTRIBUTED_DEBUG=DETAIL``) beside records."""
+"""Exceptions of torch's own comparison (``TORCH_DISTRIBUTED_DEBUG=DETAIL``) next to records."""
 
 from __future__ import annotations
 

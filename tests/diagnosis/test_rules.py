@@ -1,4 +1,4 @@
-"""docs/diagnosis.md says of every rule in which files it is decided; those files are there."""
+"""docs/diagnosis.md lists the files that decide each rule; those files exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that are told to stop, of which not every rank ends, or shows that it was told, at once."""
+"""Jobs told to stop in which not every rank ends, or shows the signal, at once."""
 
 from __future__ import annotations
 

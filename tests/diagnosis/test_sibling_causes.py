@@ -1,4 +1,4 @@
-"""What a row of ranks did in sibling groups is one cause."""
+"""The same mistake by a row of ranks in sibling groups is one cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Circles side by side in sibling groups: a whole row of ranks did the same, no single one."""
+"""Cycles side by side in sibling groups: a whole row of ranks did the same, not a single one."""
 
 from __future__ import annotations
 

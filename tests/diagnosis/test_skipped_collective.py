@@ -1,4 +1,4 @@
-"""Circles that a rank closes by leaving one collective out: who left the pattern?"""
+"""Cycles closed by a rank that skipped a collective: which rank deviated?"""
 
 from __future__ import annotations
 

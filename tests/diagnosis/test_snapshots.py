@@ -1,4 +1,4 @@
-"""Dumps of a job that moves: who is behind at that moment is not missing."""
+"""Dumps of a moving job: a rank that is behind at that moment is not missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Circles in a step that one rank does not do as it did the step before."""
+"""Cycles in a step that one rank does not execute like the step before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that were told to stop: the signal of a launcher is no failure of theirs."""
+"""Ranks that were told to stop: a launcher's signal is no failure of theirs."""
 
 from __future__ import annotations
 

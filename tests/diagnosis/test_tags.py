@@ -1,4 +1,4 @@
-"""Sends and receives that name each other under different tags, on a backend where tags count."""
+"""Sends and receives with different tags, on a backend where tags count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A group whose operations come from a thread of their own hangs while the rank trains on."""
+"""A group served by a separate thread hangs while the rank trains on."""
 
 from __future__ import annotations
 

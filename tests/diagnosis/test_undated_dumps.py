@@ -1,4 +1,4 @@
-"""Dumps whose files carry the date of a copy: they may show a job that moved."""
+"""Dumps dated by a copy: they may show a moving job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations whose rules nobody knows are compared with what their members passed before."""
+"""Operations with unknown rules are compared with what their members passed before."""
 
 from __future__ import annotations
 

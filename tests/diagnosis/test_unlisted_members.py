@@ -1,4 +1,4 @@
-"""Waits in groups made by hand, whose other members may be processes of another job."""
+"""Waits in manually created groups, whose other members may be processes of another job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups to which ranks have come in different orders before, without harm."""
+"""Groups that ranks reached in different orders before, without harm."""
 
 from __future__ import annotations
 

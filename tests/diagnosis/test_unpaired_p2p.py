@@ -1,4 +1,4 @@
-"""Sends and receives on devices, whose ends nobody observes: a half too few holds everybody up."""
+"""Device sends and receives with unobserved completion: one missing half holds everybody up."""
 
 from __future__ import annotations
 

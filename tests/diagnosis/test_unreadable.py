@@ -1,4 +1,4 @@
-"""Dumps that are there and cannot be read: their ranks lived to write them."""
+"""Dumps that exist but cannot be read: their ranks lived to write them."""
 
 from __future__ import annotations
 

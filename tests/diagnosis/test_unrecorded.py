@@ -1,4 +1,4 @@
-"""What native dumps do not tell is not certain: recorded hangs, as another recorder leaves them."""
+"""What native dumps do not show is not certain: recorded hangs as another recorder leaves them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ends that nobody saw, and operations whose end nobody saw, beside a rank that left nothing."""
+"""Unobserved ends of ranks and operations, next to a rank that left nothing."""
 
 from __future__ import annotations
 

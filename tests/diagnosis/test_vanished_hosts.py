@@ -1,4 +1,4 @@
-"""Hosts that vanished: their rings note no end, and the others outlive them."""
+"""Hosts that vanished: their rings record no end, and the others outlive them."""
 
 from __future__ import annotations
 

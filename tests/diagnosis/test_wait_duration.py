@@ -1,4 +1,4 @@
-"""Nobody missing: an operation has begun with the last to come, however long others waited."""
+"""Nobody is missing: an operation starts with the last arrival, however long others waited."""
 
 from __future__ import annotations
 

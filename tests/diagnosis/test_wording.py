@@ -1,4 +1,4 @@
-"""What is told of a rank that ended, in words that lead somewhere."""
+"""Reports on ranks that ended: wording that leads somewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that expect different numbers of ranks, in jobs that never got as far as a collective."""
+"""Ranks that expect different world sizes, in jobs that never reached a collective."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of ranks that gave up waiting over Gloo, each with its traceback."""
+"""Logs of ranks that timed out over Gloo, each with its traceback."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Frames = tuple[tuple[str, int, str], ...]
 
 
 def gave_up(rank: int, frames: Frames, error: str = TIMED_OUT, *, prefix: bool = True) -> str:
-    """What Python prints of one rank."""
+    """What Python prints for one rank."""
     lines = ["Traceback (most recent call last):"]
     lines += [f'  File "{file}", line {line}, in {name}' for file, line, name in frames]
     lines.append(error)
@@ -30,7 +30,7 @@ def gave_up(rank: int, frames: Frames, error: str = TIMED_OUT, *, prefix: bool =
 
 
 def table(codes: dict[int, int]) -> str:
-    """What torchrun prints at the end: who failed and whom it stopped."""
+    """What torchrun prints at the end: which ranks failed and which it stopped."""
     text = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
     text += "=" * 60 + "\ntrain.py FAILED\n" + "-" * 60 + "\nFailures:\n"
     for index, (rank, code) in enumerate(codes.items()):
@@ -50,7 +50,7 @@ def judged(
 
 
 def in_finally(rank: int, first: Frames, error: str) -> str:
-    """A rank that failed, and failed again in the clean-up that waits for all."""
+    """A rank that failed, and failed again in the cleanup that waits for all."""
     during = (
         f"\n[rank{rank}]: During handling of the above exception, another exception occurred:\n\n"
     )
