@@ -185,7 +185,7 @@ def test_of_a_long_row_of_announcements_the_last_count(monkeypatch: pytest.Monke
     first, second = ([issued(r, s) for s in range(n, n + 200) for r in range(4)] for n in (1, 201))
     lines = [*first, "Watchdog caught collective operation timeout\n", *second]
     raw = "".join(lines).encode()
-    found = blocks.telling(raw[:4096], io.BytesIO(raw[4096:]))
+    found = blocks.relevant_lines(raw[:4096], io.BytesIO(raw[4096:]))
     told = [(number, line) for number, line, _ in found if line]
     numbers = [number for number, _ in told]
     assert numbers == sorted(numbers)

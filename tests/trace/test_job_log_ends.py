@@ -7,7 +7,7 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence
-from hangscope.trace.job_log.rank_ends import end_of, unexplained
+from hangscope.trace.job_log.rank_ends import end_of, unexplained_failure
 from hangscope.trace.job_log.readers.evidence import RankNotes
 
 from .logs import timeout, trace_of
@@ -257,7 +257,7 @@ def test_a_status_of_0_is_no_failure() -> None:
     for status, accused in ((0, False), (1, True)):
         notes = RankNotes(3)
         notes.ended(status, at_ns=5)
-        assert (unexplained(end_of(notes), notes) is not None) == accused
+        assert (unexplained_failure(end_of(notes), notes) is not None) == accused
 
 
 def out_of_memory(*pids: int) -> str:

@@ -87,7 +87,7 @@ def _with_shapes(raw: bytes) -> list[LogLine]:
 
 
 def _with_care(raw: bytes) -> list[LogLine]:
-    with patch.object(fast_path.PlainLines, "line", lambda *_: None):
+    with patch.object(fast_path.FastPath, "line", lambda *_: None):
         return list(stream.read_lines(io.BytesIO(raw)))
 
 
@@ -156,7 +156,7 @@ def test_words_hold_no_digit_but_zero() -> None:
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_shapes, "_MOST_BYTES", 10_000)
     asked = []
-    remembered = line_shapes.Remembered[str, int](lambda shape: asked.append(shape) or len(shape))
+    remembered = line_shapes.ShapeCache[str, int](lambda shape: asked.append(shape) or len(shape))
     for n in range(2000):
         assert remembered["x" * (n % 500)] == n % 500
         assert len(remembered) <= 10_000 // 400 + 1
@@ -176,7 +176,7 @@ def test_prefixes_that_never_come_again_are_forgotten(monkeypatch: pytest.Monkey
 
 def test_a_word_may_stand_behind_a_carriage_return() -> None:
     raw = b"step 1\rstep 2\rTraceback (most recent call last):\r\nnext\n"
-    told = list(blocks.telling(raw, io.BytesIO(b"")))
+    told = list(blocks.relevant_lines(raw, io.BytesIO(b"")))
     assert next(number for number, _, _ in told) == 1
 
 

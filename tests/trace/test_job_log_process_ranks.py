@@ -7,9 +7,9 @@ import os
 import pytest
 
 from hangscope.diagnosis import diagnose
-from hangscope.trace.job_log.lines.line import SOMEWHERE, Machine
+from hangscope.trace.job_log.lines.line import UNKNOWN_MACHINE, Machine
 from hangscope.trace.job_log.read import read_job_log
-from hangscope.trace.job_log.readers.process_ranks import Processes
+from hangscope.trace.job_log.readers.process_ranks import ProcessRanks
 from hangscope.trace.merging.merge import merge
 
 from .logs import timeout, trace_of
@@ -132,7 +132,7 @@ def test_who_ended_unheard_of_is_one_more_than_everybody(code: int) -> None:
         (Machine("node1"), Machine("node1.cluster"), True),
         (Machine("node1"), Machine("node10"), False),
         (Machine("node1", 0), Machine("node1", 1), False),
-        (SOMEWHERE, Machine("node1", 1), True),
+        (UNKNOWN_MACHINE, Machine("node1", 1), True),
     ],
 )
 def test_whether_two_may_be_one_machine(one: Machine, other: Machine, *, alike: bool) -> None:
@@ -140,10 +140,10 @@ def test_whether_two_may_be_one_machine(one: Machine, other: Machine, *, alike: 
 
 
 def test_a_process_that_hands_on_the_lines_of_several_ranks_is_none_of_them() -> None:
-    processes = Processes()
+    processes = ProcessRanks()
     for rank in (4, 5):
-        processes.wrote(rank, SOMEWHERE, 77, None)
-    assert processes.of_pid(77, SOMEWHERE) is None
+        processes.wrote(rank, UNKNOWN_MACHINE, 77, None)
+    assert processes.of_pid(77, UNKNOWN_MACHINE) is None
 
 
 def test_a_pod_that_only_prints_its_steps_is_another_node() -> None:

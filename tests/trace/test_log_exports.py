@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hangscope.diagnosis import diagnose
-from hangscope.trace.job_log.lines.host_column import judge_column
+from hangscope.trace.job_log.lines.host_column import detect_host_column
 from hangscope.trace.load import load_trace
 
 from .logs import timeout, trace_of
@@ -162,7 +162,7 @@ def test_a_traceback_in_one_cell() -> None:
     ],
 )
 def test_names_in_front_of_nearly_all_lines(lines: list[str], names: set[str]) -> None:
-    assert judge_column(lines).names == names
+    assert detect_host_column(lines).names == names
 
 
 @pytest.mark.parametrize(

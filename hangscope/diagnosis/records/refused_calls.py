@@ -13,7 +13,7 @@ import numpy as np
 
 from hangscope.diagnosis.records.coverage import rank_bounds
 from hangscope.trace.job_log.readers.desync import comparison
-from hangscope.trace.job_log.readers.gloo import held_up_at_barrier, waited_at_barrier_ms
+from hangscope.trace.job_log.readers.gloo import failed_monitored_barrier, monitored_barrier_wait_ms
 from hangscope.trace.model import NONE, RECORD_DTYPE, Flag, Signature, Stack, State, Trace
 
 Reports = dict[int, tuple[int, dict[int, Signature]]]
@@ -36,7 +36,7 @@ def with_refused_calls(trace: Trace) -> Trace:
         if facts.exception is not None and facts.exception.is_main_thread:
             said = comparison(facts.exception.message)
             if said is None and not _in_something(trace, bounds.get(rank, (0, 0))):
-                said = held_up_at_barrier(facts.exception.message)
+                said = failed_monitored_barrier(facts.exception.message)
             if said is not None:
                 reports[rank] = said
     for _ in range(_MOST_GROUPS):
@@ -67,7 +67,7 @@ def _compared(trace: Trace, group: int, reports: Reports) -> Trace:
     here = np.isin(records["rank"], list(ran)) & (records["group"] == group)
     number = int(records["collective_seq"][here].max(initial=0)) + 1
     errors = [e for r in ran if (e := trace.ranks[r].exception) is not None and e.at_ns]
-    raised = [e.at_ns - waited_at_barrier_ms(e.message) * _MS_NS for e in errors]
+    raised = [e.at_ns - monitored_barrier_wait_ms(e.message) * _MS_NS for e in errors]
     rows = np.zeros(len(ran), RECORD_DTYPE)
     signatures, stacks = [*trace.signatures], [*trace.stacks]
     bounds = rank_bounds(trace)

@@ -1,1 +1,1 @@
-"""Job logs: lines, what readers know of them, and what that comes to once all is read."""
+"""Reads job logs: lines, the evidence in them, and what it amounts to once all lines are read."""

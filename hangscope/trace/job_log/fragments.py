@@ -1,4 +1,4 @@
-"""What a log told, settled and put into fragments."""
+"""Turns the resolved evidence of a log into fragments."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 
 from hangscope.trace import formats, operations
 from hangscope.trace.job_log.group_table import GroupTable
-from hangscope.trace.job_log.rank_ends import end_of, unexplained
+from hangscope.trace.job_log.rank_ends import end_of, unexplained_failure
 from hangscope.trace.job_log.readers.evidence import (
     UNKNOWN_GROUP,
     Counters,
     Evidence,
     GroupId,
     Operation,
+    ProcessStacks,
     RankNotes,
-    Seen,
 )
 from hangscope.trace.job_log.readers.stacks import threads_of
-from hangscope.trace.job_log.resolving.resolve import settle
+from hangscope.trace.job_log.resolving.resolve import resolve
 from hangscope.trace.model import (
     MEMBER_DTYPE,
     NONE,
@@ -39,8 +39,8 @@ from hangscope.trace.model import (
 def fragments_of(
     evidence: Evidence, path: str, *, whole_file_rank: int | None = None
 ) -> list[Fragment]:
-    """One fragment per rank spoken of; claims of nobody in particular go to one of rank -1."""
-    settle(evidence)
+    """One fragment per rank mentioned; other claims go to a fragment of rank -1."""
+    resolve(evidence)
     table = GroupTable(evidence)
     rows = sum(len(n.operations) for n in evidence.ranks.values())
     source = Source(path=path, format=formats.LOG, rank=whole_file_rank, records=rows)
@@ -67,14 +67,14 @@ def fragments_of(
     return fragments
 
 
-def _of_unknown_rank(seen: Seen, source: Source) -> Fragment:
-    """Where a process stands of which the log does not tell the rank; another file may."""
+def _of_unknown_rank(seen: ProcessStacks, source: Source) -> Fragment:
+    """The stack of a process whose rank the log does not state; another file may."""
     facts = RankFacts(NONE, host=seen.machine.host, pid=seen.pid, threads=threads_of(seen))
     return Fragment(source, replace(facts, observed_ns=seen.at_ns))
 
 
 def _by_reporter(evidence: Evidence, table: GroupTable) -> dict[int, list[Claim]]:
-    """The claims of each rank, their groups by index; -1 stands for all that is no rank's."""
+    """The claims of each rank with group indexes; -1 for claims that are not a rank's."""
     claims: dict[int, list[Claim]] = defaultdict(list)
     for claim, group in evidence.claims:
         reporter = NONE if claim.reporter is None else claim.reporter
@@ -85,7 +85,7 @@ def _by_reporter(evidence: Evidence, table: GroupTable) -> dict[int, list[Claim]
 
 
 def _warnings(evidence: Evidence, *, tells_nothing: bool) -> tuple[str, ...]:
-    """What a reader of the report has to know of the log itself."""
+    """Notes on the log itself for the user."""
     warnings = []
     if evidence.attempt:
         which = "last that tells anything" if evidence.fell_back else "newest"
@@ -120,7 +120,7 @@ def _fragment(
     if end.fatal is not None and end.fatal.in_group:
         details = ClaimDetails(in_group=True, group_name=end.fatal.group_name)
         said.append(Claim("other", reporter=notes.rank, details=details))
-    failure = unexplained(end, notes)
+    failure = unexplained_failure(end, notes)
     if failure is not None:
         said.append(failure)
     times = [o.at_ns for o in notes.operations] + [c.at_ns for c in notes.counters.values()]
@@ -147,7 +147,7 @@ def _fragment(
 
 
 def _own_claims(notes: RankNotes, table: GroupTable) -> list[Claim]:
-    """What a rank's own lines tell, as claims: its timeouts, its places in groups, its silence."""
+    """Claims from a rank's own lines: timeouts, group ranks, partial output."""
     claims = [_timeout_claim(o, notes.rank, table) for o in notes.operations if o.timed_out]
     claims += [
         Claim("other", reporter=notes.rank, group=table.index(group), details={"place": place})
@@ -182,7 +182,7 @@ def _records(notes: RankNotes, table: GroupTable, signatures: dict[Signature, in
         flags = int(Flag.SYNTHETIC)
         if operation.timed_out:
             flags |= Flag.TIMED_OUT
-        # Pairs and coalesced batches have a counter of their own on every rank.
+        # Sends, receives and coalesced batches have a separate counter on every rank.
         own_counter = operations.is_p2p(signature.op) or signature.op == "coalesced"
         if own_counter:
             flags |= Flag.P2P
@@ -218,7 +218,7 @@ def _member_rows(notes: RankNotes, table: GroupTable) -> Records:
 
 
 def _all_pairs(notes: RankNotes, group: GroupId) -> bool:
-    """Whether the overdue work of this group was a pair: then the counters count pairs."""
+    """Whether the overdue work of this group is point-to-point: then the counters count that."""
     own = [o for o in notes.operations if o.group == group]
     return bool(own) and all(
         operations.is_p2p(o.signature.op) or o.signature.op == "coalesced" for o in own
@@ -226,6 +226,6 @@ def _all_pairs(notes: RankNotes, group: GroupId) -> bool:
 
 
 def _count_pairs_too(notes: RankNotes, group: GroupId, counters: Counters) -> bool:
-    """Whether counters call finished what has timed out: another kind of work has that number."""
+    """Whether counters call finished what has timed out: they also count another kind of work."""
     overdue = [o.seq for o in notes.operations if o.group == group and o.timed_out]
     return any(0 < seq <= counters.completed for seq in overdue)

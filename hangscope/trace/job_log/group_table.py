@@ -1,4 +1,4 @@
-"""The groups that a log speaks of, with what is known of their members."""
+"""The groups that a log mentions, with their known members."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hangscope.trace.model import Group, Signature
 
 
 class GroupTable:
-    """All groups of one log. A name is one group, whatever description lines give beside it."""
+    """All groups of one log. A name is one group, whatever descriptions lines give with it."""
 
     def __init__(self, evidence: Evidence) -> None:
         by_name: dict[str, GroupId] = {}
@@ -32,12 +32,12 @@ class GroupTable:
         )
 
     def index(self, group: GroupId) -> int:
-        """Its place among the groups."""
+        """The group's index."""
         return self._index[group[0]]
 
 
 def _spoken_of(evidence: Evidence) -> list[GroupId]:
-    """Every group that a line names, in the order in which ranks and claims name them."""
+    """Every group that a line mentions, in the order of ranks and claims."""
     groups: dict[GroupId, None] = {}
     for notes in evidence.ranks.values():
         groups.update((operation.group, None) for operation in notes.operations)
@@ -48,7 +48,7 @@ def _spoken_of(evidence: Evidence) -> list[GroupId]:
 
 
 def _places(evidence: Evidence) -> dict[str, dict[int, int]]:
-    """By the name of a group: which rank has which place in it, as far as labels tell."""
+    """For each group name, the rank at each known group rank, according to labels."""
     places: dict[str, dict[int, int]] = defaultdict(dict)
     for rank, notes in evidence.ranks.items():
         for (name, _), place in notes.places.items():
@@ -57,9 +57,9 @@ def _places(evidence: Evidence) -> dict[str, dict[int, int]]:
 
 
 def _sizes(evidence: Evidence) -> dict[str, int]:
-    """By the name of a group: its number of members.
+    """For each group name, its number of members.
 
-    Even gathers print how much goes in and comes out, and the quotient is the number of members.
+    Even gathers print the number of elements in and out; the quotient is the number of members.
     """
     votes: dict[str, Counter[int]] = defaultdict(Counter)
     for notes in evidence.ranks.values():
@@ -87,9 +87,9 @@ def _quotient(signature: Signature) -> int | None:
 
 
 def _members(places: dict[int, int], size: int | None) -> tuple[int, ...]:
-    """Global ranks in group order, where enough places are known to be sure of the rest.
+    """Global ranks in group order, if enough group ranks are known to infer the rest.
 
-    Meshes are laid out evenly: two known places give the stride, and every further one must fit it.
+    Meshes are laid out evenly: two known group ranks give the stride, and all others must fit it.
     """
     if size is None or len(places) < 2 or max(places) >= size:
         return ()

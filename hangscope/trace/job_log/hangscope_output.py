@@ -1,4 +1,4 @@
-"""What HangScope itself has written into a log: its reports quote evidence, and are none."""
+"""Recognises HangScope's own output in a log; its reports quote evidence but are none."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hangscope.trace.job_log.readers.evidence import Evidence
 OWN_REPORT = "own_report"
 """The kind of a claim that repeats the first sentence of a report."""
 OWN_ALL_CLEAR = "own_all_clear"
-"""The kind of a claim that repeats that a job which hung moves again."""
+"""The kind of a claim which repeats that a hung job is moving again."""
 _OWN = "[hangscope]"
 _LONGEST = 400
-"""Lines of one report, at the most."""
+"""Maximum number of lines of one report."""
 _VERDICT = re.compile(r"(?![a-z])\S")
-"""A verdict is a sentence; what else HangScope says begins with a small letter."""
+"""A verdict is a sentence; all other messages of HangScope begin with a lower-case letter."""
 _MOVES = "moving again"
 _ENDED = "· post-mortem"
-"""The end of a report's heading, where the job that it is about is over."""
+"""The end of a report's heading if the job was over."""
 _UNRECORDED = re.compile(r"rank (\d{1,7}): not recording, the job goes on: (?P<why>[^;]{1,200})")
 _OTHERS = re.compile(
     r"(?:\[rank ?\d|\[[EWIF]\d|[EWIF]\d{4} \d\d:|Traceback|Failures:|Root Cause|=====|srun:|"
@@ -27,17 +27,17 @@ _OTHERS = re.compile(
 )
 
 
-class OwnLines:
-    """Follows a report from its first line to the first that another writer has written."""
+class HangscopeLines:
+    """Follows a report from its first line to the first line of another writer."""
 
     def __init__(self) -> None:
         self._left = 0
-        """How many lines more may belong to the report."""
+        """How many more lines may belong to the report."""
         self._is_over = False
-        """Whether the life of the job that the newest report is about has ended."""
+        """Whether the newest report is about a job incarnation that has ended."""
 
     def holds(self, line: LogLine, evidence: Evidence) -> bool:
-        """Whether the line is HangScope's own; its verdict is noted as a claim."""
+        """Whether the line is HangScope's own; records its verdict as a claim."""
         text = line.text.lstrip() if _OWN in line.text else ""
         if text.startswith(_OWN):
             self._left = _LONGEST
@@ -52,7 +52,7 @@ class OwnLines:
 
     def _note(self, said: LogLine, evidence: Evidence) -> None:
         if _VERDICT.match(said.text):
-            if self._is_over:  # the job was started anew
+            if self._is_over:  # the job was started again
                 evidence.withdraw(OWN_REPORT)
                 self._is_over = False
             evidence.claim(OWN_REPORT, said, 0, certain=False, words=said.excerpt)

@@ -1,15 +1,15 @@
-"""How a rank ended, from all that a log tells of it."""
+"""How a rank ended, according to everything that a log says about it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from hangscope.trace import signals
-from hangscope.trace.job_log.readers.evidence import RankNotes, Trouble
+from hangscope.trace.job_log.readers.evidence import LoggedException, RankNotes
 from hangscope.trace.model import CAUSED_BY, Claim, ExceptionFacts, ExitFacts
 
 _OWN_SIGNALS = (*signals.FAULTS, signals.SIGKILL)
-"""Those by which a process ends for a reason of its own; a launcher stops by others first."""
+"""Signals with causes of their own; a launcher first sends others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,18 +18,18 @@ class RankEnd:
 
     exit: ExitFacts | None
     exception: ExceptionFacts | None
-    fatal: Trouble | None
-    """The exception as its lines tell it."""
+    fatal: LoggedException | None
+    """The exception as it appears in the log."""
 
 
 def end_of(notes: RankNotes) -> RankEnd:
-    """How the process of a rank ended, as far as the log tells it."""
+    """How the process of a rank ended, as far as the log shows it."""
     fatal = _fatal(notes)
     exception = _exception(fatal, notes) if fatal is not None else None
     return RankEnd(_exit(notes, exception), exception, fatal)
 
 
-def _exception(fatal: Trouble, notes: RankNotes) -> ExceptionFacts:
+def _exception(fatal: LoggedException, notes: RankNotes) -> ExceptionFacts:
     return ExceptionFacts(
         type_name=fatal.type_name,
         message=fatal.message + (CAUSED_BY + fatal.cause if fatal.cause else ""),
@@ -41,7 +41,7 @@ def _exception(fatal: Trouble, notes: RankNotes) -> ExceptionFacts:
 
 
 def _exit(notes: RankNotes, exception: ExceptionFacts | None) -> ExitFacts | None:
-    """The exit of the process; None where nothing tells that it has ended."""
+    """The exit of the process; None if nothing shows that it has ended."""
     code, signal, at_ns = notes.exit_code, notes.exit_signal, notes.exit_ns
     stopped = notes.by_launcher or signal == signals.SIGTERM
     if notes.oom_killed:
@@ -61,25 +61,25 @@ def _exit(notes: RankNotes, exception: ExceptionFacts | None) -> ExitFacts | Non
     return ExitFacts(kind, code, signal, at_ns, stopped, notes.exit_text)
 
 
-def _fatal(notes: RankNotes) -> Trouble | None:
-    """The exception that ended the rank: the last one nobody caught.
+def _fatal(notes: RankNotes) -> LoggedException | None:
+    """The exception that ended the rank: the last uncaught one.
 
-    A traceback counts as uncaught where torch's hook printed it, or where the launcher saw the
-    process end with a status of its own; one in the middle of a log may have been handled.
+    A traceback counts as uncaught if torch's hook printed it, or if the launcher saw the process
+    exit with a status of its own; one in the middle of a log may have been handled.
     """
-    uncaught = [t for t in notes.troubles if t.uncaught]
+    uncaught = [t for t in notes.exceptions if t.uncaught]
     if not uncaught and (notes.exit_code not in (None, 0) and notes.exit_signal is None):
-        uncaught = [t for t in notes.troubles if t.thread_name == "MainThread"]
-    if not uncaught and notes.troubles:
-        last = notes.troubles[-1]
+        uncaught = [t for t in notes.exceptions if t.thread_name == "MainThread"]
+    if not uncaught and notes.exceptions:
+        last = notes.exceptions[-1]
         if not notes.operations and notes.exit_signal is None and not notes.by_launcher:
             uncaught = [last]
     main = [t for t in uncaught if t.thread_name == "MainThread"]
     return (main or uncaught)[-1] if uncaught else None
 
 
-def unexplained(end: RankEnd, notes: RankNotes) -> Claim | None:
-    """A failure that only the launcher saw, and that no timeout explains."""
+def unexplained_failure(end: RankEnd, notes: RankNotes) -> Claim | None:
+    """A failure that only the launcher saw and that no timeout explains."""
     exit_ = end.exit
     if exit_ is None or exit_.by_launcher or end.exception is not None:
         return None

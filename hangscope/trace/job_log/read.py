@@ -1,8 +1,8 @@
-"""Plain job logs as fragments: often all that is left of a hang.
+"""Reads plain job logs, often all that is left of a hang.
 
-Readers gather evidence from the lines (`readers`); once all are read it is settled whose it was,
-in which group, and what it makes of each rank (`resolving`). Operations and counters become rows
-marked as concluded (`Flag.SYNTHETIC`), statements become claims (`fragments`).
+Readers gather evidence from the lines (`readers`). Once all are read, its ranks and groups and its
+meaning are resolved (`resolving`). Operations and counters become rows marked as inferred
+(`Flag.SYNTHETIC`), statements become claims (`fragments`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hangscope.trace.files import file_names
-from hangscope.trace.job_log.file_attribution import FileWriter, named_by
+from hangscope.trace.job_log.file_attribution import FileWriter, ranks_in_name
 from hangscope.trace.job_log.fragments import fragments_of
-from hangscope.trace.job_log.hangscope_output import OwnLines
+from hangscope.trace.job_log.hangscope_output import HangscopeLines
 from hangscope.trace.job_log.lines.line import LogLine, Machine
-from hangscope.trace.job_log.lines.rank_numbers import TORCHRUN, Meaning, Numbers
+from hangscope.trace.job_log.lines.rank_numbers import TORCHRUN, NumberMeaning, RankNumbers
 from hangscope.trace.job_log.lines.stream import read_lines
-from hangscope.trace.job_log.lines.unknown_prefixes import UnknownPrefix
+from hangscope.trace.job_log.lines.unknown_prefixes import UnknownPrefixes
 from hangscope.trace.job_log.readers import watchdog
 from hangscope.trace.job_log.readers.evidence import Evidence
 from hangscope.trace.job_log.readers.registry import Readers
@@ -38,24 +38,24 @@ _BLOCK = 1 << 20
 def read_job_log(
     stream: BinaryIO, *, path: str, file: Path | None = None, year: int | None = None
 ) -> list[Fragment]:
-    """One fragment per rank that the log speaks about, and one for the rest (rank -1).
+    """One fragment per rank that the log mentions, and one for everything else (rank -1).
 
     Parameters
     ----------
     stream:
-        The log as bytes; read from front to back, in bounded memory, once as a rule.
+        The log as bytes; read sequentially, in bounded memory, and usually only once.
     path:
-        Its name as reports show it.
+        Its name in reports.
     file:
-        Its real path: a log whose name holds a rank is that rank's, unless others write into it.
+        Its real path: a log whose name states a rank is that rank's, unless others write to it.
     year:
-        Of its lines, which carry none; by default that of the file, else the present one.
+        Of its lines, which carry none; by default the file's year, else the current one.
     """
-    meaning = Meaning(*named_by(str(file))) if file is not None else Meaning()
+    meaning = NumberMeaning(*ranks_in_name(str(file))) if file is not None else NumberMeaning()
     if year is None:
         year = _year_of(file)
     machines: set[Machine] = set()
-    with again_and_again(stream) as stream:
+    with rewindable(stream) as stream:
         evidence = gather(read_lines(stream, machines), year, meaning)
         while evidence.instead is not None:
             meaning = evidence.instead
@@ -70,14 +70,14 @@ def read_job_log(
     return fragments_of(evidence, path, whole_file_rank=meaning.own_rank)
 
 
-def gather(lines: Iterable[LogLine], year: int, meaning: Meaning | None = None) -> Evidence:
-    """Run every line past the readers that may know it.
+def gather(lines: Iterable[LogLine], year: int, meaning: NumberMeaning | None = None) -> Evidence:
+    """Offer every line to the readers that may know it.
 
-    Returns at once, with `Evidence.instead`, where a line shows that ``meaning`` is wrong.
+    Returns at once, with `Evidence.instead` set, if a line shows that ``meaning`` is wrong.
     """
-    meaning = meaning or Meaning()
-    evidence, numbers = Evidence(), Numbers(meaning)
-    own, unknown = OwnLines(), UnknownPrefix()
+    meaning = meaning or NumberMeaning()
+    evidence, numbers = Evidence(), RankNumbers(meaning)
+    own, unknown = HangscopeLines(), UnknownPrefixes()
     of_file = FileWriter(meaning.own_rank, meaning.own_local)
     readers = Readers(year)
     newest: LogLine | None = None
@@ -93,14 +93,14 @@ def gather(lines: Iterable[LogLine], year: int, meaning: Meaning | None = None) 
         if evidence.instead is not None:
             return evidence
         line = readers.attributed(numbers.attributed(line))
-        readers.cut.note(line)
-        line = _noted(line, evidence)
+        readers.truncation.note(line)
+        line = _with_known_rank(line, evidence)
         at_ns = _at_ns(line.at, year) if line.at is not None else 0
         readers.read(line, at_ns, evidence)
-        if evidence.attempt != readers.attempt:  # nothing of an earlier life goes on
+        if evidence.attempt != readers.attempt:  # nothing carries over from an earlier attempt
             readers = Readers(year, evidence.attempt)
-            numbers = Numbers(meaning)
-            readers.cut.note(line)
+            numbers = RankNumbers(meaning)
+            readers.truncation.note(line)
     readers.finish(evidence)
     if newest is not None:
         _note_last(newest, readers, evidence)
@@ -109,8 +109,8 @@ def gather(lines: Iterable[LogLine], year: int, meaning: Meaning | None = None) 
 
 
 @contextmanager
-def again_and_again(stream: BinaryIO) -> Iterator[BinaryIO]:
-    """The stream as one that can be read once more: what comes out of a pipe is kept on disk."""
+def rewindable(stream: BinaryIO) -> Iterator[BinaryIO]:
+    """The stream in a form that can be read again: a pipe is copied to disk."""
     if stream.seekable():
         yield stream
         return
@@ -120,8 +120,8 @@ def again_and_again(stream: BinaryIO) -> Iterator[BinaryIO]:
         yield copy
 
 
-def _noted(line: LogLine, evidence: Evidence) -> LogLine:
-    """The line with its rank, where its process is known by now; notes who has written it."""
+def _with_known_rank(line: LogLine, evidence: Evidence) -> LogLine:
+    """The line with its rank, if its process is already known; records its writer."""
     if not evidence.elastic and ("distributed" in line.file or "distributed" in line.text):
         evidence.elastic = bool(TORCHRUN.search(line.file) or TORCHRUN.search(line.text))
     evidence.lines += 1
@@ -152,7 +152,7 @@ def _note_writer(line: LogLine, rank: int, evidence: Evidence) -> None:
 
 
 def _note_last(newest: LogLine, readers: Readers, evidence: Evidence) -> None:
-    """What it means that a log ends with this line: ranks still meet, or the log was cut."""
+    """Interpret the last line of a log: ranks are still at rendezvous, or the log is truncated."""
     meeting = evidence.meeting
     if meeting is not None and meeting.line == newest.number:
         evidence.claim(
@@ -165,14 +165,14 @@ def _note_last(newest: LogLine, readers: Readers, evidence: Evidence) -> None:
             clients=meeting.world,
         )
     unfinished = watchdog.is_unfinished(newest)
-    evidence.cut |= unfinished or readers.cut.is_part(newest)
+    evidence.cut |= unfinished or readers.truncation.is_truncated(newest)
     if unfinished and newest.rank is not None:
         evidence.of(newest.rank).half_told = True
 
 
 @lru_cache(maxsize=1024)
 def _at_ns(at: tuple[int, int, int], year: int) -> int:
-    """Wall clock to the second, as if it were UTC: good for order within a log, no more."""
+    """Local time to the second as if it were UTC: only good for ordering within a log."""
     month, day, second = at
     try:
         return (calendar.timegm((year, month, day, 0, 0, 0)) + second) * 10**9

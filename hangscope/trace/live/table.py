@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from hangscope.ring.layout import GROUP, SLOT
 from hangscope.ring.reader import RingReader
-from hangscope.trace.merging.records import merge_members, settle_mixed_counters
+from hangscope.trace.merging.records import discard_mixed_counters, merge_members
 from hangscope.trace.model import (
     MEMBER_DTYPE,
     NONE,
@@ -370,7 +370,7 @@ class LiveTable:
             implied[column] = self._implied[row]
         implied = implied[self._implied[0] >= NONE]
         stated, implied = merge_members(stated), merge_members(implied)
-        stated = settle_mixed_counters(stated, implied)
+        stated = discard_mixed_counters(stated, implied)
         self.members = merge_members(np.concatenate([stated, implied]))
 
     def into(self, trace: Trace) -> Trace:

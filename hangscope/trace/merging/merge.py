@@ -21,8 +21,8 @@ from hangscope.trace.merging.host_names import with_unique_host_names
 from hangscope.trace.merging.records import (
     combine_rank,
     counters_of,
+    discard_mixed_counters,
     merge_members,
-    settle_mixed_counters,
 )
 from hangscope.trace.model import (
     MAX_RANK,
@@ -131,7 +131,7 @@ def merge(
     implied = _implied(ordered, matcher)
     sizes = sizes_from_gathers(ordered, matcher)
     stated = merge_members(_with_common_groups([(f, f.members) for f in ordered], matcher))
-    stated = settle_mixed_counters(stated, implied)
+    stated = discard_mixed_counters(stated, implied)
     sources, claims = _sources_and_claims(ordered, matcher)
     world = world_size or _world_size(ordered, facts, matcher.groups, sizes)
     groups = matcher.complete(world, implied, sizes)

@@ -135,7 +135,7 @@ def merge_members(rows: Records) -> Records:
     return merged
 
 
-def settle_mixed_counters(members: Records, implied: Records) -> Records:
+def discard_mixed_counters(members: Records, implied: Records) -> Records:
     """Discard counters that may count sends and receives, where no entry of the rank confirms them.
 
     ``pg_status`` keeps one counter for collectives and point-to-point operations. If any member's

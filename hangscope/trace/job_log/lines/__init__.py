@@ -1,1 +1,1 @@
-"""Lines of a log, freed of all that stands around them."""
+"""Splits a log into messages, without anything that was added around them."""

@@ -1,7 +1,7 @@
-"""Physical lines of a log that may matter, numbered, as bytes.
+"""Selects the physical lines of a log that may matter, numbered, as bytes.
 
-Whole blocks without a telling word are skipped before they are decoded, which is what makes
-gigabytes bearable. Whether a word stands in a line is found out once for all lines of its shape.
+Blocks without a relevant word are skipped before they are decoded, which makes gigabytes bearable.
+Whether lines contain such a word is determined once per line shape.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
-from hangscope.trace.job_log.lines.line_shapes import Remembered, holds_any, shape_of_bytes
+from hangscope.trace.job_log.lines.line_shapes import ShapeCache, contains_any, shape_of_bytes
 
 BLOCK = 1 << 18
 MAX_LINE = 1 << 15
 CONTEXT = 20
-"""Lines behind a telling one that are looked at whatever they hold."""
+"""How many lines after a relevant one are passed on, whatever they contain."""
 
-_TELLING = (
+_RELEVANT = (
     b"atchdog", b"NCCL work", b"WorkNCCL", b"NCCL comm", b"NCCL WARN", b"NCCL error",
     b"NCCL operations", b"NCCL monitor", b"Init COMPLETE", b"NET/IB : Got", b"WorkHCCL", b"Error:",
     b"error:", b"onitored", b"imed out", b"imeout", b"ismatch", b"ignal", b"ollective",
@@ -56,7 +56,7 @@ _TELLING = (
 )  # fmt: skip
 
 _ABOVE = 3
-"""Lines above the head of a traceback or of a dump that may say whose it is."""
+"""How many lines above a traceback or dump may state whose it is."""
 _HEADS = (b"Traceback", b"Python v")
 _STACKS = (
     b"most recent call first",
@@ -66,10 +66,10 @@ _STACKS = (
     b" (idle",
 )
 _STACK_CONTEXT = 200
-"""Lines behind the head of a stack that are looked at: frames tell nothing by themselves."""
+"""How many lines after the head of a stack are passed on; frames contain no relevant word."""
 _ANNOUNCING = (b"opCount", b"Running collective:")
-"""Words of lines that writers print for every operation: who parted from whom is told by the last
-of them, and a log of gigabytes may hold nothing else."""
+"""Words in lines that are printed for every operation. Only the last of them show where ranks
+diverged, and a log of gigabytes may contain nothing else."""
 _ANNOUNCED_BLOCKS = 64
 
 Physical = tuple[int, bytes, bytes]
@@ -79,7 +79,7 @@ _TELLS, _ANNOUNCES, _IS_HEAD, _IS_STACK = 1, 2, 4, 8
 _MARKS = tuple(
     (mark, tuple(map(shape_of_bytes, words)))
     for mark, words in (
-        (_TELLS, _TELLING),
+        (_TELLS, _RELEVANT),
         (_ANNOUNCES, _ANNOUNCING),
         (_IS_HEAD, _HEADS),
         (_IS_STACK, _STACKS),
@@ -88,15 +88,15 @@ _MARKS = tuple(
 
 
 def _marks_of(shape: bytes) -> int:
-    return sum(mark for mark, words in _MARKS if holds_any(shape, words))
+    return sum(mark for mark, words in _MARKS if contains_any(shape, words))
 
 
-def telling(first: bytes, stream: BinaryIO) -> Iterator[Physical]:
-    """Numbered lines of the blocks that hold a telling word, and some lines after each.
+def relevant_lines(first: bytes, stream: BinaryIO) -> Iterator[Physical]:
+    """Numbered lines of the blocks that contain a relevant word, and some lines after each.
 
-    Of a long row of blocks that merely announce operations the last ones count.
+    Of a long run of blocks that merely announce operations, the last ones are kept.
     """
-    marks = Remembered(_marks_of)
+    marks = ShapeCache(_marks_of)
     rest = b""
     number = 0
     context = 0
@@ -114,7 +114,7 @@ def telling(first: bytes, stream: BinaryIO) -> Iterator[Physical]:
                         yield from _all_numbered([*announced, (number, rest)], [context], marks)
                         return
                     continue
-                cut = len(block) - 1  # a line without end: taken as it comes
+                cut = len(block) - 1  # an endless line is split
             rest, block = block[cut + 1 :], block[: cut + 1]
         else:
             block, rest = rest, b""
@@ -123,7 +123,7 @@ def telling(first: bytes, stream: BinaryIO) -> Iterator[Physical]:
         for piece in set(shape.replace(b"\r", b"\n").split(b"\n")):
             found |= marks[piece]
         if found & _ANNOUNCES and _only_announces(shape, marks):
-            own = _end_of_line(block, context)  # what belongs to a line of the block before
+            own = _end_of_line(block, context)  # context of a line in the previous block
             yield from _all_numbered([(number, block[:own])], [context], marks)
             announced.append((number + block.count(b"\n", 0, own), block[own:]))
             context = 0
@@ -138,13 +138,13 @@ def telling(first: bytes, stream: BinaryIO) -> Iterator[Physical]:
     yield from _all_numbered([*announced], [context], marks)
 
 
-def _only_announces(shape: bytes, marks: Remembered[bytes, int]) -> bool:
-    """Whether nothing tells in a block but lines that announce operations."""
+def _only_announces(shape: bytes, marks: ShapeCache[bytes, int]) -> bool:
+    """Whether a block's only relevant lines announce operations."""
     return not any(marks[line] & (_TELLS | _ANNOUNCES) == _TELLS for line in shape.split(b"\n"))
 
 
 def _end_of_line(block: bytes, count: int) -> int:
-    """Where so many lines end."""
+    """The position after this many lines."""
     at = 0
     for _ in range(count):
         at = block.find(b"\n", at) + 1 or len(block)
@@ -152,14 +152,14 @@ def _end_of_line(block: bytes, count: int) -> int:
 
 
 def _all_numbered(
-    blocks: Sequence[tuple[int, bytes]], left: list[int], marks: Remembered[bytes, int]
+    blocks: Sequence[tuple[int, bytes]], left: list[int], marks: ShapeCache[bytes, int]
 ) -> Iterator[Physical]:
     for number, block in blocks:
         yield from _numbered(block, shape_of_bytes(block), number, left, marks)
 
 
 def _numbered(
-    block: bytes, shape: bytes, number: int, left: list[int], marks: Remembered[bytes, int]
+    block: bytes, shape: bytes, number: int, left: list[int], marks: ShapeCache[bytes, int]
 ) -> Iterator[Physical]:
     context = left[0]
     before: deque[tuple[bytes, bytes]] = deque(maxlen=_ABOVE)
@@ -168,7 +168,7 @@ def _numbered(
         mark = marks[its_shape]
         if mark & _TELLS:
             if context == 0 and mark & _IS_HEAD:
-                for back, above in enumerate(before):  # a logger's prefix, py-spy's head
+                for back, above in enumerate(before):  # a logger's prefix, py-spy's heading
                     yield i - len(before) + back, above[0][:MAX_LINE], above[1][:MAX_LINE]
             before.clear()
             context = _STACK_CONTEXT if mark & _IS_STACK else max(CONTEXT, context - 1)

@@ -14,16 +14,16 @@ from typing import Any
 
 from hangscope.trace.job_log.lines.blocks import MAX_LINE
 from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.job_log.lines.line_shapes import Remembered
+from hangscope.trace.job_log.lines.line_shapes import ShapeCache
 from hangscope.trace.job_log.lines.message_joiner import is_open
 from hangscope.trace.job_log.lines.prefixes import Style
 from hangscope.trace.job_log.lines.strip_prefixes import (
     C10,
-    behind,
     outer_prefixes,
-    split_glue,
+    split_messages,
     strip,
     with_c10,
+    with_front,
 )
 
 _FRACTION = re.compile(rb"(?<=[0-9]{2}:[0-9]{2}:[0-9]{2}[.,])[0-9]{1,9}")
@@ -32,30 +32,30 @@ _MOST_PREFIXES = 20_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Plain:
-    """Where the parts are in ordinary lines of one shape."""
+    """The layout of ordinary lines of one shape."""
 
     message: int
     """Where the message begins."""
     c10: int | None
-    """Where the prefix of c10 begins that is in front of it, if any."""
+    """Where the c10 prefix in front of the message begins, if any."""
     fraction: tuple[int, int]
-    """Where a fraction of a second stands in front of all that: nobody reads it, and it would make
-    every prefix another one."""
+    """The position of a fraction of a second in the prefixes; it is dropped from cache keys,
+    because it would make every prefix unique."""
     shape: str
-    """Of the message."""
+    """The message's shape."""
 
 
-class PlainLines:
-    """Takes the prefixes off ordinary lines."""
+class FastPath:
+    """Strips the prefixes of ordinary lines."""
 
     def __init__(self, style: Style) -> None:
         self._style = style
-        self._plain = Remembered(partial(_plain, style))
+        self._plain = ShapeCache(partial(_plain, style))
         self._said: dict[tuple[_Plain, bytes], tuple[Any, ...]] = {}
-        """By prefix what it said: the fields of `LogLine` behind the first three."""
+        """The fields of `LogLine` after the first three, by prefix."""
 
     def line(self, number: int, raw: bytes, shape: bytes) -> LogLine | None:
-        """The message of a line; None where it has to go the slow way."""
+        """The message of a line; None if it has to take the slow path."""
         plain = self._plain[shape]
         if plain is None:
             return None
@@ -80,7 +80,7 @@ class PlainLines:
                 line = strip(text, self._style, 0)
             else:
                 line, rest = outer_prefixes(text, self._style)
-                line = behind(line, rest[: end - len(text) + len(rest)])
+                line = with_front(line, rest[: end - len(text) + len(rest)])
             assert line is not None
             said = line[3:]
             if len(self._said) >= _MOST_PREFIXES:
@@ -90,13 +90,13 @@ class PlainLines:
 
 
 def _plain(style: Style, shape: bytes) -> _Plain | None:
-    """Where the parts are in lines of a shape; None where such lines have to go the slow way."""
+    """The layout of lines of a shape; None if they have to take the slow path."""
     if not shape.isascii() or len(shape) >= MAX_LINE:
         return None
     text = shape.decode("ascii").rstrip()
     if not text.isprintable() or text[:1] == "{" or "&" in text or "PID:" in text or is_open(text):
         return None
-    parts = split_glue(text, style)
+    parts = split_messages(text, style)
     line = strip(text, style, 0) if len(parts) == 1 else None
     if line is None or line.repeated or not text.endswith(line.text):
         return None

@@ -1,9 +1,9 @@
-"""The name of a pod, a host or a file in front of every line, as collectors and ``grep`` put it.
+"""Detects a column with the name of a pod, host or file that was put in front of every line.
 
-There are hundreds of forms. What they have in common shows in the log itself: nearly all lines
-begin with one of a few names, and each name comes again and again. What is the same in all lines
-(a namespace, a level) may stand in front of the name: of several columns that one tells the
-machines apart whose names differ.
+Collectors and ``grep`` use hundreds of forms. What they have in common shows in the log itself:
+nearly all lines begin with one of a few names, and each name recurs. Something constant (a
+namespace, a level) may precede the name; of several columns, the one whose names differ identifies
+the machines.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hangscope.trace.job_log.lines.line_shapes import shape_of
 _ADDRESS = r"(?:\d{1,3}\.){3}\d{1,3}"
 _NUMBERED = r"(?:node|host|machine|pod)[ #]\d{1,5}"
 _WORD = r"[A-Za-z][\w.\-]{1,60}(?= +\|)"
-"""Any word counts where a bar follows, as compose draws it."""
+"""Any word counts if a bar follows, as drawn by docker compose."""
 _USUAL = r"(?=[\w./@]*[\d\-])[A-Za-z][\w./@\-]{1,120}"
 _NAME = re.compile(
     r"(?P<open>[\[(])?(?:(?:pod|pod_name|host|hostname|node|instance)=)?(?![\w./@\-]{0,40}rank)"
@@ -29,31 +29,31 @@ _NAME = re.compile(
     re.DOTALL | re.IGNORECASE,
 )
 _BEFORE = re.compile(r"[A-Za-z\[(<][^\s=]{1,60}\s+")
-"""What may stand in front of the name: a namespace, a level."""
+"""What may precede the name: a namespace, a level."""
 _BEHIND = re.compile(r"(?P<name>[A-Za-z][\w.\-]{0,60}(?:\[\d{1,9}\])?:?) ")
-"""A container or a unit, whose name comes again as well."""
+"""A container or unit, whose name also recurs."""
 _NEARLY_ALL = 0.9
 _MOST_NAMES = 64
 _MOST_BEHIND = 3
 _MOST_BEFORE = 2
-"""Words in front of the name."""
+"""Number of words in front of the name."""
 _EACH = 4
-"""How often each name comes, on the average."""
+"""How often each name must occur on average."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostColumn:
-    """The names that stand in front of the lines of one log, and what is around each of them."""
+    """The names in front of the lines of one log, and the words around them."""
 
     names: frozenset[str] = frozenset()
     behind: frozenset[str] = frozenset()
     before: tuple[frozenset[str], ...] = ()
-    """The words that may stand in each of the columns in front of the names."""
+    """The words that may appear in each of the columns before the names."""
     whole: bool = False
-    """Whether only the whole of each name tells it from the others, and not its end."""
+    """Whether names are only unique as a whole, not by their last part."""
 
     def taken_off(self, text: str) -> tuple[str | None, str]:
-        """The name in front of a text, and the rest; None and the text where none is."""
+        """The name in front of a text, and the rest; None and the text if there is no name."""
         if not self.names:
             return None, text
         inner = _without(text, self.before)
@@ -68,10 +68,10 @@ class HostColumn:
         return name if self.whole else name.rpartition("/")[2], rest
 
 
-def judge_column(lines: Iterable[str]) -> HostColumn:
-    """What stands in front of nearly all of these lines, which have lost their known prefixes.
+def detect_host_column(lines: Iterable[str]) -> HostColumn:
+    """The column that nearly all of these lines have, after their known prefixes are stripped.
 
-    Of several columns with names the first counts in which these differ, else the first of all.
+    Of several columns with names, the first whose names differ counts, else the very first.
     """
     lines = [*lines]
     found = []
@@ -88,7 +88,7 @@ def judge_column(lines: Iterable[str]) -> HostColumn:
 
 
 def _column_behind(before: tuple[frozenset[str], ...], lines: list[str]) -> tuple[int, HostColumn]:
-    """How many names stand behind these words in nearly all lines, and their column."""
+    """How many names follow these words in nearly all lines, and their column."""
     inner = (_without(line, before) for line in lines)
     found = [m for line in inner if line is not None and (m := _NAME.match(line))]
     names = frozenset(m["name"] for m in found)
@@ -104,7 +104,7 @@ def _column_behind(before: tuple[frozenset[str], ...], lines: list[str]) -> tupl
 
 
 def _words_behind(before: tuple[frozenset[str], ...], lines: list[str]) -> frozenset[str]:
-    """The few words that stand next in nearly all lines; none where there are many."""
+    """The few words that come next in nearly all lines; empty if there are many."""
     inner = (_without(line, before) for line in lines)
     words = Counter(m[0] for line in inner if line is not None and (m := _BEFORE.match(line)))
     few = frozenset(word for word, _ in words.most_common(_MOST_BEHIND))
@@ -112,7 +112,7 @@ def _words_behind(before: tuple[frozenset[str], ...], lines: list[str]) -> froze
 
 
 def _without(text: str, before: Sequence[frozenset[str]]) -> str | None:
-    """A text without the words in front of the names; None where it has others."""
+    """A text without the words before the names; None if it has other words."""
     for words in before:
         found = _BEFORE.match(text)
         if found is None or found[0] not in words:
@@ -122,7 +122,7 @@ def _without(text: str, before: Sequence[frozenset[str]]) -> str | None:
 
 
 def _and_shapes(names: frozenset[str]) -> frozenset[str]:
-    """The names, also as they stand in the shapes of lines."""
+    """The names, and the same names as they appear in line shapes."""
     return names | {shape_of(name) for name in names}
 
 

@@ -1,4 +1,4 @@
-"""One message of a job log, and what the prefixes in front of it said."""
+"""One message of a job log, and what its prefixes say."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import NamedTuple
 
 _LONGEST_EXCERPT = 400
 _ADDRESS = re.compile(r"[\d.]*|.*:.*")
-THE_DRIVERS = ""
-"""The host of which Ray gives no address: that on which the driver runs."""
+DRIVER_HOST = ""
+"""The host for processes without an address in Ray's prefix: the driver's."""
 
 
 class Machine(NamedTuple):
-    """Where a line was written, as far as the prefixes in front of it tell."""
+    """Where a line was written, as far as its prefixes show."""
 
     host: str | None = None
     node: int | None = None
-    """Its number among those of the job, or that of a scheduler's task."""
+    """Its node rank, or the number of a scheduler's task."""
     front: str = ""
-    """What nobody understands in front of its lines, where no host is told: where that differs,
-    these may be two machines."""
+    """An unknown prefix, if no host is stated: lines with different ones may be from two
+    machines."""
 
     @property
     def is_unknown(self) -> bool:
-        """Whether nothing is told of it."""
+        """Whether nothing is known about it."""
         return self.host is None and self.node is None and not self.front
 
     def may_be(self, other: Machine) -> bool:
-        """Whether nothing shows that these are two: a name tells nothing of an address."""
+        """Whether the two may be one machine: a name cannot be compared with an address."""
         if None not in (self.node, other.node) and self.node != other.node:
             return False
         if self.front and other.front and self.front != other.front:
@@ -40,8 +40,8 @@ class Machine(NamedTuple):
         return self.host == other.host or (not any(addresses) and _is_short_for(self, other))
 
 
-SOMEWHERE = Machine()
-"""A machine of which nothing is told."""
+UNKNOWN_MACHINE = Machine()
+"""A machine about which nothing is known."""
 
 
 def _is_short_for(one: Machine, other: Machine) -> bool:
@@ -51,26 +51,26 @@ def _is_short_for(one: Machine, other: Machine) -> bool:
 
 
 class Writer(NamedTuple):
-    """Who wrote a line: a rank, else whatever is known of the process."""
+    """Who wrote a line: a rank, else whatever is known about the process."""
 
     rank: int | None
     local_rank: int | None = None
     pid: int | None = None
-    machine: Machine = SOMEWHERE
+    machine: Machine = UNKNOWN_MACHINE
 
 
 class LogLine(NamedTuple):
-    """One message: its text without prefixes, and what the prefixes said."""
+    """One message: its text without prefixes, and what the prefixes say."""
 
     text: str
     number: int = 0
-    """Physical line, from 1."""
+    """Physical line number, from 1."""
     shape: str = ""
-    """That of the text (`line_shapes`), where it is known already."""
+    """The text's shape (`line_shapes`), if already known."""
     rank: int | None = None
-    """The global rank, from a prefix that means it."""
+    """The global rank, from a prefix that states it."""
     task: int | None = None
-    """The number of a task, from the tag of an MPI launcher: a rank, or a node of several."""
+    """A task number, from an MPI launcher's tag: a rank, or a node with several."""
     local_rank: int | None = None
     node: int | None = None
     host: str | None = None
@@ -81,13 +81,13 @@ class LogLine(NamedTuple):
     at: tuple[int, int, int] | None = None
     """(month, day, second of the day); logs carry no year."""
     printed: bool = False
-    """The rank stands in what the job itself printed: no sign of life at the end."""
+    """The rank comes from output of the job itself, which is no sign of life at the end."""
     excepthook: bool = False
     """Printed by torch's hook for uncaught exceptions (``[rank3]: Traceback ...``)."""
     front: str = ""
-    """What stands in front of a message of torch's or of a launcher's and nobody understands."""
+    """An unknown prefix in front of a message from torch or a launcher."""
     repeated: bool = False
-    """Ray left out others that read alike but for their numbers."""
+    """Ray dropped other lines that differ only in their numbers."""
 
     @property
     def machine(self) -> Machine:
@@ -96,23 +96,24 @@ class LogLine(NamedTuple):
 
     @property
     def writer(self) -> Writer:
-        """Who wrote it: lines of one writer belong together, others may stand between them."""
+        """Who wrote it: lines of one writer belong together, even if others come between them."""
         if self.rank is not None:
             return Writer(self.rank)
         return Writer(None, self.local_rank, self.pid, self.machine)
 
     @property
     def excerpt(self) -> str:
-        """As much of the text as reports quote."""
+        """The part of the text that reports quote."""
         return self.text.strip()[:_LONGEST_EXCERPT]
 
     def rank_or(self, said: int) -> int:
-        """The rank as the prefix has it, else as the message itself says."""
+        """The rank in the prefix, else the one stated in the message itself."""
         return self.rank if self.rank is not None else said
 
     def is_place(self, said: int) -> bool:
-        """Whether what the writer calls its rank is its place in a smaller group: then so are the
-        other numbers that its message gives."""
+        """Whether the number that the writer calls its rank is a rank inside a smaller group: then
+        so are the other numbers in its message.
+        """
         return self.rank is not None and self.rank != said
 
     def saying(self, text: str) -> LogLine:

@@ -1,4 +1,4 @@
-"""Messages of a watchdog that a terminal wrapped in the middle are put together."""
+"""Joins watchdog messages that a terminal wrapped."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _OPEN_LABEL = re.compile(r"\[(?:Rank ?\d*|PG ?[^\]\[]{0,80}|rank\d*)$")
 _MAX_JOIN = 8
 
 
-class Joiner:
-    """Holds a message back as long as the next line may be the rest of it."""
+class MessageJoiner:
+    """Holds back a message while the next line may continue it."""
 
     def __init__(self) -> None:
         self._held: tuple[int, str] | None = None
@@ -41,7 +41,7 @@ class Joiner:
         return self._held is not None
 
     def put(self, number: int, text: str) -> Iterator[tuple[int, str]]:
-        """The messages that are whole with this line."""
+        """The messages that are complete with this line."""
         if self._held is not None:
             if self._absorbed < _MAX_JOIN and not STARTS.match(text):
                 self._held = (self._held[0], self._held[1].rstrip() + text.rstrip())
@@ -56,13 +56,13 @@ class Joiner:
             self._held = None
 
     def rest(self) -> Iterator[tuple[int, str]]:
-        """What is held back when the log ends."""
+        """The message held back at the end of the log."""
         if self._held is not None:
             yield self._held
 
 
 def is_open(text: str) -> bool:
-    """Whether a message goes on behind the end of this text."""
+    """Whether a message continues after the end of this text."""
     return bool(
         ("ork" in text and (_OPEN.search(text) or _OPEN_STATUS.search(text)))
         or ("Watchdog" in text and _OPEN.search(text))
@@ -72,7 +72,7 @@ def is_open(text: str) -> bool:
 
 
 def _is_half_a_mismatch(text: str) -> bool:
-    """Whether a comparison of two fingerprints goes on behind the end of this line."""
+    """Whether a comparison of two fingerprints continues after this line."""
     found = _BOTH_SIDES.search(text)
     if not found:
         return True

@@ -1,6 +1,6 @@
-"""Lines that a container's runtime has cut: parts of them lie on lines of their own.
+"""Joins long lines that a container runtime has split.
 
-Runtimes of Kubernetes cut long lines, and mark all parts but the last with a ``P``.
+Kubernetes runtimes split long lines and mark all parts but the last with a ``P``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _PART = re.compile(
     rb"(?P<head>\S{20,40} (?P<stream>std(?:err|out)) )(?P<mark>[PF]) (?P<rest>.*)", re.S
 )
 _HEAD = 60
-"""Bytes within which the mark stands."""
+"""The mark is within this many bytes."""
 
 
 def whole_lines(lines: Iterable[Physical]) -> Iterator[Physical]:
-    """The lines, parts of one put together; each stream is cut by itself."""
+    """The lines, with the parts of split ones joined; each stream is split separately."""
     held: dict[bytes, tuple[int, bytes]] = {}
     for number, line, shape in lines:
         cut = b" P " in line[:_HEAD]

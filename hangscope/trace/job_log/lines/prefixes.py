@@ -1,28 +1,28 @@
-"""What launchers and collectors put in front of a line, and the rank, host or process it tells."""
+"""Known prefixes of launchers and collectors, and the rank, host or process they state."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
 
-from hangscope.trace.job_log.lines.host_column import HostColumn, judge_column
-from hangscope.trace.job_log.lines.line import THE_DRIVERS, LogLine
+from hangscope.trace.job_log.lines.host_column import HostColumn, detect_host_column
+from hangscope.trace.job_log.lines.line import DRIVER_HOST, LogLine
 
 ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-_]")
-"""Colours and the like, as terminals take them."""
+"""Colours and other escape sequences."""
 _DATE = re.compile(
     r"\[?(\d{4})[-/](\d\d)[-/](\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,]\d+)?"
     r"(?:Z|[+-]\d\d:?\d\d)?\]?(?:: [EWIF] [\w./\-]{1,200}:\d{1,6}\] |\s?)"
 )
-"""With what TensorFlow and XLA put behind it."""
+"""Including what TensorFlow and XLA append to it."""
 
 _OF_TRACEBACK = (
     r"(?:(?:ERROR|CRITICAL|FATAL):? )?(?:Traceback \(most recent|\s{2,}\S|"
     r"(?:[A-Za-z_]\w*\.){0,6}[A-Z]\w*(?:Error|Exception): )"
 )
-"""What a job prints itself behind ``[Rank 3]``; torch's own messages begin so, too."""
+"""What a job itself prints after ``[Rank 3]``; torch's own messages also begin with that."""
 _CLOCK = r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
-# Prefixes that launchers and collectors put in front, outermost first; stripped repeatedly.
+# Prefixes of launchers and collectors; stripped repeatedly, the outermost first.
 _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("quote", re.compile(r"(?:> ?)+")),
     ("box", re.compile(r"[│┃║|] | {1,4}\| (?=\d{4}-\d\d-\d\d[ T]\d)")),
@@ -30,7 +30,7 @@ _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("stream", re.compile(r"std(?:err|out): |<std(?:err|out)>:\s?")),
     ("role", re.compile(r"\[(?!rank)[A-Za-z_]\w{0,20}?(?P<local>\d{1,4})\]:\s?")),
     (
-        "role",  # named rank, as torchtitan's is: what torch itself prints goes on in another way
+        "role",  # named "rank", as torchtitan's is; torch's own output continues differently
         re.compile(
             r"\[rank(?P<local>\d{1,4})\]:(?=(?![IWEFVC]\d{4} )[^\s\[]|"
             r"\[(?!\[?[EWIF](?:\d{3,4})? )|  File \"|    \S)"
@@ -98,7 +98,7 @@ _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
 _ANY = re.compile(
     "|".join("(" + re.sub(r"\(\?P<\w+>", "(?:", p.pattern) + ")" for _, p in _PREFIXES)
 )
-"""The first of them that a text begins with: its place, from 1, is that of the group."""
+"""The first prefix that matches; its position, counted from 1, is the number of the group."""
 _SRUN = re.compile(r" {0,6}(\d{1,6}):(?!\d\d:\d\d) ?")
 _BRACKET = re.compile(r"\[(\d{1,6})\] ")
 _HOST = re.compile(r"([A-Za-z][\w.\-]{1,62}): (?=\[rank|\[[EWIF]\d|\[default|[WE]\d{4} )")
@@ -111,18 +111,18 @@ _RAY_IP = re.compile(r"ip=([\w.:\-]+)")
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """What kind of ambiguous prefix this log has, judged from its beginning."""
+    """Which ambiguous prefixes this log uses, judged by its beginning."""
 
     srun: bool = False
     """Nearly every line starts with ``{task}: ``."""
     bracket: bool = False
-    """Nearly every line starts with ``[{rank}] `` and the numbers repeat."""
+    """Nearly every line starts with ``[{rank}] ``, and the numbers recur."""
     hosts: HostColumn = field(default_factory=HostColumn)
-    """What else nearly every line starts with."""
+    """A further column with which nearly every line starts."""
 
 
-def judge_style(head: bytes) -> Style:
-    """Decide whether ``3: `` and ``[3] `` are ranks: only where nearly every line has them."""
+def detect_style(head: bytes) -> Style:
+    """Decide whether ``3: `` and ``[3] `` are ranks: only if nearly every line has them."""
     text = ANSI.sub("", head[:_HEAD].decode("utf-8", "replace"))
     lines = [ln for ln in text.splitlines()[:400] if ln.strip()]
     if len(lines) < 4:
@@ -130,14 +130,14 @@ def judge_style(head: bytes) -> Style:
     srun = [m.group(1) for ln in lines if (m := _SRUN.match(ln))]
     bracket = [m.group(1) for ln in lines if (m := _BRACKET.match(ln))]
     return Style(
-        hosts=judge_column(_without_known(line) for line in lines),
+        hosts=detect_host_column(_without_known(line) for line in lines),
         srun=len(srun) > 0.8 * len(lines) and len(set(srun)) <= max(len(srun) // 2, 1),
         bracket=len(bracket) > 0.8 * len(lines) and len(set(bracket)) <= max(len(bracket) // 2, 1),
     )
 
 
 def _without_known(text: str) -> str:
-    """A line without the prefixes that are known whatever the log."""
+    """A line without the prefixes that are unambiguous in any log."""
     line = LogLine("")
     for _ in range(_MOST_KNOWN):
         before = text
@@ -148,7 +148,7 @@ def _without_known(text: str) -> str:
 
 
 def strip_one(line: LogLine, text: str, style: Style) -> tuple[LogLine, str]:
-    """Take the outermost prefix off a text: what it said, noted in the line, and the rest."""
+    """Strip the outermost prefix: returns the line with what it says, and the remaining text."""
     if line.rank is None and (number := _strip_number(line, text, style)) is not None:
         return number
     any_of_them = _ANY.match(text)
@@ -174,7 +174,7 @@ def strip_one(line: LogLine, text: str, style: Style) -> tuple[LogLine, str]:
 
 
 def _strip_number(line: LogLine, text: str, style: Style) -> tuple[LogLine, str] | None:
-    """Take off a bare number, in a log in which it stands for a task or a rank."""
+    """Strip a bare number in a log where it denotes a task or rank."""
     if style.srun and line.node is None and (found := _SRUN.match(text)):
         return line._replace(node=int(found.group(1))), text[found.end() :]
     if style.bracket and line.task is None and (found := _BRACKET.match(text)):
@@ -187,13 +187,13 @@ def _note(line: LogLine, found: re.Match[str]) -> LogLine:
     if groups.get("ray"):
         inside = groups["ray"]
         rank, pid, ip = (p.search(inside) for p in (_RAY_RANK, _RAY_PID, _RAY_IP))
-        if ", pid=" in inside:  # SkyPilot's, for all processes of one node, whose number is no rank
+        if ", pid=" in inside:  # SkyPilot's, for all processes of a node; its number is no rank
             name = inside.partition(",")[0]
             return line._replace(host=ip.group(1) if ip else line.host or name)
         return line._replace(
             rank=int(rank.group(1)) if rank else line.rank,
             pid=int(pid.group(1)) if pid else line.pid,
-            host=ip.group(1) if ip else line.host or THE_DRIVERS,
+            host=ip.group(1) if ip else line.host or DRIVER_HOST,
         )
     if groups.get("clock"):
         month, day = map(int, groups["day"].split("-"))
@@ -212,10 +212,10 @@ def _note(line: LogLine, found: re.Match[str]) -> LogLine:
 
 
 def _of_workers(groups: dict[str, str | None]) -> str | None:
-    """The rank of a worker that is labelled with its places in the dimensions of a mesh.
+    """The rank of a worker whose label states its mesh coordinates.
 
-    All experts' places are ranks where there is no pipeline; of a first stage of a first replica
-    the place in the tensor group is one. Else it takes sizes that the label does not give.
+    The expert-parallel coordinate is the rank if there is no pipeline; in the first stage of the
+    first replica, so is the tensor-parallel one. Otherwise sizes are needed that the label omits.
     """
     tensor = groups.get("tp") or groups.get("tp1")
     first_stage = not any(int(groups.get(p) or 0) for p in ("pp", "pp1", "pp2"))

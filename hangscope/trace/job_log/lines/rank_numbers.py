@@ -1,7 +1,7 @@
-"""What the numbers in a log mean: most call themselves ranks, and some are none.
+"""Decides what the numbers in a log mean: most are called ranks, but some are none.
 
-A name, a tag or a print is taken at its word until the log contradicts it. Then the log is read
-once more, with the other meaning.
+A name, tag or print is taken at its word until the log contradicts it. Then the log is read again
+with the other meaning.
 """
 
 from __future__ import annotations
@@ -12,34 +12,33 @@ from dataclasses import dataclass, replace
 from hangscope.trace.job_log.lines.line import LogLine, Machine
 
 TORCHRUN = re.compile(r"torch[./]distributed[./](?:elastic[./]|run(?:\.py|:|$))")
-"""In the file, or in the words, of what torchrun's agent prints."""
+"""In the file name or the text of messages of torchrun's agent."""
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
-    """What the numbers around and in a log are taken for."""
+class NumberMeaning:
+    """How the numbers in and around a log are interpreted."""
 
     own_rank: int | None = None
-    """The rank whose the whole file is, as its name states."""
+    """The rank of the whole file, according to its name."""
     own_local: int | None = None
-    """The local rank whose it is."""
+    """The local rank of the whole file."""
     prints_are_local: bool = False
-    """What the job itself prints as its rank is the local one."""
+    """What the job itself prints as its rank is the local rank."""
     tags_are_nodes: bool = False
-    """What an MPI launcher puts in front of each line is the number of a node: there it has started
-    a launcher that starts the ranks."""
+    """An MPI launcher's tag is a node's number: it has started a launcher on each node."""
 
 
-class Numbers:
+class RankNumbers:
     """Gives each line the rank, local rank or node that its numbers mean."""
 
-    def __init__(self, meaning: Meaning) -> None:
+    def __init__(self, meaning: NumberMeaning) -> None:
         self._meaning = meaning
         self._machines: dict[int, Machine] = {}
-        """By the number that the job prints for itself the machine that did."""
+        """The machine that printed each number for itself."""
 
-    def contradicted_by(self, line: LogLine) -> Meaning | None:
-        """Another meaning, where a line shows that the present one is wrong."""
+    def contradicted_by(self, line: LogLine) -> NumberMeaning | None:
+        """Another meaning, if a line shows that the present one is wrong."""
         meaning = self._meaning
         if not meaning.tags_are_nodes and line.task is not None and _starts_ranks(line):
             return replace(meaning, tags_are_nodes=True)
@@ -48,13 +47,13 @@ class Numbers:
         return None
 
     def _is_another_machines(self, line: LogLine) -> bool:
-        """Whether two machines print one number: torch's own labels are no prints."""
+        """Whether two machines print the same number; torch's own labels do not count."""
         if not line.printed or line.rank is None or line.machine.is_unknown:
             return False
         return not self._machines.setdefault(line.rank, line.machine).may_be(line.machine)
 
     def attributed(self, line: LogLine) -> LogLine:
-        """The line with its numbers as what they are."""
+        """The line with its numbers assigned to what they mean."""
         if self._meaning.prints_are_local and line.printed and line.rank is not None:
             line = line._replace(rank=None, local_rank=line.rank, printed=False)
         if line.task is None:
@@ -65,7 +64,7 @@ class Numbers:
 
 
 def _starts_ranks(line: LogLine) -> bool:
-    """Whether a line shows that behind its tag are other ranks than that of its number."""
+    """Whether a line shows that its tag's number is not the rank of the writer."""
     if line.rank is not None and line.rank != line.task:
         return True
     return TORCHRUN.search(line.file) is not None or TORCHRUN.search(line.text) is not None

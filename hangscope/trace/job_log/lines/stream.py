@@ -1,7 +1,7 @@
-"""Lines of a job log, freed of all that launchers, collectors and terminals put around them.
+"""Turns a log into messages, without what launchers, collectors and terminals have added.
 
-What `blocks` lets through is cleaned, split where two messages were glued together, joined
-where a terminal wrapped one, and attributed to a rank as far as the prefixes say.
+Lines that `blocks` lets through are cleaned, split if two messages were glued together, joined if a
+terminal wrapped one, and attributed to a rank if prefixes state one.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from typing import BinaryIO
 import orjson
 
 from hangscope.trace.files.log_exports import columns_of_csv, log_text, records_of_csv
-from hangscope.trace.job_log.lines.blocks import BLOCK, Physical, telling
+from hangscope.trace.job_log.lines.blocks import BLOCK, Physical, relevant_lines
 from hangscope.trace.job_log.lines.blocks import MAX_LINE as MAX_LINE
-from hangscope.trace.job_log.lines.fast_path import PlainLines
+from hangscope.trace.job_log.lines.fast_path import FastPath
 from hangscope.trace.job_log.lines.line import LogLine as LogLine
 from hangscope.trace.job_log.lines.line import Machine
 from hangscope.trace.job_log.lines.line_shapes import shape_of_bytes
-from hangscope.trace.job_log.lines.message_joiner import STARTS, Joiner
+from hangscope.trace.job_log.lines.message_joiner import STARTS, MessageJoiner
 from hangscope.trace.job_log.lines.partial_lines import whole_lines
-from hangscope.trace.job_log.lines.prefixes import ANSI, Style, judge_style
-from hangscope.trace.job_log.lines.strip_prefixes import outer_prefixes, split_glue, strip
-from hangscope.trace.job_log.lines.terminal_wrap import unwrapped, wrap_width
+from hangscope.trace.job_log.lines.prefixes import ANSI, Style, detect_style
+from hangscope.trace.job_log.lines.strip_prefixes import outer_prefixes, split_messages, strip
+from hangscope.trace.job_log.lines.terminal_wrap import unwrap, wrap_width
 
 _LABELLED = re.compile(r"(?:\[pod/[\w.\-]+/-\] )?(?:\[RANK \d{1,7}\] )?")
 _FIRST_LINES = 400
 _LARGEST_TABLE = 1 << 28
 _MOST_LINES = 400
-"""Of one message; deeper tracebacks are cut."""
+"""Of one message; deeper tracebacks are truncated."""
 _FULL_WIDTH = str.maketrans("［］【】（）：", "[][]():")
 _ENTITY = re.compile(r"&(?:gt|lt|amp|quot|#\d+);")
 _NOISE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u200b\ufeff]")
 
 
 def read_lines(stream: BinaryIO, machines: set[Machine] | None = None) -> Iterator[LogLine]:
-    """The messages of a log that may matter, in order. Memory does not grow with the log.
+    """The messages of a log that may matter, in order, in bounded memory.
 
-    ``machines`` takes those that wrote its first lines, also where these lines do not matter.
+    ``machines`` receives the machines in its first lines, even if those lines do not matter.
     """
     first = stream.read(BLOCK)
     columns = columns_of_csv(first)
     if columns:
         stream = _without_columns(columns, first, stream)
         first = stream.read(BLOCK)
-    style = judge_style(first)
+    style = detect_style(first)
     if machines is not None:
         machines.update(_machines(first, style))
     if first[:2] in (b"\xff\xfe", b"\xfe\xff"):
@@ -55,11 +55,11 @@ def read_lines(stream: BinaryIO, machines: set[Machine] | None = None) -> Iterat
         text = rest.decode("utf-16", "replace").encode("utf-8", "replace")
         physical: Iterable[Physical] = _shaped(text)
     else:
-        physical = whole_lines(telling(first, stream))
+        physical = whole_lines(relevant_lines(first, stream))
     width = wrap_width(first)
     if width:
         texts = (piece for number, raw, _ in physical for piece in _cleaned(number, raw))
-        return _wrapped(unwrapped(texts, width, STARTS), style)
+        return _wrapped(unwrap(texts, width, STARTS), style)
     return _unbroken(physical, style)
 
 
@@ -72,7 +72,7 @@ def _machines(first: bytes, style: Style) -> Iterator[Machine]:
 
 
 def _without_columns(columns: tuple[str, ...], first: bytes, stream: BinaryIO) -> BinaryIO:
-    """The messages of a table, each on a line."""
+    """The messages of a table, one per line."""
     table = (first + stream.read(_LARGEST_TABLE)).decode("utf-8", "replace")
     texts = (log_text(record) for record in records_of_csv(columns, table))
     lines = (line for text in texts if text is not None for line in _lines_of(text))
@@ -86,8 +86,8 @@ def _shaped(text: bytes) -> Iterator[Physical]:
 
 
 def _wrapped(texts: Iterable[tuple[int, str]], style: Style) -> Iterator[LogLine]:
-    """The messages of a log that was copied out of a terminal."""
-    joiner = Joiner()
+    """The messages of a log that was copied from a terminal."""
+    joiner = MessageJoiner()
     for number, text in texts:
         for message in joiner.put(number, text):
             yield from _parts(message, style)
@@ -97,8 +97,8 @@ def _wrapped(texts: Iterable[tuple[int, str]], style: Style) -> Iterator[LogLine
 
 def _unbroken(physical: Iterable[Physical], style: Style) -> Iterator[LogLine]:
     """The messages of any other log."""
-    plain = PlainLines(style)
-    joiner = Joiner()
+    plain = FastPath(style)
+    joiner = MessageJoiner()
     for number, raw, shape in physical:
         line = None if joiner.waits else plain.line(number, raw, shape)
         if line is not None:
@@ -113,7 +113,7 @@ def _unbroken(physical: Iterable[Physical], style: Style) -> Iterator[LogLine]:
 
 def _parts(message: tuple[int, str], style: Style) -> Iterator[LogLine]:
     number, text = message
-    for part in split_glue(text, style):
+    for part in split_messages(text, style):
         line = strip(part, style, number)
         if line is not None:
             yield line
@@ -141,7 +141,7 @@ def _cleaned(number: int, raw: bytes) -> Iterator[tuple[int, str]]:
 
 
 def _lines_of(text: str) -> list[str]:
-    """A message of several lines (a traceback), each with the rank in front that it came with."""
+    """The lines of a multi-line message (a traceback), each with the message's rank prefix."""
     found = _LABELLED.match(text)
     head = found.group() if found else ""
     lines = [line.rstrip("\r") for line in text[len(head) :].split("\n")[:_MOST_LINES]]

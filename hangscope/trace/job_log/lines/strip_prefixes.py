@@ -1,4 +1,4 @@
-"""Takes the prefixes off a message, outermost first, and keeps what they say."""
+"""Strips the prefixes of a message, outermost first, and keeps what they say."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ _BARS = ("%|", "it/s", "s/it")
 _LABEL_OF_LOCAL_RANK = re.compile(r"\[[A-Za-z_]\w{0,20}?\d{1,4}\]:")
 _FRONT_NAMES = re.compile(r"(?<![\w.])(?:(?:\d{1,3}\.){3}\d{1,3}|[A-Za-z_][\w.@/\-]*)")
 _BAR = re.compile(r"(?:it/s|s/it)(?:, [^\[\]]{1,200})?\](?= ?\S)")
-"""How a progress bar ends in front of a message."""
+"""The end of a progress bar in front of a message."""
 _RAISING = re.compile(r"\[rank ?\d{1,7}\]: Traceback \(most recent call last\)")
 
 
 def _is_prefix(text: str, style: Style) -> bool:
-    """Whether launchers and collectors have put all of it in front of a line."""
+    """Whether all of it consists of known prefixes."""
     line, rest = LogLine(""), text
     while rest.strip():
         before = rest
@@ -49,25 +49,28 @@ def _is_prefix(text: str, style: Style) -> bool:
     return True
 
 
-def split_glue(text: str, style: Style) -> list[str]:
-    """Two c10 messages on one physical line, or a message behind a progress bar; a traceback behind
-    the question that another rank asks."""
+def split_messages(text: str, style: Style) -> list[str]:
+    """Split several messages on one physical line.
+
+    These are two c10 messages, a message after a progress bar, or a traceback after the prompt of
+    another rank.
+    """
     starts = [m.start() for m in C10.finditer(text)] if _may_hold_c10(text) else []
     raising = _RAISING.search(text) if "Traceback" in text and not starts else None
     if raising is not None and not _is_prefix(text[: raising.start()], style):
         return [text[: raising.start()], text[raising.start() :]]
     if not starts and ("it/s" in text or "s/it" in text):
-        return _behind_bars(text, style)
+        return _split_at_bars(text, style)
     if len(starts) <= 1 and (not starts or starts[0] < _LONGEST_PREFIX):
         return [text]
-    # A short prefix in front of the first message belongs to it; a long one is another message.
+    # Short text before the first c10 message is its prefix; longer text is another message.
     inner = starts[1:] if starts[0] < _LONGEST_PREFIX else starts
     edges = [0, *inner, len(text)]
     return [text[a:b] for a, b in pairwise(edges) if text[a:b].strip()]
 
 
-def _behind_bars(text: str, style: Style) -> list[str]:
-    """A line without the progress bars in it: what launchers put in front of it stays there."""
+def _split_at_bars(text: str, style: Style) -> list[str]:
+    """Split a line after its progress bars; each piece gets the launcher's prefix."""
     ends = [m.end() for m in _BAR.finditer(text)]
     if not ends:
         return [text]
@@ -78,7 +81,7 @@ def _behind_bars(text: str, style: Style) -> list[str]:
 
 
 def outer_prefixes(text: str, style: Style) -> tuple[LogLine, str]:
-    """What launchers and collectors said in front of a message, and the message."""
+    """What launchers and collectors say in front of a message, and the message."""
     line = LogLine("")
     for _ in range(_MOST_PREFIXES):
         before = text
@@ -89,22 +92,22 @@ def outer_prefixes(text: str, style: Style) -> tuple[LogLine, str]:
 
 
 def strip(text: str, style: Style, number: int) -> LogLine | None:
-    """Take the prefixes off, outermost first, and keep what they say."""
+    """Strip the prefixes, outermost first, and keep what they say."""
     line, rest = outer_prefixes(text.rstrip(), style)
     line = line._replace(number=number)
     found = C10.search(rest) if _may_hold_c10(rest) else None
     if found:
-        line = with_c10(behind(line, rest[: found.start()]), found)
+        line = with_c10(with_front(line, rest[: found.start()]), found)
         rest = rest[found.end() :]
     else:
         python = _PYLOG.search(rest) if any(suffix in rest for suffix in _SOURCES) else None
         if python:
             rank, level, mmdd, hour, minute, second, pid, file = python.groups()
-            line = behind(line, rest[: python.start()])._replace(
+            line = with_front(line, rest[: python.start()])._replace(
                 rank=int(rank) if rank else line.rank,
                 level=level,
                 file=file,
-                # Before 2.5 and in C++ the number is a thread's.
+                # Before 2.5, and in C++, the number is a thread id.
                 pid=int(pid) if len(pid) < 9 and file.endswith(".py") else line.pid,
                 at=_moment(int(mmdd), int(hour), int(minute), int(second)),
             )
@@ -114,7 +117,7 @@ def strip(text: str, style: Style, number: int) -> LogLine | None:
         rank, pid = ascend.group("rank"), int(ascend.group("pid") or ascend.group("pid2"))
         line = line._replace(rank=int(rank) if rank else line.rank, pid=line.pid or pid)
     hook = _RANK_HOOK.match(rest)
-    if not hook and not found and "]: " in rest:  # behind a prefix that nobody knows
+    if not hook and not found and "]: " in rest:  # after an unknown prefix
         hook = _RANK_HOOK.search(rest, 0, _LONGEST_PREFIX)
     if hook:
         line = line._replace(rank=int(hook.group(1)), excepthook=True)
@@ -127,11 +130,11 @@ def strip(text: str, style: Style, number: int) -> LogLine | None:
     return line._replace(text=clean.prose(rest, MAX_LINE))
 
 
-def behind(line: LogLine, front: str) -> LogLine:
-    """The line with what is left of its front once all that is known has been taken off.
+def with_front(line: LogLine, front: str) -> LogLine:
+    """The line with the part of its prefix that is left after all known parts are stripped.
 
-    A wrapper that nobody knows puts the name of a machine there. Numbers and times are none, nor
-    are labels of local ranks, and a bar of progress is no wrapper's.
+    Unknown wrappers put the machine's name there. Numbers, times, local rank labels and progress
+    bars are no such names.
     """
     if not front or len(front) > _LONGEST_PREFIX or any(bar in front for bar in _BARS):
         return line
@@ -143,7 +146,7 @@ def _may_hold_c10(text: str) -> bool:
 
 
 def with_c10(line: LogLine, found: re.Match[str]) -> LogLine:
-    """The line with what a c10 message's own prefix says."""
+    """The line with what a c10 message's prefix says."""
     rank, level, mdd, hour, minute, second, file = found.groups()
     return line._replace(
         rank=int(rank) if rank else line.rank,

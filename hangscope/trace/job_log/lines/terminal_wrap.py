@@ -1,4 +1,4 @@
-"""Logs that were copied out of a terminal: lines that it broke at its width are put together."""
+"""Rejoins lines that a terminal wrapped at its width before the log was copied."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from collections.abc import Iterable, Iterator
 
 _NARROWEST, _WIDEST = 40, 300
 _ENOUGH = 3
-"""Lines that end at the terminal's edge."""
+"""How many lines must end at the terminal's edge."""
 _LOST_BLANKS = 2
-"""Blanks at the edge that copying may have dropped."""
+"""How many trailing blanks copying may have dropped at the edge."""
 _MOST_PIECES = 16
 _MESSAGE = re.compile(rb"\[rank ?\d{1,7}\]:\[[EWIF]|\[[EWIF]\d{3,4} \d\d:|ProcessGroup")
 _WHOLE = re.compile(
     r"(?:before timing out\.|last completed (?:\w+ )?work: -?\d+\.?|entire process down\.|"
     r"incomplete data\.)$"
 )
-"""Where a message of a watchdog ends: those of all ranks are often of one length, and no terminal
-has broken them."""
+"""The end of a complete watchdog message: those of all ranks often have one length without having
+been wrapped."""
 _MESSAGE_TEXT = re.compile(_MESSAGE.pattern.decode())
 
 
 def wrap_width(head: bytes) -> int:
-    """The width at which a terminal has broken the lines of a log; 0 where none seems to have.
+    """The width at which a terminal has wrapped the lines of a log; 0 if none seems to have.
 
     No line is longer, several end there, and one of those is a message of torch's own logging,
     whose lines are longer than any terminal is wide.
@@ -35,10 +35,10 @@ def wrap_width(head: bytes) -> int:
     return width if len(full) >= _ENOUGH and any(map(_MESSAGE.search, full)) else 0
 
 
-def unwrapped(
+def unwrap(
     lines: Iterable[tuple[int, str]], width: int, starts: re.Pattern[str]
 ) -> Iterator[tuple[int, str]]:
-    """The lines, with the pieces of torch's messages in one; ``starts`` tells a new message."""
+    """The lines, with the pieces of torch's messages joined; ``starts`` matches a new message."""
     if not width:
         yield from lines
         return

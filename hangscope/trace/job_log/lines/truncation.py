@@ -1,7 +1,7 @@
-"""Whether a log is only a part of one, as people paste them.
+"""Detects logs that are only an excerpt, as people paste them.
 
 All watchdogs print the same lines when they give up. An excerpt that begins or ends between the
-lines of one of them lacks some that all others have printed.
+lines of one rank lacks some that all other ranks have printed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.job_log.lines.line_shapes import Remembered
+from hangscope.trace.job_log.lines.line_shapes import ShapeCache
 
 _LABEL = re.compile(r"\[(?:PG|Rank)[^\]]{0,120}\]")
 _GAVE_UP = "Watchdog caught collective"
@@ -23,28 +23,28 @@ _FEWEST_LETTERS = 6
 _HALF_A_HEAD = re.compile(r"\[r(?:a(?:n(?:k\d*\]?(?::(?:\[(?:[EWIF][\d :.]*)?)?)?)?)?)?$")
 _FRAME = re.compile(r"#\d+ \S.{0,400} from \S")
 _FEWEST = 2
-"""Others whose lines tell what is printed."""
+"""How many other ranks must have printed a kind of line."""
 _MOST_KINDS = 24
 _MOST_RANKS = 4096
 
 
-class Cut:
-    """Follows which kinds of lines the watchdog of each rank has printed."""
+class TruncationDetector:
+    """Tracks which kinds of lines the watchdog of each rank has printed."""
 
     def __init__(self) -> None:
-        self._of_shape = Remembered(_kind)
+        self._of_shape = ShapeCache(_kind)
         self._kinds: dict[int, set[str]] = {}
         self._first: int | None = None
-        """Whose watchdog printed the first line in the log."""
+        """The rank whose watchdog printed the log's first line."""
         self._last: tuple[int, int] | None = None
-        """Whose the newest line is, and its number."""
+        """The rank and number of the newest line."""
 
     def note(self, line: LogLine) -> None:
-        """Look at one line."""
+        """Record one line."""
         if line.level != "E" or line.rank is None or not line.file.startswith("ProcessGroup"):
             return
         kind = self._of_shape[line.shape]
-        if "0" in kind or not line.shape:  # lines of one shape may differ in it
+        if "0" in kind or not line.shape:  # lines of one shape may differ in their digits
             kind = _kind(line.text)
         self._last = line.rank, line.number
         if self._first is None:
@@ -54,11 +54,11 @@ class Cut:
             if len(kinds) < _MOST_KINDS:
                 kinds.add(kind)
 
-    def is_part(self, newest: LogLine) -> bool:
+    def is_truncated(self, newest: LogLine) -> bool:
         """Whether the log, whose last line is ``newest``, was cut at its end or its beginning."""
         if _ends_inside(newest.text):
             return True
-        # Frames of a stack bear no rank: they are what the newest watchdog that spoke prints.
+        # Stack frames have no rank; they belong to the watchdog that printed last.
         inside = self._last is not None and self._last[1] == newest.number
         inside |= _FRAME.match(newest.text) is not None
         if self._last is not None and inside and self._lacks(self._last[0]):
@@ -67,17 +67,17 @@ class Cut:
         return first is not None and _GAVE_UP not in self._kinds[first] and self._lacks(first)
 
     def _lacks(self, rank: int) -> bool:
-        """Whether a rank has not printed what all others have whose watchdog has given up."""
+        """Whether a rank has not printed what all other ranks whose watchdog gave up have."""
         if rank not in self._kinds:
             return False
         others = [kinds for r, kinds in self._kinds.items() if r != rank and _GAVE_UP in kinds]
         common = set.intersection(*others) if len(others) >= _FEWEST else set()
-        # One that has merely heard of it prints other lines, and none of those.
+        # A rank that was only signalled prints other lines and none of these.
         return bool(common & self._kinds[rank]) and not common <= self._kinds[rank]
 
 
 def _ends_inside(text: str) -> bool:
-    """Whether a line ends in the middle of what c10 or a watchdog puts in one."""
+    """Whether a line ends in the middle of a c10 or watchdog message."""
     said = _LABEL.sub("", text).strip()
     if len(said) >= _FEWEST_LETTERS and any(s != said and s.startswith(said) for s in _SENTENCES):
         return True
@@ -85,5 +85,5 @@ def _ends_inside(text: str) -> bool:
 
 
 def _kind(text: str) -> str:
-    """The words with which a message begins, without its label."""
+    """The first words of a message, without its label."""
     return " ".join(_LABEL.sub(" ", text[:400]).split()[:3])

@@ -1,7 +1,7 @@
-"""Prefixes that nobody knows, in front of a traceback: its lines all begin with them.
+"""Strips unknown prefixes from tracebacks, whose lines all begin with the same one.
 
 A job's own logger, ``grep -r``, ``stern`` and hundreds of others put something in front of every
-line. Where that is, a traceback shows it: nothing of Python's stands before the word in its head.
+line. A traceback reveals it, because Python itself prints nothing before "Traceback".
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from hangscope.trace.job_log.lines.line_shapes import shape_of
 HEAD = "Traceback (most recent call last):"
 _LONGEST = 160
 _MOST = 8
-"""Prefixes of one log; the newest ones count."""
+"""How many prefixes are kept per log; the newest ones count."""
 _NEAR = 120
-"""Lines behind the head of a traceback that may belong to it."""
+"""How many lines after the head of a traceback may belong to it."""
 _RANK = re.compile(
     r"(?<![A-Za-z])(?<!local[ _\-])(?<!node[ _\-])(?<!machine[ _\-])(?<!\b[tpdec]p[ _\-])"
     r"rank[ ]?[=:_\-#]?[ ]?(\d{1,7})(?!\d|\.\d)",
@@ -24,18 +24,18 @@ _RANK = re.compile(
 )
 _HOST = re.compile(r"([A-Za-z][\w.\-]{1,62}): ")
 _NO_PREFIX = re.compile(r"^\s|[\^│┃╭─]|\w\s*\($|traceback\s*:\s*$")
-"""What is indented belongs to a report; Ctrl-C as a terminal shows it, boxes, and quotations."""
+"""Indented text (part of a report), Ctrl-C as echoed by a terminal, boxes, and quotations."""
 
 
-class UnknownPrefix:
-    """Takes such prefixes off, and keeps the rank that they state."""
+class UnknownPrefixes:
+    """Strips such prefixes, and keeps the rank that they state."""
 
     def __init__(self) -> None:
         self._shapes: list[str] = []
         self._until = 0
 
     def taken_off(self, line: LogLine) -> LogLine:
-        """The line without its prefix, if it begins with one of those."""
+        """The line without its prefix, if it begins with a known one."""
         text = line.text
         if "Traceback" in text:
             self._learn(line)
@@ -48,7 +48,7 @@ class UnknownPrefix:
         return line
 
     def _learn(self, line: LogLine) -> None:
-        """Note what stands in front of the head of a traceback."""
+        """Record what precedes the head of a traceback."""
         at = line.text.find(HEAD)
         if at < 0 or line.text[at:].rstrip() != HEAD:
             return

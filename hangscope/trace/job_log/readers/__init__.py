@@ -1,1 +1,1 @@
-"""One file per kind of line: what it tells, and where it is put down."""
+"""Readers of log lines, one file per kind of line."""

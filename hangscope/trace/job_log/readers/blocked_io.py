@@ -1,7 +1,7 @@
-"""What the kernel says of processes that do not come back from it, and of storage that is silent.
+"""Kernel messages about processes stuck in the kernel, and about unresponsive storage.
 
-A rank that reads or writes there comes late or never, and cannot even be killed. Which rank that is
-may be told by the process id; nobody is accused by it, for file systems recover.
+A rank that reads or writes there arrives late or never, and cannot even be killed. A pid may
+identify the rank. Nobody is accused by it, because file systems recover.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WORDS = (
 
 
 def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """Note what such a line says. Returns whether it was one."""
+    """Record what such a line says. Returns whether it was one."""
     found = _HUNG_TASK.search(line.text)
     if found:
         pid, host = int(found[2]), line.host or ""

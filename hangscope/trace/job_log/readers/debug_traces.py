@@ -1,8 +1,8 @@
-"""Operations that a log announces when they are issued, and communicators when they are made.
+"""Operations that a log announces as they are issued, and communicators as they are created.
 
-Two writers do so: torch's debug wrapper (``Running collective: CollectiveFingerPrint(...)``, at the
-level of information) and NCCL (``AllReduce: opCount 1c ... comm 0x...``, with ``NCCL_DEBUG=INFO``
-and its ``COLL`` subsystem). Where nobody says what he waits in, who parted from whom is told here.
+They are printed by torch's debug wrapper (``Running collective: CollectiveFingerPrint(...)``, at
+level INFO) and by NCCL (``AllReduce: opCount 1c ... comm 0x...``, with ``NCCL_DEBUG=INFO`` and its
+``COLL`` subsystem). If no rank says what it waits in, they show where ranks diverged.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ _NCCL_TYPES = ("char", "byte", "int", "uint32", "long", "uint64", "half", "float
 _BFLOAT16 = 9
 _PAIRS = ("Send", "Recv")
 _KEPT = 512
-"""Announcements of one rank in one group: who parted did so near the end."""
+"""Announcements kept per rank and group; ranks diverge near the end."""
 _SHOWN = 32
 _LARGEST = 1 << 14
 _STOOD = frozenset(
     {"timeout", "dump_signal", "network_error", "rendezvous", "launcher_failure", "barrier_timeout"}
     | {"monitored_barrier", "desync_report"}
 )
-"""Statements after which the end of a log is no moment of a job that moves."""
+"""Statements that show that the job was not moving when the log ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class _Step:
 
 @dataclass(slots=True)
 class _Communicator:
-    """One process's end of a communicator. ``size`` and ``rank`` are -1 where not told."""
+    """One process's end of a communicator. ``size`` and ``rank`` are -1 if unknown."""
 
     device: int = -1
     rank: int = -1
@@ -76,8 +76,8 @@ class _Communicator:
     steps: deque[_Step] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
 
-class Announced:
-    """Follows who announced what; what it means is known at the end of the log."""
+class DebugTraces:
+    """Tracks which rank announced what; it is interpreted at the end of the log."""
 
     def __init__(self) -> None:
         self._wrapped: dict[int, deque[_Step]] = defaultdict(lambda: deque(maxlen=_KEPT))
@@ -85,12 +85,12 @@ class Announced:
         self._ends: dict[tuple[str, int, str], _Communicator] = {}
         self._begun: dict[tuple[str, int], dict[int, LogLine]] = defaultdict(dict)
         self._newest: dict[tuple[str, int], int] = {}
-        """After how many lines the last rank began to make a communicator."""
+        """The number of lines after which the last rank began to create a communicator."""
         self._made: set[tuple[str, int]] = set()
         self._speakers: dict[tuple[str, int], int] = {}
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-        """Note an announcement. Returns whether the line was one."""
+        """Record an announcement. Returns whether the line was one."""
         speaks = _SPEAKS.search(line.text) if " NCCL " in line.text else None
         if speaks:
             self._speakers[speaks[1], int(speaks[2])] = int(speaks[3])
@@ -102,10 +102,10 @@ class Announced:
             return _at_root(line, at_ns, evidence)
         if "Init START" in line.text or "Init COMPLETE" in line.text:
             self._member(line, speaks, evidence)
-        return False  # whose process that is, others read
+        return False  # other readers extract the process's rank
 
     def finish(self, evidence: Evidence) -> None:
-        """Make operations of what was announced, unless ranks themselves say what they wait in."""
+        """Turn announcements into operations, unless ranks themselves say what they wait in."""
         evidence.world_size = max(evidence.world_size or 0, self._processes()) or None
         told = any(n.operations or n.counters for n in evidence.ranks.values())
         if told or evidence.comparisons:
@@ -123,9 +123,9 @@ class Announced:
             _note(group, steps, stood and not pairs, evidence)
 
     def _processes(self) -> int:
-        """How many processes NCCL speaks of, each of a device of its own: the world has as many.
+        """How many processes NCCL mentions, each with its own device: the world has as many.
 
-        0 where one device has had several: a job that was started again, or two on one device.
+        0 if one device has had several: the job was restarted, or two ranks share a device.
         """
         devices = {(host, device) for (host, _), device in self._speakers.items()}
         return len(devices) if len(devices) == len(self._speakers) else 0
@@ -138,7 +138,8 @@ class Announced:
         place, (seq, signature) = int(found["place"]), told
         rank = line.rank_or(place)
         known = self._wrapped[rank]
-        # Groups are not named: numbers that go back, or places that are no ranks, are another's.
+        # Groups are not named. Numbers that go back, or group ranks that differ from the rank, show
+        # that there are several.
         if line.is_place(place) or (known and seq is not None and seq <= known[-1].seq):
             self._one_group = False
         known.append(_Step(seq or 0, signature, at_ns, line))
@@ -160,7 +161,7 @@ class Announced:
         return True
 
     def _member(self, line: LogLine, speaks: re.Match[str] | None, evidence: Evidence) -> None:
-        """Note that a process begins to make a communicator, or has made it."""
+        """Record that a process begins to create a communicator, or has created it."""
         member = _MEMBER.search(line.text)
         if not member:
             return
@@ -181,7 +182,7 @@ class Announced:
         return self._ends.setdefault((host, int(pid), comm), _Communicator())
 
     def _communicators(self, evidence: Evidence) -> dict[GroupId, dict[int, _Communicator]]:
-        """Ends that belong together, by group and global rank, as far as that can be told."""
+        """Ends that belong together, by group and global rank, as far as they can be matched."""
         world = max((e.size for e in self._ends.values()), default=-1)
         ranks = self._ranks(world)
         largest = Counter(k[:2] for k, e in self._ends.items() if e.size == world and e.steps)
@@ -199,8 +200,8 @@ class Announced:
         return groups
 
     def _ranks(self, world: int) -> dict[tuple[str, int], int]:
-        """The rank of each process: its place in the largest communicator, or its device where all
-        run on one host.
+        """The rank of each process: its rank in the largest communicator, or its device if all are
+        on one host.
         """
         ranks = {k[:2]: e.rank for k, e in self._ends.items() if e.size == world and e.rank >= 0}
         if ranks:
@@ -212,7 +213,7 @@ class Announced:
 
 
 def _at_root(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """What the first rank of a communicator says of those that reported to it."""
+    """What the first rank of a communicator says about those that reported to it."""
     twice, counts = _TWICE.search(line.text), _COUNTS.search(line.text)
     if twice:
         evidence.claim("rendezvous", line, at_ns, certain=False, twice=int(twice[1]))
@@ -223,9 +224,9 @@ def _at_root(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _not_begun(size: int, begun: dict[int, LogLine], waited: bool, evidence: Evidence) -> None:
-    """A communicator that nobody has made, because a few members did not begin to.
+    """A communicator that was never created because a few members did not begin to.
 
-    ``waited``: the log goes on after the last one began, so what is absent is not merely cut off.
+    ``waited``: the log goes on after the last one began, so the others are not merely cut off.
     """
     absent = sorted(set(range(size)) - set(begun)) if size <= _LARGEST else []
     if not absent or len(absent) * 2 >= size:
@@ -252,7 +253,7 @@ def _signature(found: re.Match[str], size: int) -> Signature:
 
 
 def _alone(steps: deque[_Step]) -> list[_Step]:
-    """Without operations of one batch: those carry one number, and their order proves nothing."""
+    """Omit operations that share a number, as those of a batch do: their order proves nothing."""
     times = Counter(step.seq for step in steps)
     return [step for step in steps if times[step.seq] == 1]
 
@@ -261,19 +262,19 @@ def _has_stood(evidence: Evidence) -> bool:
     """Whether anything in the log says that the job stood still or was ended."""
     return bool(
         any(c.kind in _STOOD or c.details.get("stopped") for c, _ in evidence.claims)
-        or evidence.troubles
-        or evidence.nobodys
+        or evidence.pending_exceptions
+        or evidence.anonymous_exceptions
         or evidence.ends.failures
         or evidence.ends.stopped
-        or any(n.troubles for n in evidence.ranks.values())
+        or any(n.exceptions for n in evidence.ranks.values())
     )
 
 
 def _note(group: GroupId, told: dict[int, list[_Step]], stood: bool, evidence: Evidence) -> None:
-    """Operations of one group, where its members differ in them or some stayed behind.
+    """Record operations of a group if its members announced different ones or some stayed behind.
 
-    Who announced a later one had done with those before as far as all others announced them too. A
-    log may end anywhere: that somebody is behind counts only where it says that the job stood.
+    Earlier operations that all members announced count as completed. A log may end anywhere, so a
+    rank that is behind counts only if the log says that the job stood still.
     """
     told = {rank: steps for rank, steps in told.items() if steps}
     if len(told) < 2:
@@ -300,7 +301,7 @@ def _note(group: GroupId, told: dict[int, list[_Step]], stood: bool, evidence: E
 
 
 def _last_announced(told: dict[int, list[_Step]], evidence: Evidence) -> None:
-    """What every rank announced last, where that accuses nobody: an end may be anywhere."""
+    """What every rank announced last, if that accuses nobody because the log may end anywhere."""
     last: dict[str, list[int]] = defaultdict(list)
     for rank, steps in sorted(told.items()):
         last[f"{steps[-1].signature.op} #{steps[-1].seq}"].append(rank)

@@ -1,4 +1,4 @@
-"""Lines in which torch itself compared ranks: desync reports, fingerprints, NCCL's own check."""
+"""Lines in which torch compared ranks: desync reports, fingerprints, NCCL's own check."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FINGERPRINT = re.compile(
     r"CollectiveFingerPrint\((?:SequenceNumber=(?P<seq>\d+),?\s*)?OpType=(?P<op>[A-Z_]+)"
     r"(?:,\s*TensorShape=\[(?P<shape>[^\]]*)\](?:,\s*TensorDtypes=(?P<dtype>\w+))?)?"
 )
-# Terminals wrap these long lines, with or without a blank at the break.
+# Terminals wrap these long lines, with or without a blank at the line break.
 _MISMATCH = re.compile(
     r"Detected\s*mismatch\s*between\s*collectives\s*on\s*ranks\.\s*Rank\s*(?P<a>\d+)\s*is\s*running"
     r"\s*(?:inconsistent\s*)?collective:\s*(?P<fa>CollectiveFingerPrint\((?:(?!but\s*Rank).)*)"
@@ -50,13 +50,13 @@ _OF_DESYNC = (
 WORDS = ("Detected mismatch between collectives", "Mismatched collective", *_OF_DESYNC)
 _GARBAGE_SEQ = 100_000_000
 _SMALLER = ("", "subgroup")
-"""A group of which nothing is known but that it is not everybody's."""
+"""A group about which only its being a subgroup is known."""
 _MOST = 1 << 62
 _MAX_AGREEING = 4096
 
 
 def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """Note what such a line says. Returns whether it was one."""
+    """Record what such a line says. Returns whether it was one."""
     text = line.text
     if "Detected mismatch between collectives" in text:
         return _fingerprints(line, at_ns, evidence)
@@ -70,7 +70,7 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _desync(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """A report of several lines, whose first tells the writer's place in the group."""
+    """A report of several lines, the first of which states the writer's group rank."""
     found = _DESYNC_AT.search(line.text)
     if found:
         place = int(found.group("place")[:9])
@@ -80,7 +80,7 @@ def _desync(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     for pattern, note in _ROWS_OF_DESYNC:
         found = pattern.search(line.text)
         if found and evidence.desync.of_subgroup and note is not _note_snapshot:
-            return True  # it numbers the members of a smaller group
+            return True  # its numbers are ranks inside a smaller group
         if found and note(found, line, at_ns, evidence):
             return True
     return False
@@ -110,7 +110,7 @@ def _note_joined(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evid
 
 
 def _note_snapshot(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """The number of which the rows that follow tell who has come to it."""
+    """The sequence number that the following rows are about."""
     evidence.desync.seq = _seq(found)
     return True
 
@@ -122,7 +122,7 @@ def _note_row(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidenc
     state = State.STARTED if found.group("what") == "started" else State.COMPLETED
     for rank in _ranks(found):
         _operation(evidence, rank, seq, _bare(found.group("op")), state, at_ns, line)
-        # Kernels of one group run one after the other: all before this one are over.
+        # Kernels of one group run one after another: all earlier ones have completed.
         _counters(evidence, rank, seq, seq - (state == State.STARTED))
     return True
 
@@ -134,11 +134,11 @@ _ROWS_OF_DESYNC = (
     (_SNAPSHOT, _note_snapshot),
     (_SNAPSHOT_ROW, _note_row),
 )
-"""The lines behind the first of a report, and what takes them down."""
+"""The lines after a report's first, and the functions that record them."""
 
 
 def _counters(evidence: Evidence, rank: int, enqueued: int, completed: int) -> None:
-    """The report speaks of kernels that started: a rank may have issued more than it shows."""
+    """Counters from a report, which covers started kernels: a rank may have issued more."""
     if not _may_speak(evidence):
         return
     known = evidence.of(rank).counters.setdefault(DEFAULT_GROUP, Counters())
@@ -147,7 +147,7 @@ def _counters(evidence: Evidence, rank: int, enqueued: int, completed: int) -> N
 
 
 def _may_speak(evidence: Evidence) -> bool:
-    """Count one more rank that a report speaks of; False once that is no report any more."""
+    """Count one more rank mentioned by reports; False once there are too many to be real."""
     evidence.mentions += 1
     return evidence.mentions <= MAX_MENTIONS
 
@@ -190,8 +190,8 @@ def _operation(
 
 
 def comparison(text: str) -> Comparison | None:
-    """What a message tells in which torch compared two ranks of a group: the writer's own place in
-    the group, and by place what members ran. None for other messages.
+    """Parse a message in which torch compared two ranks of a group: the writer's group rank, and
+    what members ran, by group rank. None for other messages.
     """
     found = _MISMATCH.search(text)
     if not found:
@@ -203,7 +203,7 @@ def comparison(text: str) -> Comparison | None:
 
 
 def _fingerprints(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """Note a comparison; whom it speaks of is known when all lines are read."""
+    """Record a comparison; which ranks it is about is known only at the end of the log."""
     told = comparison(line.text)
     if told is None:
         return False
@@ -224,20 +224,20 @@ def _fingerprints(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _compared_seq(text: str) -> int:
-    """The wrapper's own count, which begins at 0 in some versions.
+    """The wrapper's own sequence number, which starts at 0 in some versions.
 
-    A peer's is garbage in torch 2.0 and 2.1, so both sides are put at the reporter's.
+    A peer's is garbage in torch 2.0 and 2.1, so both sides get the reporter's.
     """
     found = _FINGERPRINT.search(text)
     seq = int(found.group("seq")[:18]) if found is not None and found.group("seq") else 0
     return seq if 0 < seq <= _GARBAGE_SEQ else 1
 
 
-def settle_comparisons(evidence: Evidence) -> None:
-    """Note what was compared as operations of the ranks that issued them.
+def resolve_comparisons(evidence: Evidence) -> None:
+    """Record comparisons as operations of the ranks that issued them.
 
-    Messages number the members of the group. Where a writer's number is not its rank, that is a
-    smaller group, and only what each writer says of itself tells of whom it speaks.
+    Messages use group ranks. If a writer's group rank differs from its rank, the group is a
+    subgroup, and only what each writer says about itself can be attributed.
     """
     told = evidence.comparisons
     smaller = any(line.rank not in (None, place) for line, _, (place, _) in told)
@@ -252,7 +252,7 @@ def settle_comparisons(evidence: Evidence) -> None:
         _operation(evidence, place, seq, mine, State.SCHEDULED, at_ns, line)
         for other, signature in sides.items():
             _operation(evidence, other, seq, signature, State.SCHEDULED, at_ns, line)
-            # The comparison names the lowest rank that differs: those below it agree.
+            # The comparison names the lowest rank that differs, so the ranks below it agree.
             below = min(other, _MAX_AGREEING) if other != place else 0
             for rank in range(agreed.get((seq, mine), 0), below):
                 if rank != place:
@@ -262,7 +262,7 @@ def settle_comparisons(evidence: Evidence) -> None:
 
 
 def fingerprint(text: str) -> tuple[int | None, Signature] | None:
-    """The number and the signature that a ``CollectiveFingerPrint(...)`` gives; None for others."""
+    """The sequence number and signature in a ``CollectiveFingerPrint(...)``; None for others."""
     found = _FINGERPRINT.search(text)
     if not found:
         return None
@@ -282,7 +282,7 @@ def fingerprint(text: str) -> tuple[int | None, Signature] | None:
 
 
 def _seq(found: re.Match[str]) -> int:
-    """A sequence number, however long a damaged line makes it."""
+    """A sequence number, bounded in case the line is damaged."""
     return min(int(found.group("n")[:19]), _MOST)
 
 

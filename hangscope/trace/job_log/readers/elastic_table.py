@@ -1,4 +1,4 @@
-"""The failure table of torch elastic, which tells of one process in several lines."""
+"""Torch elastic's failure table, which describes one process in several lines."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _ROW = re.compile(
     r"^(?:\[\d+\]:)?(?P<time>\s*time\s*: .{19,40}) host\s*: (?P<host>\S+) rank\s*: (?P<rank>\d+) "
     r"\(local_rank: (?P<local>\d+)\) exitcode\s*: (?P<code>-?\d+) \(pid: (?P<pid>\d+)\)"
 )
-"""All of it in one line, as collectors join the lines of a message."""
+"""The whole entry in one line, as collectors join the lines of a message."""
 _NEXT = re.compile(r"^\s*(?:\[\d+\]:|-{5,}|={5,})")
 _QUOTED = "Traceback (most recent call last)"
 FORM = re.compile(r"^\s*(?:time|host|rank)\s+:|^(?:\[\d+\]:)?\s*time\s*: ")
-"""How a row begins that tells of another process."""
+"""The beginning of a line in a new entry."""
 
 
 class ElasticTable:
@@ -31,13 +31,13 @@ class ElasticTable:
         self.rank: int | None = None
         self.host: str | None = None
         self._year = year
-        """Of all lines of the log: those above and below the table state none."""
+        """The year of all lines: those outside the table state none."""
         self._at_ns = 0
         self._quotes = False
-        """Whether the lines that come are the traceback that the process left in its error file."""
+        """Whether the next lines are the traceback from the process's error file."""
 
     def attributed(self, line: LogLine) -> LogLine:
-        """The line, with the rank whose traceback the table quotes there."""
+        """The line, with the rank whose traceback the table is quoting."""
         if self.rank is None or line.rank is not None:
             return line
         found = _TRACE.match(line.text)
@@ -52,11 +52,11 @@ class ElasticTable:
         return line.saying(line.text.removeprefix("  "))._replace(rank=self.rank, printed=True)
 
     def follows(self, line: LogLine) -> bool:
-        """Whether the line may be the table's as well."""
+        """Whether the line may continue the table."""
         return self.rank is not None
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-        """Note one line of the table. Returns whether it was one."""
+        """Record one line of the table. Returns whether it was one."""
         text = line.text
         row = _ROW.match(text)
         if row:
@@ -84,7 +84,7 @@ class ElasticTable:
             notes = evidence.of(self.rank)
             notes.pid = int(found.group(2)[:9])
             evidence.processes.is_told(self.rank, notes.pid, line.machine)
-            # The table says when it happened; the lines around it, when it was printed.
+            # The table states when it happened; the line's prefix, when it was printed.
             notes.exit_ns = self._at_ns or notes.exit_ns
             notes.ended(int(found.group(1)[:6]), at_ns)
             self._at_ns = 0

@@ -1,4 +1,4 @@
-"""What is gathered from one job log before it becomes fragments."""
+"""The evidence gathered from one job log before it becomes fragments."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from hangscope.trace.job_log.lines.line import SOMEWHERE, LogLine, Machine
-from hangscope.trace.job_log.lines.rank_numbers import Meaning
+from hangscope.trace.job_log.lines.line import UNKNOWN_MACHINE, LogLine, Machine
+from hangscope.trace.job_log.lines.rank_numbers import NumberMeaning
 from hangscope.trace.job_log.readers.process_ends import Ends
-from hangscope.trace.job_log.readers.process_ranks import Processes
+from hangscope.trace.job_log.readers.process_ranks import ProcessRanks
 from hangscope.trace.model import MAX_RANK, Claim, ClaimDetails, Frame, Signature
 
 if TYPE_CHECKING:
@@ -17,35 +17,35 @@ if TYPE_CHECKING:
 
 MAX_CLAIMS = 20_000
 MAX_MENTIONS = 1_000_000
-"""Of ranks in reports of others: a few characters may speak of a hundred thousand ranks, and every
-rank of a large job prints the same report."""
+"""Limit on ranks mentioned in reports: a few characters may mention a hundred thousand ranks, and
+every rank of a large job prints the same report."""
 MAX_SAME_NUMBER = 64
-"""Operations of one rank that share a number; only a made-up log has more."""
+"""Maximum operations of one rank with the same sequence number; only forged logs have more."""
 UNKNOWN_GROUP = ("", "")
 DEFAULT_GROUP = ("0", "default_pg")
 
 GroupId = tuple[str, str]
-"""(global name, description) as the log's labels give them; `UNKNOWN_GROUP` without a label."""
+"""(global name, description) as in the log's labels; `UNKNOWN_GROUP` without a label."""
 
 Comparison = tuple[int, dict[int, Signature]]
-"""The writer's place in a group, and what members ran by place."""
+"""The writer's group rank, and what members ran, by group rank."""
 
 
 @dataclass(slots=True)
 class Operation:
-    """One operation of which the log says that a rank issued it."""
+    """An operation that a rank issued according to the log."""
 
     seq: int
     signature: Signature
     group: GroupId = UNKNOWN_GROUP
     place: int | None = None
-    """The rank inside some group that the line gives beside the process's own."""
+    """A group rank that the line states in addition to the process's rank."""
     timed_out: bool = False
     state: int = 0
     timeout_ms: int = 0
     ran_ms: int = 0
     bare: bool = False
-    """Only the message told the rank: before torch 2.2 that is the place in some group."""
+    """Only the message states the rank; before torch 2.2 that is the rank inside some group."""
     at_ns: int = 0
     line: int = 0
     text: str = ""
@@ -53,7 +53,7 @@ class Operation:
 
 @dataclass(slots=True)
 class Counters:
-    """A rank's last enqueued, started and completed work in one group; -1 where unknown."""
+    """A rank's last enqueued, started and completed work in one group; -1 if unknown."""
 
     enqueued: int = -1
     started: int = -1
@@ -63,8 +63,8 @@ class Counters:
 
 
 @dataclass(slots=True)
-class Trouble:
-    """An exception as the log shows it."""
+class LoggedException:
+    """An exception as shown in the log."""
 
     type_name: str = ""
     message: str = ""
@@ -74,66 +74,66 @@ class Trouble:
     uncaught: bool = False
     thread_name: str = "MainThread"
     cause: str = ""
-    """What the first exception said in the chain that this one was raised from (``from``)."""
-    during: Trouble | None = None
-    """The first exception during whose handling (``except``, ``finally``) this one was raised."""
+    """Type and message of the first exception in its ``raise ... from`` chain."""
+    during: LoggedException | None = None
+    """The first exception during whose handling (``except``, ``finally``) it was raised."""
     of_rank: int | None = None
-    """The rank that raised it, where the writer only repeats it."""
+    """The rank that raised it, if the writer only repeats it."""
     in_group: bool = False
-    """The user's line that raised it passes a process group to what it calls."""
+    """The line of user code that raised it passes a process group to the call."""
     group_name: str = ""
-    """The expression for the group in that line, where it is a name of its own."""
+    """The expression for that group, if it is a name."""
 
 
-class OfUnknownRank(NamedTuple):
-    """An exception, and what is known of the process that wrote it while its rank is not."""
+class UnattributedException(NamedTuple):
+    """An exception, and what is known about the process that wrote it while its rank is not."""
 
-    trouble: Trouble
+    trouble: LoggedException
     local_rank: int | None
     pid: int | None
     machine: Machine
 
 
 class StoreBarrier(NamedTuple):
-    """The newest message of a rank that waits for the others at the barrier of a store."""
+    """The newest message of a rank that waits at a store-based barrier."""
 
     line: int
     rank: int
     joined: int
-    """How many ranks had come by then, of ``world``."""
+    """How many of ``world`` ranks had joined by then."""
     world: int
     said_by: set[int]
-    """The ranks that have told of as many."""
+    """The ranks that have reported this number."""
 
 
 @dataclass(slots=True)
 class DesyncReport:
-    """What the first lines of a desync report say of those that follow."""
+    """What the first lines of a desync report state about the following ones."""
 
     seq: int | None = None
-    """The collective of which they tell who has come to it; None before that is said."""
+    """The collective that the rows are about; None until it is stated."""
     of_subgroup: bool = False
-    """Its numbers are places in a smaller group, and no ranks."""
+    """Its numbers are ranks inside a smaller group."""
 
 
 @dataclass(slots=True)
-class Seen:
-    """The stacks of one process at one moment, and what tells whose they are."""
+class ProcessStacks:
+    """The stacks of one process at one moment, and what identifies the process."""
 
     rank: int | None = None
     local_rank: int | None = None
     pid: int | None = None
-    machine: Machine = SOMEWHERE
+    machine: Machine = UNKNOWN_MACHINE
     at_ns: int = 0
     spy: bool = False
     """Taken by py-spy, not written by the process itself."""
     threads: list[tuple[str, str, list[Frame]]] = field(default_factory=list)
-    """(name, identity, frames from the innermost on)."""
+    """(name, thread id, frames innermost first)."""
 
 
 @dataclass(slots=True)
 class RankNotes:
-    """All that is gathered about one rank."""
+    """Everything gathered about one rank."""
 
     rank: int
     host: str | None = None
@@ -142,37 +142,37 @@ class RankNotes:
     operations: list[Operation] = field(default_factory=list)
     counters: dict[GroupId, Counters] = field(default_factory=dict)
     places: dict[GroupId, int] = field(default_factory=dict)
-    """Group rank per group, from the labels."""
-    troubles: list[Trouble] = field(default_factory=list)
+    """Group rank by group, from labels."""
+    exceptions: list[LoggedException] = field(default_factory=list)
     exit_code: int | None = None
     exit_signal: int | None = None
     exit_text: str = ""
     exit_ns: int = 0
     by_launcher: bool = False
     by_local_rank: bool = False
-    """Its end was told of a local rank or of a task, and that was taken for the rank."""
+    """Its end was reported for a local rank or task that was translated to this rank."""
     local_as_rank: bool = False
-    """The local rank itself was, as no other node has written into the log."""
+    """The local rank was taken for the rank, as no other node has written to the log."""
     echo: bool = False
-    """Its end is explained by a connection or a meeting that failed."""
+    """Its end is explained by a failed connection or rendezvous."""
     oom_killed: bool = False
     found_dead: bool = False
-    """A scheduler says that its process died, and not how."""
+    """A scheduler reports that its process died, but not how."""
     half_told: bool = False
-    """Its watchdog has spoken, and what it waits in is not in the log."""
-    seen: Seen | None = None
+    """Its watchdog has spoken, but the log does not say what it waits in."""
+    seen: ProcessStacks | None = None
     """Its newest stacks."""
     _of_number: dict[int, list[Operation]] = field(default_factory=dict)
     _indexed: int = 0
-    """How many of the operations are among those."""
+    """How many operations are in `_of_number`."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether an exit status or a signal of its process is known."""
+        """Whether the exit status or signal of its process is known."""
         return self.exit_code is not None or self.exit_signal is not None
 
     def ended(self, code: int, at_ns: int) -> None:
-        """Note an exit status as launchers print it: a signal is negative, or 128 more."""
+        """Record an exit status as printed by launchers: a signal is negative, or 128 + number."""
         if code < 0:
             self.exit_signal = -code
         elif 128 < code <= 128 + 64:
@@ -183,12 +183,12 @@ class RankNotes:
         self.exit_ns = self.exit_ns or at_ns
 
     def tells(self) -> bool:
-        """Whether anything is known of it but that it was there."""
-        told = (self.operations, self.counters, self.troubles, self.seen, self.exit_text)
+        """Whether more is known about it than that it existed."""
+        told = (self.operations, self.counters, self.exceptions, self.seen, self.exit_text)
         return any(told) or self.has_ended or self.found_dead or self.half_told
 
     def numbered(self, seq: int) -> list[Operation]:
-        """The operations of this number, in their order, as long as the log is being read."""
+        """Its operations with this sequence number, in order, while the log is being read."""
         for operation in self.operations[self._indexed :]:
             self._of_number.setdefault(operation.seq, []).append(operation)
         self._indexed = len(self.operations)
@@ -197,75 +197,73 @@ class RankNotes:
 
 @dataclass(slots=True)
 class Evidence:
-    """All that one log has told so far; reset when a new attempt starts.
+    """Everything one log has shown so far; reset when a new attempt starts.
 
-    Filled in by the readers line by line, and completed in place once all lines are read
-    (`resolving`).
+    Readers fill it in line by line; it is completed in place once all lines are read (`resolving`).
     """
 
     ranks: dict[int, RankNotes] = field(default_factory=dict)
     claims: list[tuple[Claim, GroupId | None]] = field(default_factory=list)
     world_size: int | None = None
-    processes: Processes = field(default_factory=Processes)
+    processes: ProcessRanks = field(default_factory=ProcessRanks)
     ends: Ends = field(default_factory=Ends)
     comparisons: list[tuple[LogLine, int, Comparison]] = field(default_factory=list)
-    """Lines in which torch compared two ranks' operations, when they were written (ns), and what
-    they tell."""
+    """Lines in which torch compared two ranks' operations, their times (ns), and their content."""
     desync: DesyncReport = field(default_factory=DesyncReport)
-    """The one that is being read."""
+    """The report being read."""
     writer: int | None = None
-    """The rank that wrote the newest line which says whose it is."""
+    """The rank that wrote the newest line with a rank."""
     shared_places: bool = False
-    """Two processes have written the same number for themselves: a place in smaller groups."""
+    """Two processes used the same number for themselves: it is a rank inside smaller groups."""
     comm_size: int | None = None
     comm_devices: dict[int, tuple[str, str]] = field(default_factory=dict)
-    """By its number in the largest communicators the host and the device of a process."""
+    """Host and device of each process, by its rank in the largest communicators."""
     comms_are_groups: bool = False
-    """There are several of that size: their numbers are places in groups."""
-    troubles: list[OfUnknownRank] = field(default_factory=list)
-    """Exceptions of writers whose rank is not known yet."""
-    nobodys: list[Trouble] = field(default_factory=list)
-    """Exceptions that were printed without any hint of their writer."""
-    stacks: list[Seen] = field(default_factory=list)
+    """There are several of that size: their numbers are ranks inside groups."""
+    pending_exceptions: list[UnattributedException] = field(default_factory=list)
+    """Exceptions of writers whose rank is not yet known."""
+    anonymous_exceptions: list[LoggedException] = field(default_factory=list)
+    """Exceptions without any hint of their writer."""
+    stacks: list[ProcessStacks] = field(default_factory=list)
     native_stacks: bool = False
-    """A debugger's frames are in it, which name C functions only."""
+    """The log has a debugger's frames, which name only C functions."""
     tables: bool = False
-    """What torch's debug server made of Flight Recorder dumps is in it."""
+    """The log has tables that torch's debug server made from Flight Recorder dumps."""
     elastic: bool = False
-    """torchrun or MPICH's launcher speaks in it: these start several processes each, and a
-    scheduler's task is one of them."""
+    """The log has output of torchrun or MPICH's launcher: each starts several processes, and a
+    scheduler's task is one launcher."""
     shared_tasks: bool = False
-    """A line with the number of a task bears another rank: a task holds several."""
-    instead: Meaning | None = None
-    """What its numbers mean, where a line contradicts what they were taken for."""
+    """A line with a task number has another rank: a task holds several ranks."""
+    instead: NumberMeaning | None = None
+    """The correct meaning of its numbers, if a line contradicts the assumed one."""
     cut: bool = False
-    """It ends in the middle of a watchdog's line: somebody pasted the beginning of a log."""
+    """The log is truncated, for example in the middle of a watchdog's line."""
     meeting: StoreBarrier | None = None
     thinned: bool = False
-    """Of lines of a watchdog's that read alike only one is in it."""
+    """Similar watchdog lines were deduplicated, so some are missing."""
     given_up: bool = False
-    """A watchdog has given up in it."""
+    """A watchdog has given up."""
     stopped_line: int = 0
-    """The first line that says that the job was told to stop; 0 where none does."""
+    """The first line which says that the job was told to stop; 0 if there is none."""
     gave_up_ns: int = 0
-    """When the last of them did."""
+    """When the last watchdog gave up."""
     trapped: bool = False
-    """A kernel has ended itself in it, because it had waited too long for a peer."""
-    strangers: list[Trouble] = field(default_factory=list)
-    """Exceptions of processes whose rank is not told."""
+    """A kernel ended itself because it had waited too long for a peer."""
+    unranked_exceptions: list[LoggedException] = field(default_factory=list)
+    """Exceptions of processes whose rank is unknown."""
     unattributed_ends: int = 0
-    """Processes that ended and of which the log does not say which rank they were."""
+    """Number of ended processes whose rank is unknown."""
     attempt: int = 0
     fell_back: bool = False
     """It is about an earlier attempt, because the newest says nothing."""
     lines: int = 0
     mentions: int = 0
-    """How often ranks were spoken of in reports of others."""
+    """How often reports mentioned ranks."""
     _earlier: dict[str, Any] | None = None
     _said: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def of(self, rank: int) -> RankNotes:
-        """The notes about a rank, made on first use; those of an impossible one are not kept."""
+        """The notes about a rank, created on first use; those of impossible ranks are discarded."""
         if not 0 <= rank <= MAX_RANK:
             return RankNotes(-1)
         notes = self.ranks.get(rank)
@@ -288,9 +286,9 @@ class Evidence:
         words: str = "",
         **details: Unpack[ClaimDetails],
     ) -> None:
-        """Note what a line states outright; the text is kept short.
+        """Record what a line states outright; the text is kept short.
 
-        Lines that state the same of the same ranks are one claim, unless ``words`` tell them apart.
+        Lines that state the same about the same ranks become one claim, unless ``words`` differ.
         """
         said_by = reporter if reporter is not None else line.rank
         if details.get("stopped"):
@@ -308,7 +306,7 @@ class Evidence:
         )
         same = (kind, claim.accused, said_by, seq, op, words)
         known = self._said.get(same)
-        if known is not None:  # said before; the details may complete each other
+        if known is not None:  # a repetition, whose details may complete the first
             first, its_group = self.claims[known]
             told = {k: v for k, v in first.details.items() if v is not None}
             merged = cast("ClaimDetails", {**details, **told})
@@ -318,12 +316,12 @@ class Evidence:
             self.claims.append((claim, group))
 
     def of_larger_communicators(self, size: int) -> None:
-        """A communicator of more members than any before: the numbers in those were places."""
+        """A larger communicator than any before: numbers in the smaller ones were group ranks."""
         self._forget_places()
         self.comm_size, self.comms_are_groups, self.comm_devices = size, False, {}
 
     def of_groups_alone(self) -> None:
-        """No communicator is that of the world: all of their numbers are places in groups."""
+        """No communicator is the world's: all their numbers are group ranks."""
         self._forget_places()
         self.comms_are_groups = True
 
@@ -337,13 +335,13 @@ class Evidence:
                     del self.ranks[place]
 
     def withdraw(self, kind: str) -> None:
-        """Forget all claims of a kind: their writer has taken them back."""
+        """Delete all claims of a kind, which their writer has retracted."""
         kept = [(same, i) for same, i in self._said.items() if same[0] != kind]
         self.claims = [self.claims[i] for _, i in kept]
         self._said = {same: i for i, (same, _) in enumerate(kept)}
 
     def restart(self) -> None:
-        """A new attempt begins: what the last one told is about another life of the job."""
+        """Begin a new attempt: everything so far is about an earlier one."""
         attempt = self.attempt + 1
         world = max(self.world_size or 0, max(self.ranks, default=-1) + 1) or None
         earlier = {f.name: getattr(self, f.name) for f in fields(self)} if self._tells() else None
@@ -353,7 +351,7 @@ class Evidence:
         self.world_size, self.attempt, self._earlier = world, attempt, earlier
 
     def fall_back(self) -> None:
-        """Where the newest attempt says nothing of how it fared: the last one that does."""
+        """Return to the last attempt with evidence if the newest has none."""
         if self._earlier is None or self._tells():
             return
         attempt, lines = self.attempt, self.lines
@@ -362,23 +360,23 @@ class Evidence:
         self.attempt, self.lines, self.fell_back = attempt, lines, True
 
     def _tells(self) -> bool:
-        """Whether anything in it is evidence, not only who has written."""
+        """Whether there is any evidence beyond who has written."""
         return bool(
             self.claims
-            or self.troubles
-            or self.nobodys
+            or self.pending_exceptions
+            or self.anonymous_exceptions
             or self.ends.failures
             or self.ends.of_tasks
             or self.stacks
             or any(
-                n.operations or n.counters or n.troubles or n.exit_text or n.exit_code or n.seen
+                n.operations or n.counters or n.exceptions or n.exit_text or n.exit_code or n.seen
                 for n in self.ranks.values()
             )
         )
 
 
 def rank_ranges(text: str) -> tuple[int, ...]:
-    """Ranks from ``0, 2, 5-7``; elided lists (``...``) give what is there."""
+    """Ranks from ``0, 2, 5-7``; elided lists (``...``) yield the ranks that are listed."""
     ranks: list[int] = []
     for low, high in re.findall(r"(\d{1,7})(?:\s*-\s*(\d{1,7}))?", text):
         first, last = int(low), int(high or low)

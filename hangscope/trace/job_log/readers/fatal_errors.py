@@ -1,4 +1,4 @@
-"""How ranks die: memory, devices, signals."""
+"""Fatal errors: memory, devices, signals."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import re
 
 from hangscope.trace import clean, signals
 from hangscope.trace.job_log.lines.line import LogLine, Machine
-from hangscope.trace.job_log.readers.evidence import Evidence, OfUnknownRank, Trouble
+from hangscope.trace.job_log.readers.evidence import (
+    Evidence,
+    LoggedException,
+    UnattributedException,
+)
 from hangscope.trace.job_log.readers.process_ends import LauncherFailure
 from hangscope.trace.job_log.readers.process_ranks import Process
 from hangscope.trace.job_log.readers.tracebacks import RAISED
@@ -43,11 +47,11 @@ _NCCL_DEVICE = re.compile(
     r"NCCL error.{0,80}?unhandled cuda error",
     re.S,
 )
-"""The communicator's call into the driver failed: this rank's own device, not its peers'."""
+"""The communicator's call to the driver failed: this rank's own device, not its peers'."""
 _SHARED = re.compile(r"Duplicate GPU detected ?: rank (\d{1,7}) and rank (\d{1,7}) both on")
 _XID = re.compile(r"NVRM: Xid \([^)]*\): (\d{1,3}), (?:pid='?(\d+)'?)?")
 _ECHOES = frozenset({43, 45, 63, 92})
-"""What the driver cleans up once a process has failed or was killed, and memory that it mends."""
+"""Xids of clean-up after a process has failed or was killed, and of repaired memory."""
 _OOM_KILL = re.compile(
     r"[Oo]ut of memory: Killed process (\d+)|oom-kill:.{0,400}?pid=(\d+)|"
     r"oom_reaper: reaped process (\d+)"
@@ -87,7 +91,7 @@ FORM = re.compile(f"{_OOM_EVENT.pattern}|{_NAN.pattern}", re.I)
 
 
 def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """Note what a line says about a device, memory or a signal. Returns whether it said it."""
+    """Record an error of a device, memory or signal. Returns whether the line was one."""
     return (
         _memory(line, at_ns, evidence)
         or _xid(line, at_ns, evidence)
@@ -125,7 +129,7 @@ def _device(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _nccl(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """What NCCL and the transports below it say: of their own device, or of their peers."""
+    """Errors from NCCL and its transports: of the rank's own device, or of peers."""
     text = line.text
     if "NCCL" in text or "nccl" in text:
         _communicator(line, evidence)
@@ -134,7 +138,7 @@ def _nccl(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         _own_device(own, line, at_ns, evidence)
         return True
     shared = _SHARED.search(text)
-    if shared:  # both chose it, whichever of them says so
+    if shared:  # both ranks chose the device, whichever of them reports it
         both = (int(shared.group(1)), int(shared.group(2)))
         for member in both:
             evidence.of(member)
@@ -142,14 +146,14 @@ def _nccl(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return True
     if not _NCCL.search(text):
         return False
-    # A peer may have announced more bytes than there is room for.
+    # A size mismatch: a peer announced more bytes than there is room for.
     kind = "size_mismatch" if "collective mismatch" in text else "network_error"
     evidence.claim(kind, line, at_ns, certain=False)
     return True
 
 
 def _killed_for_memory(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """The kernel, or who watches a container, has killed a process for its memory."""
+    """The kernel, or a container's supervisor, killed a process for its memory."""
     found = _OOM_KILL.search(line.text)
     if found:
         pid = int(next(g for g in found.groups() if g)[:9])
@@ -163,7 +167,7 @@ def _killed_for_memory(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _xid(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """The driver tells of a failed device, and mostly of the process that used it."""
+    """The driver reports a failed device, and usually the process that used it."""
     found = _XID.search(line.text)
     if not found:
         return False
@@ -181,13 +185,13 @@ def _xid(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _of_process(kind: str, pid: int, line: LogLine, at_ns: int, evidence: Evidence) -> None:
-    """What is told of a process whose rank another file may tell."""
+    """A claim about a process whose rank another file may state."""
     host = line.host or ""
     evidence.claim(kind, line, at_ns, certain=False, words=f"{pid} {host}", pid=pid, host=host)
 
 
 def _segfault(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """A process ended by a signal of its own doing."""
+    """A process was ended by a signal that it caused itself."""
     if not _SEGFAULT.search(line.text):
         return False
     if line.rank is not None:
@@ -207,7 +211,7 @@ def _segfault(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _signs(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """What ends nobody by itself: numbers that are none, a worker of a loader that is gone."""
+    """Problems that are not fatal by themselves: NaNs, a dead data loader worker."""
     if _NAN.search(line.text):
         evidence.claim("nan", line, at_ns, accused=_said_by(line), certain=False)
     elif _LOADER.search(line.text):
@@ -218,14 +222,16 @@ def _signs(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _of_local_rank(line: LogLine, at_ns: int, evidence: Evidence) -> None:
-    """What a driver prints is no traceback, but ends its process as one does."""
+    """A driver's message is not a traceback, but ends its process like one."""
     said = clean.prose(line.text.strip(), 400)
-    trouble = Trouble("device error", said, at_ns=at_ns, line=line.number, uncaught=True)
-    evidence.troubles.append(OfUnknownRank(trouble, line.local_rank, line.pid, line.machine))
+    trouble = LoggedException("device error", said, at_ns=at_ns, line=line.number, uncaught=True)
+    evidence.pending_exceptions.append(
+        UnattributedException(trouble, line.local_rank, line.pid, line.machine)
+    )
 
 
 def _own_device(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> None:
-    """A failure of the device, told by NCCL with the rank or the process in front."""
+    """A device failure that NCCL reports with the rank or process in front."""
     rank, where = line.rank, _NCCL_PID.match(line.text)
     if rank is None and where:
         machine = _nccls_machine(where, line)
@@ -236,7 +242,7 @@ def _own_device(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evide
 
 
 def _communicator(line: LogLine, evidence: Evidence) -> None:
-    """NCCL's own lines tell which process is which rank of the largest communicator."""
+    """NCCL's own lines show which process has which rank in the largest communicator."""
     found = _COMM.search(line.text)
     if not found:
         return
@@ -253,7 +259,7 @@ def _communicator(line: LogLine, evidence: Evidence) -> None:
         return
     notes = evidence.of(line.rank_or(rank))
     notes.host = notes.host or host
-    # Once somebody has given up, those abort their communicators who do so, too.
+    # After one rank has given up, a rank that aborts its communicators is giving up as well.
     notes.half_told |= evidence.given_up and "Abort COMPLETE" in found.group()
     if pid is not None:
         notes.pid = notes.pid or pid
@@ -262,7 +268,7 @@ def _communicator(line: LogLine, evidence: Evidence) -> None:
 
 
 def _is_of_a_group(found: re.Match[str], rank: int, host: str | None, evidence: Evidence) -> bool:
-    """Whether the number in a communicator is a place in a group: two devices have the same one."""
+    """Whether the number in a communicator is a group rank: two devices have the same one."""
     device = _BUS.search(found.group())
     if device is not None:
         place = (host or "", device.group(1))
@@ -272,5 +278,5 @@ def _is_of_a_group(found: re.Match[str], rank: int, host: str | None, evidence: 
 
 
 def _nccls_machine(where: re.Match[str], line: LogLine) -> Machine:
-    """That of the line's prefix, else that which NCCL writes in front itself."""
+    """The machine in the line's prefix, else the one that NCCL itself prints."""
     return line.machine if line.host is not None else Machine(where.group(1), line.node)

@@ -1,7 +1,7 @@
-"""What other libraries say outright about ranks that did not come, or came with something else.
+"""Reports of other libraries about ranks that are missing or passed something different.
 
-Horovod's stall inspector, JAX's coordination service, Ray Train's reports and accelerate's check of
-shapes. Most of them spread a report over several lines.
+Horovod's stall inspector, JAX's coordination service, Ray Train's reports and accelerate's shape
+check. Most of them spread a report over several lines.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _HEARTBEAT = re.compile(
     r"Task /job:[\w\-]+/(?:replica:\d+/)?task:(\d{1,7}) heartbeat timeout|"
     r"check alive failed, /job:[\w\-]+/(?:replica:\d+/)?task:(\d{1,7}) is down"
 )
-"""JAX's coordination service and TensorFlow's strategies tell who is gone."""
+"""JAX's coordination service and TensorFlow's strategies report which task is gone."""
 _UNHEALTHY = "(stopped sending heartbeats)"
 _RENDEZVOUS = re.compile(
     r"(?:This|These) threads? ha(?:s|ve) been waiting for .{1,400}? and may be stuck"
 )
-"""XLA's threads that are to begin a collective together; they may still come."""
+"""XLA's threads that are to start a collective together; the others may still come."""
 _UNSTUCK = "Thread is unstuck!"
 _ABORTED = re.compile(r"BaseCollectiveExecutor::StartAbort (?!CANCELLED|OUT_OF_RANGE)\w")
 _SHAPES_HEAD = "Cannot apply desired operation due to shape mismatches"
@@ -38,7 +38,7 @@ _UNREPORTED = re.compile(
     r"(?: to join the `[\w.]{1,60}` call: |^to join the `[\w.]{1,60}` call: |"
     r"ranks have not called it: )\[(?P<ranks>[\d, ]{1,4096})\]"
 )
-"""Ray Train's workers wait for all to report; the warning comes again and again."""
+"""Ray Train's workers wait until all have reported; the warning is repeated."""
 WORDS = (
     _STALLED, _SHAPES_HEAD, "imed out task names:", "to join the `", "ranks have not called it:",
     " heartbeat timeout", "check alive failed", _UNHEALTHY, "may be stuck", _UNSTUCK,
@@ -46,17 +46,17 @@ WORDS = (
 )  # fmt: skip
 _OPERATIONS = {"gather": "all_gather", "reduce": "all_reduce", "broadcast": "broadcast"}
 _NEAR = 24
-"""Lines within which a report ends."""
+"""Maximum number of lines of a report."""
 _LONGEST_NAME = 300
 _MAX_TENSORS = 2000
 
 
-class Stalls:
+class FrameworkReports:
     """Follows reports of several lines."""
 
     def __init__(self) -> None:
         self._missing: dict[str, frozenset[int]] = {}
-        """Of Horovod's newest report: who has not submitted each tensor."""
+        """From Horovod's newest report: the ranks that have not submitted each tensor."""
         self._stall: tuple[LogLine, int] | None = None
         self._rows_until = 0
         self._tasks: list[int] = []
@@ -70,7 +70,7 @@ class Stalls:
         self._shapes_op = "all_gather"
 
     def follows(self, line: LogLine) -> bool:
-        """Whether the line may belong to a report that has begun."""
+        """Whether the line may continue a report."""
         return (
             self._stall is not None
             or self._tasks_at is not None
@@ -79,7 +79,7 @@ class Stalls:
         )
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-        """Note what such a line says. Returns whether it was one."""
+        """Record what such a line says. Returns whether it was one."""
         return (
             self._horovod(line, at_ns)
             or self._ray_train(line, at_ns)
@@ -90,7 +90,7 @@ class Stalls:
         )
 
     def finish(self, evidence: Evidence) -> None:
-        """Settle what the newest reports say, once the log has ended."""
+        """Add claims for the newest reports once the log has ended."""
         if self._stall is not None and self._missing:
             _horovod_claim(self._missing, *self._stall, evidence)
         if self._tasks_at is not None and self._tasks:
@@ -110,14 +110,14 @@ class Stalls:
     def _horovod(self, line: LogLine, at_ns: int) -> bool:
         text = line.text
         known = False
-        if _STALLED in text:  # each report lists all that is stalled at its moment
+        if _STALLED in text:  # each report lists everything that is currently stalled
             self._missing, self._stall, known = {}, (line, at_ns), True
         if self._stall is None:
             return False
         for found in _TENSOR.finditer(text):
             ranks = frozenset(rank_ranges(found.group("ranks")))
             if found.group("what") == "ready":
-                ranks = frozenset(~rank for rank in ranks)  # who did come
+                ranks = frozenset(~rank for rank in ranks)  # complements mark ranks that came
             name = text[max(0, found.start() - _LONGEST_NAME) : found.start()].rsplit(" ", 1)[-1]
             self._note(name, ranks)
             known = True
@@ -153,7 +153,7 @@ class Stalls:
         return bool(found)
 
     def _gone(self, line: LogLine, at_ns: int) -> bool:
-        """Tasks that a service has not heard of any more."""
+        """Tasks whose heartbeat a service no longer receives."""
         if self._lists_lost:
             task = _TASK.match(line.text)
             self._lists_lost = task is not None
@@ -216,7 +216,7 @@ class Stalls:
 def _horovod_claim(
     missing: dict[str, frozenset[int]], line: LogLine, at_ns: int, evidence: Evidence
 ) -> None:
-    """Ranks that have submitted nothing of what is stalled, or tensors that only some have."""
+    """Ranks that submitted none of the stalled tensors, or tensors that only some submitted."""
     world = evidence.world_size or 0
     sets = set()
     for ranks in missing.values():
@@ -230,7 +230,7 @@ def _horovod_claim(
     if absent:
         few = not world or len(absent) * 2 <= world
         evidence.claim("missing_ranks", line, at_ns, accused=tuple(absent), certain=few)
-    else:  # each of them waits with what the others do not have
+    else:  # each waits with a tensor that the others have not submitted
         least = min(len(ranks) for ranks in sets)
         smallest = [ranks for ranks in sets if len(ranks) == least]
         odd = smallest[0] if len(smallest) == 1 else frozenset.union(*sets)

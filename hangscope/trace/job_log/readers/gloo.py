@@ -1,4 +1,4 @@
-"""Gloo's lines, monitored barriers and the errors of DDP's reducer."""
+"""Gloo's messages, monitored barriers and errors of DDP's reducer."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ WORDS = (
 )  # fmt: skip
 
 
-def gave_up(message: str) -> bool:
-    """Whether an error is Gloo's word for a wait that ended without the others."""
+def is_wait_failure(message: str) -> bool:
+    """Whether an error is Gloo's way of saying that a wait ended without the others."""
     if _GLOO_TIMEOUT.search(message) or "Application timeout caused pair closure" in message:
         return True
     return bool(_GLOO.search(message) and _GLOO_CLOSED.search(message))
 
 
 def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """Note what such a line says. Returns whether it was one."""
+    """Record what such a line says. Returns whether it was one."""
     text = line.text
     if "onitored" in text and _monitored(line, at_ns, evidence):
         return True
@@ -81,7 +81,7 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _processed(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """The second line of the coordinator's complaint: who did come."""
+    """The second line of the coordinator's message: which ranks came."""
     found = _PROCESSED.search(line.text)
     if found or _NOBODY in line.text:
         details = _came(line, 0, found.group(1) if found else "")
@@ -91,7 +91,7 @@ def _processed(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _came(line: LogLine, own: int, ranks: str) -> ClaimDetails:
-    """Whom the coordinator has seen, where its message numbers ranks and not places."""
+    """The ranks that the coordinator has seen, if its message uses global ranks."""
     return {"places": True} if line.is_place(own) else {"processed": _numbers(ranks)}
 
 
@@ -124,9 +124,10 @@ def _monitored(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     return False
 
 
-def held_up_at_barrier(text: str) -> tuple[int, dict[int, Signature]] | None:
-    """The writer's place in its group, where a message says that its monitored barrier failed, and
-    what it ran by place. None for other messages."""
+def failed_monitored_barrier(text: str) -> tuple[int, dict[int, Signature]] | None:
+    """The writer's group rank and its operation, if a message says that its monitored barrier
+    failed; None for other messages.
+    """
     found = _FAILED.search(text) or _REACHED.search(text) or _LATE.search(text)
     if found is None:
         return None
@@ -134,8 +135,8 @@ def held_up_at_barrier(text: str) -> tuple[int, dict[int, Signature]] | None:
     return own, {own: Signature("monitored_barrier", "monitored_barrier")}
 
 
-def waited_at_barrier_ms(text: str) -> int:
-    """For how long a monitored barrier that failed had waited, where a message says so; else 0."""
+def monitored_barrier_wait_ms(text: str) -> int:
+    """How long a failed monitored barrier had waited, if the message says so; else 0."""
     found = _FAILED.search(text)
     return int(found.group(3)[:15]) if found is not None else 0
 
@@ -148,14 +149,14 @@ def _held_up(
     accused: tuple[int, ...] = (),
     **details: Unpack[ClaimDetails],
 ) -> None:
-    """A rank says that its monitored barrier has not come to an end."""
+    """A rank says that its monitored barrier did not complete."""
     name = "monitored_barrier"
     evidence.of(rank)
     evidence.claim(name, line, at_ns, accused=accused, reporter=rank, op=name, **details)
 
 
 def _reducer(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """What DDP's reducer says of its parameters, or of other ranks' models."""
+    """What DDP's reducer says about its parameters, or about other ranks' models."""
     return (
         _unused(line, at_ns, evidence)
         or _other_model(line, at_ns, evidence)
@@ -164,7 +165,7 @@ def _reducer(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _unused(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """Parameters took no part in a backward pass, or part in it twice."""
+    """Parameters took no part in a backward pass, or took part twice."""
     found = _NO_GRAD.search(line.text)
     accused = () if line.rank is None else (line.rank,)
     if found:
@@ -187,15 +188,15 @@ def _unused(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _other_model(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """Another rank has another number of parameters."""
+    """Another rank has a different number of parameters."""
     found = _MODEL.search(line.text)
     if not found:
         return False
     own, count, other, its_count = (int(x[:18]) for x in found.groups())
-    # No parameters, or an absurd number of them: the other rank was not in this broadcast.
+    # No parameters, or an absurd number: the other rank did not take part in this collective.
     absent = its_count == 0 or its_count > 10**9
     if not absent and other < _MOST_MODELS and not line.is_place(own):
-        # It speaks of the first that differs: those before that one have what it has itself.
+        # It names the first rank that differs, so the ranks before that one agree with it.
         _model(own, count, line, at_ns, evidence)
         _model(other, its_count, line, at_ns, evidence)
         for rank in range(other):
@@ -212,7 +213,7 @@ def _other_model(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _other_shapes(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """A parameter has another shape here than on rank 0."""
+    """A parameter has a different shape than on rank 0."""
     found = _SHAPES.search(line.text)
     if not found:
         return False
@@ -226,7 +227,7 @@ def _other_shapes(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _model(rank: int, size: int, line: LogLine, at_ns: int, evidence: Evidence) -> None:
-    """One rank's part of the comparison of models, which every rank repeats."""
+    """One rank's part in the comparison of models, which every rank repeats."""
     notes = evidence.of(rank)
     if any(o.group == _MODELS for o in notes.operations):
         return

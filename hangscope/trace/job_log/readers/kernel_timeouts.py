@@ -1,7 +1,7 @@
 """Kernels that gave up waiting for a peer: torch's symmetric memory, DeepEP, userbuffers.
 
-Such a kernel prints whom it waits for and ends itself with a trap. What its process then says of
-its device is no failure of that device.
+Such a kernel prints which peer it waits for and ends itself with a trap. The device errors that its
+process then reports are not failures of the device.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _USER_BUFFERS = re.compile(r"\[\d{1,7}\]: ?expecting -?\d+ got -?\d+")
 WORDS = ("SymmetricMemory::", "DeepEP ", "timeout (dispatch", ": expecting ", ":expecting ")
 
 
-class Kernels:
-    """Follows who waits for whom; who is missing is known at the end."""
+class KernelTimeouts:
+    """Tracks which ranks wait for which; who is missing is known at the end of the log."""
 
     def __init__(self) -> None:
         self._waits: dict[int, set[int]] = {}
         self._places = False
-        """Whether they number the members of a smaller group."""
+        """Whether the numbers are ranks inside a smaller group."""
         self._first: tuple[LogLine, int] | None = None
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-        """Note what such a line says. Returns whether it was one."""
+        """Record what such a line says. Returns whether it was one."""
         found = _SIGNAL.search(line.text)
         if found:
             own, peer = int(found["own"]), int(found["peer"])
@@ -47,10 +47,10 @@ class Kernels:
         elif not _USER_BUFFERS.search(line.text):
             return False
         evidence.claim("timeout", line, at_ns, reporter=line.rank, certain=False)
-        return False  # an exception as well
+        return False  # it may also be an exception
 
     def finish(self, evidence: Evidence) -> None:
-        """Name those for whom others waited, and who waited for nobody."""
+        """Accuse ranks that others waited for and that waited for nobody."""
         if self._first is None:
             return
         line, at_ns = self._first

@@ -1,4 +1,4 @@
-"""What launchers and schedulers say about the processes they started, and starts of a job."""
+"""Output of launchers and schedulers about their processes, and about job starts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RESTART = re.compile(r"Worker group FAILED\. \d+/\d+ attempts left; will restar
 _BANNER = re.compile(
     r"Setting OMP_NUM_THREADS environment variable for each process|\[runner\.py:\d+:main\] cmd ="
 )
-"""What torchrun and DeepSpeed say when they start."""
+"""What torchrun and DeepSpeed print when they start."""
 _WORLD = re.compile(
     r"(?:^|[\s,({'\"])(?:WORLD_SIZE|[Ww]orld[_ ]size|num_processes|dist_world_size)['\"]?"
     r"\s*(?:[=:]|is)\s*['\"]?(\d{1,6})\b"
@@ -37,7 +37,7 @@ _WORLD = re.compile(
 )
 _OF_THE_WORLD = ("orld", "WORLD", "num_p", "MEMBER", "Starting with")
 _OUT_OF_ORDER_NS = 5 * 10**9
-"""Collectors mix up lines of one moment, no more."""
+"""Collectors reorder lines by no more than this."""
 WORDS = (
     "Worker group FAILED", "OMP_NUM_THREADS", "[runner.py:", "failed (exitcode:", "closing signal",
     "Closing process", "Unable to shutdown", "srun", "slurmstepd", "exited on signal",
@@ -46,7 +46,7 @@ WORDS = (
 
 
 def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """Note what such a line says. Returns whether it was one."""
+    """Record what such a line says. Returns whether it was one."""
     text = line.text
     if _RESTART.search(text) or (_BANNER.search(text) and _has_ended(evidence)):
         evidence.restart()
@@ -62,7 +62,7 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _has_ended(evidence: Evidence) -> bool:
-    """Whether a job has ended in this log: a start after that is another, appended to it."""
+    """Whether a job has ended in this log: a later start is another job's, appended to it."""
     return (
         bool(evidence.ends.failures)
         or evidence.ends.step_ended
@@ -101,7 +101,7 @@ def _failures(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _note_agent(line: LogLine, at_ns: int, evidence: Evidence) -> None:
-    """Whose agent of torchrun's speaks of its workers, and whether that is in the order of time."""
+    """Record which torchrun agent mentions its workers, and whether time goes backwards."""
     ends = evidence.ends
     if line.pid is not None:
         ends.agents.add(Process(line.pid, line.machine))
@@ -110,7 +110,7 @@ def _note_agent(line: LogLine, at_ns: int, evidence: Evidence) -> None:
 
 
 def _srun(found: re.Match[str], at_ns: int, evidence: Evidence) -> None:
-    """Task numbers are ranks where one task is one rank; with torchrun a task is a node."""
+    """Task numbers are ranks if each task is one rank; with torchrun a task is a node."""
     how = found.group("how").lower()
     found_code = re.search(r"exited with exit code (\d{1,3})", how)
     code = int(found_code[1]) if found_code else None

@@ -1,4 +1,4 @@
-"""Tracebacks that Python's ``logging`` printed: the line above tells whose they are."""
+"""Tracebacks printed by Python's ``logging``: the line above states whose they are."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from hangscope.trace.job_log.lines.line import LogLine
 _HEAD = "Traceback (most recent call last):"
 _ERROR = re.compile(r"error|critical|exception|fail|fatal", re.I)
 _LONGEST = 120
-"""Lines of one traceback, at the most."""
+"""Maximum number of lines of one traceback."""
 
 
-class Logged:
-    """Gives a traceback to the writer of the line above it.
+class LoggingTracebacks:
+    """Attributes a traceback to the writer of the line above it.
 
-    Python's ``logging`` puts its prefix in front of the message only: the traceback that follows
-    has none, down to the line that names the exception.
+    Python's ``logging`` prefixes only the message: the lines of the traceback after it, up to the
+    one with the exception, have no prefix.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Logged:
         self._writer: LogLine | None = None
 
     def attributed(self, line: LogLine) -> LogLine:
-        """The line as its writer's."""
+        """The line with its writer's rank."""
         before, self._before = self._before, line
         if line.rank is not None:
             self._writer = line if line.text.rstrip().endswith(_HEAD) else None
@@ -38,15 +38,15 @@ class Logged:
             return line
         writer = self._writer
         if line.text[:1] not in " \t" and not line.text.startswith(_HEAD):
-            self._writer = None  # the line with the exception is the last
+            self._writer = None  # the line with the exception is the last one
         return line._replace(rank=writer.rank)
 
 
 def _announces(before: LogLine, head: LogLine) -> bool:
-    """Whether a line is what ``logging`` put in front of the head of a traceback.
+    """Whether a line is the ``logging`` message that belongs to the head of a traceback.
 
-    A message of torch's own is whole, and so is what its hook prints; what bears another number is
-    another writer's.
+    Messages from torch and its excepthook are complete in themselves; a line with another local
+    rank or node is from another writer.
     """
     return (
         before.rank is not None

@@ -1,7 +1,7 @@
-"""What launchers say of the nodes of a job: how many there are, and which ranks one of them has.
+"""Output of launchers about the nodes of a job: how many there are, and which ranks each has.
 
-A log is often that of one node. Its local ranks are ranks on the first node only, and which one it
-is stands in the command that somebody has echoed, or in what the launcher's agent prints.
+A log is often from a single node. Its local ranks equal the ranks only on the first node; which
+node it is may be in an echoed command or in the output of the launcher's agent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NUMBER = re.compile(
 )
 _PER_NODE = re.compile(r"(?:--nproc[_-]per[_-]node|\bnum_local_procs)(?:\s*=\s*|\s+)(\d{1,4})\b")
 _DYNAMIC = re.compile(r"--rdzv[_-](?:backend|endpoint)")
-"""Ranks are then given by who comes first, whatever number a node was told."""
+"""With this, ranks are assigned in order of arrival, whatever number a node was given."""
 _LISTED = re.compile(r"\b(local|global)_ranks=\[([\d, ]{1,4096})\]")
 _MAPPING = re.compile(r"\bglobal_rank_mapping=.{0,40}?\{(.{1,20000})\}")
 _OF_HOST = re.compile(r"\[([\d, ]{0,4096})\]")
@@ -34,15 +34,15 @@ WORDS = (
 
 
 class Nodes:
-    """Follows what is said of one node in several lines."""
+    """Follows statements about a node over several lines."""
 
     def __init__(self) -> None:
         self._number: int | None = None
-        """Of the node whose launcher has spoken last."""
+        """The number of the node whose launcher printed last."""
         self._local: tuple[int, ...] = ()
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-        """Note what such a line says. Returns whether nothing else can be in it."""
+        """Record what such a line says. Returns whether no other reader needs it."""
         text, processes = line.text, evidence.processes
         listed = _LISTED.search(text)
         if listed:

@@ -1,7 +1,7 @@
-"""What starters of processes other than torchrun say about a process that ended.
+"""Output of launchers other than torchrun about processes that ended.
 
 `torch.multiprocessing.spawn`, DeepSpeed's launcher, Open MPI, PMIx (`prterun`) and MPICH or Intel
-MPI (Hydra). Most of them spread one end over two lines.
+MPI (Hydra). Most of them report one end in two lines.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _MPI_CODE = re.compile(r"^\s*Exit code:\s+(\d{1,3})")
 _HYDRA_NAME = re.compile(r"RANK (\d{1,7}) PID (\d{1,9}) RUNNING AT (\S+)")
 _HYDRA_PID = re.compile(r"^\W*PID (\d{1,9}) RUNNING AT (\S+)")
 _ENDED_BY_HYDRA = re.compile(r"EXIT CODE: (?:9|15)\b")
-"""MPICH tells of the first process of its list that did not end well, and ends all others itself
-(SIGKILL) once one has failed: another one than this, as a rule."""
+"""MPICH reports the first process of its list that ended badly, and kills all others (SIGKILL) once
+one has failed: usually the reported one is not the one that failed first."""
 _HYDRA_END = re.compile(r"(?:KILLED BY SIGNAL|EXIT STRING|EXIT CODE): (\d{1,3})")
 _COMPOSER = re.compile(r"^(?:ERROR:[\w.]+:)?Rank (\d{1,7}) crashed with exit code (-?\d{1,4})\.")
 _COMPOSER_ENDS = re.compile(
@@ -37,14 +37,14 @@ _CHILD_ENDS = re.compile(
     r"Child process with PID (?P<pid>\d{1,9}) terminated with code (?P<code>-?\d{1,4})\.|"
     r"Worker \w+ pid (?P<worker>\d{1,9}) died, exit code: (?P<its>-?\d{1,4})"
 )
-"""Lightning's observer knows the process, and numbers those it has started by their local rank;
-vLLM's monitor knows the process alone."""
+"""Lightning's observer knows the pid, and the local rank of processes that it started; vLLM's
+monitor knows only the pid."""
 _EXECUTOR = re.compile(r"Worker proc VllmWorker-(\d{1,5}) died unexpectedly")
 _SHELL = re.compile(
     r": line \d+: +(?P<pid>\d{1,9}) (?P<how>Killed|Segmentation fault|Bus error|Aborted)\b"
 )
 _SHELL_ALONE = re.compile(r"(?:^|[\])%\s])Killed\s*$|^Segmentation fault \(core dumped\)\s*$")
-"""A shell's word for the end of its child, often behind a progress bar."""
+"""A shell's message about the end of its child, often after a progress bar."""
 _LOST_NODE = re.compile(
     r"has been marked dead because the detector has missed too many heartbeats|"
     r"resources failed with non-zero exit code|^Error: failed to run torchrun |"
@@ -65,7 +65,7 @@ _STOPPED = re.compile(
     r"SignalException: Process \d+ got signal: (?:Signals\.)?(?P<got>\d{1,2}|SIG\w{1,8})|"
     r"(?:STEP|JOB) [\w.]+ ON \S+ CANCELLED AT|(?:^|\] )Received SIGTERM: 15"
 )
-"""Until Python 3.10 a signal is printed by its name."""
+"""Up to Python 3.10, a signal is printed by its name."""
 WORDS = (
     "terminated with", "exits with return code", "Process name:", "MPI_ABORT", "RUNNING AT",
     "crashed with exit code", "exited with code", "died, exit code", "died unexpectedly", ": line ",
@@ -78,17 +78,17 @@ WORDS = (
 _MAX_TRACEBACK = 120
 
 
-class Starters:
+class OtherLaunchers:
     """Follows reports of several lines."""
 
     def __init__(self) -> None:
         self._rank: int | None = None
-        """The process of which the next line tells how it ended."""
+        """The process whose end the next line describes."""
         self._writer: int | None = None
         self._until = 0
 
     def attributed(self, line: LogLine) -> LogLine:
-        """The line as the spawned process's whose traceback the parent repeats."""
+        """The line, attributed to the spawned process whose traceback the parent repeats."""
         if self._writer is None:
             return line
         if line.number > self._until or line.rank is not None:
@@ -97,11 +97,11 @@ class Starters:
         return line._replace(local_rank=self._writer, excepthook=True)
 
     def follows(self, line: LogLine) -> bool:
-        """Whether the line may tell how the process ended that the line above names."""
+        """Whether the line may describe the end of the process named above."""
         return self._rank is not None
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-        """Note what such a line says. Returns whether it was one."""
+        """Record what such a line says. Returns whether it was one."""
         text = line.text
         found = _SPAWN_ERROR.search(text)
         if found:
@@ -141,7 +141,7 @@ class Starters:
             return True
         found = _HYDRA_PID.search(text)
         if found:
-            evidence.elastic = True  # under srun a task is one of its proxies
+            evidence.elastic = True  # under srun, a task is one of Hydra's proxies
             self._rank = evidence.processes.of_pid(int(found.group(1)), line.machine)
             if self._rank is None:
                 evidence.claim("launcher_failure", line, at_ns, certain=False)
@@ -168,8 +168,8 @@ class Starters:
 
 
 def _deepspeed(local: int, code: int, line: LogLine, at_ns: int, evidence: Evidence) -> None:
-    """DeepSpeed prints the command of the process it started last, whichever of them failed."""
-    if local == 0:  # it was the only one
+    """DeepSpeed prints the command of the process it started last, whichever one failed."""
+    if local == 0:  # the only process
         _local_end(local, code, line, at_ns, evidence)
     else:
         evidence.claim("launcher_failure", line, at_ns, certain=False)
@@ -192,7 +192,7 @@ def _stopped(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _composer(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """Composer tells which rank failed first, stops the others, and then how each of them ended."""
+    """Composer reports which rank failed first, stops the others, and reports how each ended."""
     found = _COMPOSER.match(line.text)
     if found:
         evidence.of(int(found.group(1))).ended(int(found.group(2)), at_ns)
@@ -226,7 +226,7 @@ def _child(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _executor(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """vLLM's executor found a worker dead; it numbers them by rank."""
+    """vLLM's executor found a worker dead; its numbers are ranks."""
     found = _EXECUTOR.search(line.text)
     if not found:
         return False
@@ -238,7 +238,7 @@ def _executor(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _silent(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """Something that watches processes has not heard of them, as in every hang."""
+    """A supervisor has received no sign of life, as in every hang."""
     found = _SILENCE.search(line.text)
     if not found:
         return False
@@ -251,9 +251,9 @@ def _silent(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _shell(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """A shell says how its child ended, MPI or Ray that a node is gone, and not of which rank."""
+    """A shell reports its child's end, or MPI or Ray a lost node, without naming a rank."""
     if "srun: error:" in line.text and "Node failure" not in line.text:
-        return False  # it tells of tasks
+        return False  # it is about tasks
     found = _SHELL.search(line.text)
     rank = evidence.processes.of_pid(int(found["pid"]), line.machine) if found else None
     if found and rank is not None:

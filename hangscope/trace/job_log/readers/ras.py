@@ -1,7 +1,7 @@
-"""Reports of NCCL's RAS subsystem (``ncclras``, ``ncclras -v``) as they stand in a log.
+"""Reports of NCCL's RAS subsystem (``ncclras``, ``ncclras -v``) inside a log.
 
-RAS counts the operations that every rank of a communicator has launched. Which of a communicator's
-ranks is which rank of the job is only known where the communicator holds them all.
+RAS counts the operations that every rank of a communicator has launched. A communicator's ranks can
+be mapped to those of the job only if it contains all of them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class RasReport:
         self._kind = ""
         self._size = 0
         self._counts: dict[int, list[int]] = {}
-        """Of the operation at hand: operations launched -> the ranks that are listed for it."""
+        """For the current operation: operations launched -> the ranks listed for that number."""
         self._many: dict[int, int] = {}
         """Operations launched -> how many ranks."""
         self._last = -1
@@ -51,11 +51,11 @@ class RasReport:
         self._dead = False
 
     def follows(self, line: LogLine) -> bool:
-        """Whether the line may belong to a report that has begun."""
+        """Whether the line may continue a report."""
         return line.number <= self._until
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-        """Note one line of a report. Returns whether it was one."""
+        """Record one line of a report. Returns whether it was one."""
         text = line.text
         row = _GROUP_ROW.match(text)
         if row:
@@ -138,15 +138,15 @@ class RasReport:
         return True
 
     def _is_world(self) -> bool:
-        """Whether the communicator at hand holds every rank of the job."""
+        """Whether the current communicator contains every rank of the job."""
         return bool(self._size) and self._size == self._gpus
 
     def finish(self, evidence: Evidence) -> None:
-        """Settle the last communicator, once the log has ended."""
+        """Conclude the last communicator once the log has ended."""
         self._settle(evidence)
 
     def _settle(self, evidence: Evidence) -> None:
-        """Accuse who has launched less than most, where those ranks are listed."""
+        """Accuse ranks that have launched less than most, if they are listed."""
         if self._at is not None and self._op:
             line, at_ns = self._at
             launched = {n: len(ranks) for n, ranks in self._counts.items()} | self._many

@@ -1,10 +1,10 @@
-"""Ray's words for a worker that died: they tell its process id, not its rank."""
+"""Ray's reports of dead workers, which state the pid instead of the rank."""
 
 from __future__ import annotations
 
 import re
 
-from hangscope.trace.job_log.lines.line import SOMEWHERE, LogLine, Machine
+from hangscope.trace.job_log.lines.line import UNKNOWN_MACHINE, LogLine, Machine
 from hangscope.trace.job_log.readers.evidence import Evidence
 from hangscope.trace.job_log.readers.process_ranks import Process
 
@@ -24,19 +24,19 @@ WORDS = ("Worker PID: ", "The actor ", "world_rank=")
 
 
 class RayDeaths:
-    """Follows the lines of one report, which gives the process id in a line of its own."""
+    """Follows the lines of a report, which states the pid on a separate line."""
 
     def __init__(self) -> None:
         self._open = False
         self._pid: int | None = None
-        """The process of which the report has told, and not yet on which node."""
+        """The process whose pid has been stated but whose node has not."""
 
     def follows(self, line: LogLine) -> bool:
-        """Whether the line may belong to a report that has begun."""
+        """Whether the line may continue a report."""
         return self._open
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-        """Note one line of such a report. Returns whether it was one."""
+        """Record one line of such a report. Returns whether it was one."""
         found = _RAYLET.search(line.text)
         if found:
             evidence.ends.found_dead.setdefault(Process(int(found.group(1)), line.machine), at_ns)
@@ -63,7 +63,7 @@ class RayDeaths:
             self._pid = int(field.group(2)[:9])
             self._died(self._pid, None, at_ns, evidence)
         elif field.group(1) == "ip" and self._pid is not None:
-            evidence.ends.found_dead.pop(Process(self._pid, SOMEWHERE), None)
+            evidence.ends.found_dead.pop(Process(self._pid, UNKNOWN_MACHINE), None)
             self._died(self._pid, field.group(2), at_ns, evidence)
         return True
 

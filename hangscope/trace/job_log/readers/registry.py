@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from hangscope.trace.job_log.lines import truncation
 from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.job_log.lines.line_shapes import Remembered, holds_any, shape_of
+from hangscope.trace.job_log.lines.line_shapes import ShapeCache, contains_any, shape_of
 from hangscope.trace.job_log.readers import (
     blocked_io,
     debug_traces,
@@ -39,35 +39,35 @@ from hangscope.trace.job_log.readers.evidence import Evidence
 
 
 class Reader(NamedTuple):
-    """A reader, and what tells which lines it may understand."""
+    """A reader, and what identifies the lines that it may understand."""
 
     read: Callable[[LogLine, int, Evidence], bool]
-    """Notes what a line says. Returns whether it understood the line."""
+    """Records what a line says. Returns whether it understood the line."""
     words: tuple[str, ...] = ()
     form: re.Pattern[str] | None = None
     follows: Callable[[LogLine], bool] | None = None
-    """Whether a line may belong to a report of which it has read the beginning."""
+    """Whether a line may continue a report that it has begun to read."""
 
     def may_know(self, shape: str) -> bool:
-        """Whether it may understand a line of this shape that stands alone."""
-        if holds_any(shape, self.words):
+        """Whether it may understand a single line of this shape."""
+        if contains_any(shape, self.words):
             return True
         return self.form is not None and self.form.search(shape) is not None
 
 
 class Readers:
-    """All readers of one attempt of the job."""
+    """All readers for one attempt of the job."""
 
     def __init__(self, year: int, attempt: int = 0) -> None:
         self.attempt = attempt
-        self._starters = other_launchers.Starters()
-        self._logged = logging_tracebacks.Logged()
+        self._starters = other_launchers.OtherLaunchers()
+        self._logged = logging_tracebacks.LoggingTracebacks()
         self._table = elastic_table.ElasticTable(year)
-        self._stalls = framework_reports.Stalls()
+        self._stalls = framework_reports.FrameworkReports()
         self._ras = ras.RasReport()
-        self._announced = debug_traces.Announced()
-        self._kernels = kernel_timeouts.Kernels()
-        self.cut = truncation.Cut()
+        self._announced = debug_traces.DebugTraces()
+        self._kernels = kernel_timeouts.KernelTimeouts()
+        self.truncation = truncation.TruncationDetector()
         ray_deaths, raised, stack_lines = ray.RayDeaths(), tracebacks.Tracebacks(), stacks.Stacks()
         self.first_to_know = (
             Reader(ray_deaths.read, ray.WORDS, follows=ray_deaths.follows),
@@ -93,24 +93,24 @@ class Readers:
             for place, reader in enumerate(self.first_to_know)
             if reader.follows is not None
         ]
-        self._of_shape = Remembered(self._may_know)
+        self._of_shape = ShapeCache(self._may_know)
         self._of_bits: dict[int, tuple[Reader, ...]] = {}
 
     def attributed(self, line: LogLine) -> LogLine:
-        """The line as its writer's, where a line above it tells who that is."""
+        """The line, attributed to its writer if an earlier line states who that is."""
         line = self._logged.attributed(line)
         line = self._starters.attributed(line)
         return self._table.attributed(line)
 
     def finish(self, evidence: Evidence) -> None:
-        """Note what is only known once the log has ended."""
+        """Record what is known only once the log has ended."""
         self._stalls.finish(evidence)
         self._ras.finish(evidence)
         self._announced.finish(evidence)
         self._kernels.finish(evidence)
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> None:
-        """Show the line to one reader after the other, until one understands it."""
+        """Offer the line to one reader after another, until one understands it."""
         asked = self._of_shape[line.shape or shape_of(line.text)]
         for bit, follows in self._followers:
             if not asked & bit and follows(line):

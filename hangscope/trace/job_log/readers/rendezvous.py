@@ -1,4 +1,4 @@
-"""Ranks that meet: rendezvous, the store and the exchange of communicator ids."""
+"""Rendezvous, the store, and the exchange of communicator ids."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ _STORE_GONE = re.compile(
 )
 _STORE_WAIT = re.compile(r"wait timeout after \d+ms, keys: |Timeout waiting for key: ")
 _ADDRESS = re.compile(r"wait timeout after \d+ms, keys: \S*default_pg/\d*//cpu//(?:\d+/)*(\d+)\s*$")
-"""Gloo gives up waiting for the address of the rank whose number ends the key; in the key of a
-smaller group (``default_pg/0//3//cpu``) it would be a place."""
+"""Gloo gives up waiting for the address of the rank at the end of the key; in the key of a smaller
+group (``default_pg/0//3//cpu``) it would be a group rank."""
 WORDS = (
     " joined", "store_based_barrier_key", "Timed out waiting on barrier",
     "is setting up NCCL communicator", "wait timeout after", "Timeout waiting for key",
@@ -43,7 +43,7 @@ WORDS = (
 
 
 def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """Note what such a line says. Returns whether it was one."""
+    """Record what such a line says. Returns whether it was one."""
     text = line.text
     found = _CLIENTS.search(text)
     if found:
@@ -67,7 +67,7 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     if found:
         rank = line.rank_or(int(found.group(1)[:7]))
         evidence.of(rank)
-        # The group's first rank has not made its communicator: late, elsewhere or dead.
+        # The group's first rank has not created its communicator: it is late, elsewhere or dead.
         evidence.claim(
             "rendezvous",
             line,
@@ -85,7 +85,7 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return True
     if _STORE_GONE.search(text):
         evidence.claim("other", line, at_ns, certain=False, store_gone=True)
-        return False  # an exception may say so, too
+        return False  # it may also be an exception
     if _CANNOT_REACH.search(text) or _RENDEZVOUS.search(text) or _STORE_WAIT.search(text):
         evidence.claim("rendezvous", line, at_ns, certain=False)
         return True

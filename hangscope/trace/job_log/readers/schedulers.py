@@ -1,4 +1,4 @@
-"""How processes ended, in the words of schedulers and of MPI libraries that need one line for it.
+"""Process ends in the output of schedulers and MPI libraries that report one on a single line.
 
 PALS and aprun (Cray), jsrun (IBM), MPICH's abort, LSF, PBS, Paddle's launcher, and launchers that
 raise `subprocess.CalledProcessError` for the command that they ran.
@@ -35,19 +35,19 @@ _STATE = re.compile(
     r"^\s*\d{1,12}(?:_\d{1,9})?(?:\.\w{1,20})?[\s|].{0,400}?[\s|](?P<state>OUT_OF_ME[A-Z]*|NODE_FAIL|"
     r"BOOT_FAIL|PREEMPTED|CANCELLED|TIMEOUT|FAILED)\+?(?: by \d+)?[\s|]+\d{1,3}:\d{1,3}(?:[\s|]|$)"
 )
-"""A row of Slurm's accounting (``sacct``): a job or a step, its state and how it ended."""
+"""A row of Slurm's accounting (``sacct``): a job or step, its state and how it ended."""
 _STATES_OF_NODES = ("NODE_FAIL", "BOOT_FAIL", "FAILED")
 WORDS = (
     "OUT_OF_ME", "NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "CANCELLED", "TIMEOUT", "FAILED",
     ": rank ", "noticed rank ", "Container rank ", " PE RANK ", "CalledProcessError", "job killed",
     "Abort(",
 )  # fmt: skip
-"""One of these stands in every line that is read here."""
+"""Every line understood here contains one of these."""
 _OF_MEMORY = ("MEMLIMIT", "SWAP", "mem", "vmem", "pmem")
 
 
 def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """Note what such a line says. Returns whether it was one."""
+    """Record what such a line says. Returns whether it was one."""
     text = line.text
     found = _TASK.search(text)
     if found:
@@ -84,7 +84,7 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _mpich(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> None:
-    """MPICH's "node" is a rank of the world; what fails inside of a call may be a peer's doing."""
+    """MPICH's "node" is a rank of the world; a failure inside a call may be a peer's fault."""
     rank = int(found[2])
     if found[3].startswith("application called"):
         evidence.of(rank).ended(abs(int(found[1])) % 256 or 1, at_ns)
@@ -94,7 +94,7 @@ def _mpich(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) 
 
 
 def _called(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """A launcher that started one command for all of a node: whose process failed it cannot say."""
+    """A launcher that started one command per node cannot say whose process failed it."""
     if not _CALLED.search(line.text):
         return False
     evidence.claim("launcher_failure", line, at_ns, certain=False)
@@ -102,7 +102,7 @@ def _called(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _accounted(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """What became of a job or a step, of all of its ranks together."""
+    """The state of a job or step, for all of its ranks together."""
     found = _STATE.match(line.text)
     if found is None:
         return False

@@ -1,7 +1,6 @@
-"""Stacks of processes as py-spy and faulthandler print them, in a log or a file of their own.
+"""Stacks printed by py-spy and faulthandler, in a log or in a file of their own.
 
-They say what a rank was doing; which rank it was comes from the line's prefix, the file's name or
-the process id.
+They show what a rank was doing. The rank comes from the line's prefix, the file's name or the pid.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import re
 
 from hangscope.trace import clean
 from hangscope.trace.job_log.lines.line import LogLine, Writer
-from hangscope.trace.job_log.readers.evidence import Evidence, Seen
+from hangscope.trace.job_log.readers.evidence import Evidence, ProcessStacks
 from hangscope.trace.model import Frame, ThreadStack
 
 _PROCESS = re.compile(r"^\s*Process (\d{1,9}): (.*)")
@@ -20,7 +19,7 @@ _LOCAL_ARGUMENT = re.compile(r"--local[_-]rank[= ](\d{1,4})\b")
 _HEADING = re.compile(r"^\W{0,12}(?:\w{1,40}\W{1,3}){0,6}?rank[ :=_#\-]{0,3}(\d{1,7})\b", re.I)
 _LONGEST_HEADING = 120
 _HEADING_NEAR = 4
-"""Lines from what somebody wrote above a dump of py-spy's to its first."""
+"""Maximum distance from a heading above a py-spy dump to its first line."""
 _SPY_THREAD = re.compile(
     r"^\s*Thread (?P<ident>0x[0-9A-Fa-f]+|\d+) \((?:idle|active)[^)]*\)"
     r"(?:: \"(?P<name>[^\"]*)\")?\s*$"
@@ -32,7 +31,7 @@ _DUMP_THREAD = re.compile(
     r"^\s*(?:(?:Current thread|Thread) (?P<ident>0x[0-9a-f]+)(?: \[[^\]]*\])?|Stack|Traceback) "
     r"\(most recent call first\):"
 )
-"""Of all threads, of one alone, or of gdb's ``py-bt``."""
+"""Of all threads, of a single one, or of gdb's ``py-bt``."""
 _DUMP_FRAME = re.compile(
     r'^\s*File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8}|\?\?\?),? in '
     r"(?P<name>\S.{0,200}?)\s*$"
@@ -48,7 +47,7 @@ _PYSTACK_FRAME = re.compile(
 _THREADS = (_SPY_THREAD, _DUMP_THREAD, _PYSTACK_THREAD)
 _FRAMES = (_SPY_FRAME, _DUMP_FRAME, _PYSTACK_FRAME)
 _SECTION = re.compile(r"^\s*(?:=== |<h2>)Rank (\d{1,7}): \S+(?: ===|</h2>)")
-"""How torch's debug server parts the ranks (``stacks_*.txt``, ``pyspy_dump_*.txt``)."""
+"""How torch's debug server separates ranks (``stacks_*.txt``, ``pyspy_dump_*.txt``)."""
 _GDB_FRAME = re.compile(r"^#\d+\s+(?:0x[0-9a-f]+ in \S.{0,4000}\)|\S+ \(.*\) (?:from|at) \S)")
 _TABLES = " FR Trace ==="
 WORDS = (_TABLES,)
@@ -63,30 +62,30 @@ _MAX_FRAMES = 128
 _MAX_THREADS = 512
 _MAX_DUMPS = 4096
 _MOST_FRAMES = 500_000
-"""In one log; what comes after them is not kept."""
+"""Maximum per log; later ones are dropped."""
 _NEAR = 400
-"""Lines without any of a stack after which a dump is over."""
+"""After this many lines without a stack, a dump is over."""
 
 
 class Stacks:
-    """Follows dumps line by line, one for every writer."""
+    """Follows dumps line by line, one per writer."""
 
     def __init__(self) -> None:
-        self._open: dict[Writer, Seen] = {}
+        self._open: dict[Writer, ProcessStacks] = {}
         self._line: dict[Writer, int] = {}
         self._section: int | None = None
         self._heading: tuple[int, int] | None = None
-        """(line, rank) of the newest short line that names a rank."""
+        """(line, rank) of the newest short line that mentions a rank."""
         self._process_above: tuple[int, re.Match[str]] | None = None
-        """(line, match) of a line that may be the head of a dump of py-spy's."""
+        """(line, match) of a line that may be the head of a py-spy dump."""
         self._left = _MOST_FRAMES
 
     def follows(self, line: LogLine) -> bool:
-        """Whether the line may belong to a dump that has begun."""
+        """Whether the line may continue a dump."""
         return bool(self._open)
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-        """Note one line of a dump. Returns whether it was one."""
+        """Record one line of a dump. Returns whether it was one."""
         text = line.text
         section = _SECTION.match(text)
         if section:
@@ -115,8 +114,9 @@ class Stacks:
         return self._frame(key, line, current)
 
     def _head(self, line: LogLine) -> re.Match[str] | None:
-        """py-spy's head of a dump, if the line completes one. What does not call itself python in
-        its first line (Ray's workers have names of their own) does in the second.
+        """The head of a py-spy dump, if the line completes one.
+
+        If the first line does not mention python (Ray renames its workers), the second line does.
         """
         found, before = _PROCESS.match(line.text), self._process_above
         self._process_above = (line.number, found) if found else None
@@ -129,7 +129,7 @@ class Stacks:
     def _process(
         self, key: Writer, line: LogLine, found: re.Match[str], evidence: Evidence
     ) -> None:
-        """py-spy's head of a dump: the process and its command line, which may tell the rank."""
+        """py-spy's heading: the process and its command line, which may state the rank."""
         self._begin(key, line, evidence)
         seen, command = self._open[key], found.group(2)
         seen.pid = int(found.group(1))
@@ -139,8 +139,8 @@ class Stacks:
         if seen.rank is None and seen.local_rank is None and local:
             seen.local_rank = int(local.group(1))
 
-    def _frame(self, key: Writer, line: LogLine, current: Seen) -> bool:
-        """Add a frame to the newest thread of a dump. Returns whether the line was one."""
+    def _frame(self, key: Writer, line: LogLine, current: ProcessStacks) -> bool:
+        """Add a frame to a dump's newest thread. Returns whether the line was one."""
         if line.number - self._line[key] > _NEAR:
             del self._open[key]
             return False
@@ -157,13 +157,15 @@ class Stacks:
         return True
 
     def _named_above(self, line: LogLine) -> int | None:
-        """The rank that a line right above a dump names, where somebody has collected dumps."""
+        """The rank in a line right above a dump, as in collections of dumps."""
         if self._heading is None or line.number - self._heading[0] > _HEADING_NEAR:
             return None
         return self._heading[1]
 
     def _begin(self, key: Writer, line: LogLine, evidence: Evidence) -> None:
-        seen = Seen(rank=line.rank, local_rank=line.local_rank, pid=line.pid, machine=line.machine)
+        seen = ProcessStacks(
+            rank=line.rank, local_rank=line.local_rank, pid=line.pid, machine=line.machine
+        )
         self._open[key] = seen
         self._line[key] = line.number
         if len(evidence.stacks) < _MAX_DUMPS:
@@ -186,7 +188,7 @@ class Stacks:
             current.threads.append((clean.name(groups.get("name") or ""), ident, []))
 
 
-def threads_of(seen: Seen) -> tuple[ThreadStack, ...]:
+def threads_of(seen: ProcessStacks) -> tuple[ThreadStack, ...]:
     """The stacks of one dump; faulthandler lists the main thread last, py-spy names it."""
     source = "py-spy" if seen.spy else "signal"
     with_frames = [t for t in seen.threads if t[2]]

@@ -1,4 +1,4 @@
-"""Operations of which a watchdog says that they have timed out."""
+"""Operations that timed out according to a watchdog."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _RAN = re.compile(r"ran\s*for\s*(?P<ms>\d[\d\s]*?)\s*milliseconds")
 _CAUGHT = re.compile(r"aught\s*collective\s*operation\s*timeout")
 _TIMED_OUT = re.compile(r"timed\s*out\s*in\s*(?:call\s*to\s*wait|blocking\s*wait)")
 _TC = re.compile(r"\[TC\]\s*\[rank=(?P<place>\d{1,7})\]\s*\[name=(?P<name>[^\]]{0,200})\]")
-"""The label of torchcomms, and of NCCL from torch 2.15 on; nothing tells which operation it was."""
+"""The label of torchcomms, and of NCCL from torch 2.15 on; nothing states the operation."""
 _TC_TIMED_OUT = re.compile(r"Operation\s*timed\s*out\s*after\s*(?P<ms>\d[\d\s]*?)\s*ms")
 _SLACK_NS = 60 * 10**9
 
 
-def timed_out(message: Message, evidence: Evidence) -> bool:
-    """Note an operation that ran into its timeout. Returns whether the message tells of one."""
+def note_timeout(message: Message, evidence: Evidence) -> bool:
+    """Record an operation that timed out. Returns whether the message is about one."""
     text = message.line.text
     if not (_CAUGHT.search(text) or _TIMED_OUT.search(text)):
         return False
@@ -43,7 +43,7 @@ def timed_out(message: Message, evidence: Evidence) -> bool:
         return True
     if "atchdog" not in text:
         return False
-    line, at_ns = message.line, message.at_ns  # cut, or told in other words
+    line, at_ns = message.line, message.at_ns  # truncated, or in another wording
     evidence.claim("timeout", line, at_ns, reporter=message.rank, certain=False)
     return True
 
@@ -59,7 +59,7 @@ def _note(message: Message, work: re.Match[str], evidence: Evidence) -> None:
         return
     ran = _RAN.search(line.text)
     ran_ms = (number(ran["ms"]) or 0) if ran else 0
-    if _is_of_another_life(evidence.of(rank), at_ns - ran_ms * 10**6, evidence):
+    if _is_another_incarnation(evidence.of(rank), at_ns - ran_ms * 10**6, evidence):
         evidence.restart()
         evidence.given_up = True
     evidence.gave_up_ns = max(evidence.gave_up_ns, at_ns)
@@ -68,9 +68,9 @@ def _note(message: Message, work: re.Match[str], evidence: Evidence) -> None:
     same_number = notes.numbered(seq or 0)
     signature = _signature(work, raw, op)
     known = next((o for o in same_number if _may_be_same(o.signature, signature)), None)
-    if known is not None:  # the same fact is printed up to five times
+    if known is not None:  # the same timeout is printed up to five times
         if known.bare and line.rank is None and known.ran_ms and ran_ms not in (0, known.ran_ms):
-            evidence.shared_places = True  # but never with another duration
+            evidence.shared_places = True  # but always with the same duration
         if known.group == UNKNOWN_GROUP:
             known.group = message.group
     elif len(same_number) < MAX_SAME_NUMBER:
@@ -104,22 +104,22 @@ def _signature(work: re.Match[str], raw: str, op: str) -> Signature:
 
 
 def _may_be_same(one: Signature, other: Signature) -> bool:
-    """Whether two lines with one number may tell of one operation: groups count alike."""
+    """Whether two lines may be about one operation: groups may share a sequence number."""
     sizes = ("output_sizes", "input_numel", "output_numel")
     pairs = [(getattr(one, name), getattr(other, name)) for name in sizes]
     return one.raw == other.raw and all(a == b or None in (a, b) for a, b in pairs)
 
 
-def _is_of_another_life(notes: RankNotes, began_ns: int, evidence: Evidence) -> bool:
-    """Whether a rank began an operation only after it, and all that are heard of, had given up:
-    somebody has started the job again and appended its log.
+def _is_another_incarnation(notes: RankNotes, began_ns: int, evidence: Evidence) -> bool:
+    """Whether a rank began an operation only after every rank had given up: the job was started
+    again and its log appended.
     """
     gave_up = any(o.timed_out and o.at_ns for o in notes.operations)
     return gave_up and began_ns > evidence.gave_up_ns + _SLACK_NS
 
 
-def of_torchcomms(message: Message, evidence: Evidence) -> bool:
-    """Note a timeout of which only the group is told; what the process does about it is no news."""
+def note_torchcomms_timeout(message: Message, evidence: Evidence) -> bool:
+    """Record a timeout of which only the group is stated, and ignore how the process reacts."""
     line = message.line
     label = _TC.search(line.text) if "[TC]" in line.text else None
     if label is None:
@@ -149,7 +149,7 @@ def of_torchcomms(message: Message, evidence: Evidence) -> bool:
 
 @lru_cache(maxsize=1024)
 def _work(text: str) -> re.Match[str] | None:
-    """The work of which a text tells; each is told several times."""
+    """The work in a text; cached because each is printed several times."""
     return _WORK.search(text)
 
 

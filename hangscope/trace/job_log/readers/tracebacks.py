@@ -1,4 +1,4 @@
-"""Tracebacks of Python's, as they stand in a log: one writer's lines between those of others."""
+"""Python tracebacks in a log, where lines of several writers interleave."""
 
 from __future__ import annotations
 
@@ -6,17 +6,21 @@ import re
 
 from hangscope.trace import clean
 from hangscope.trace.job_log.lines.line import LogLine, Writer
-from hangscope.trace.job_log.readers.evidence import Evidence, OfUnknownRank, Trouble
+from hangscope.trace.job_log.readers.evidence import (
+    Evidence,
+    LoggedException,
+    UnattributedException,
+)
 from hangscope.trace.model import Frame
 
 _FRAME = re.compile(r'^\s*File "([^"]{1,400})", line (\d{1,8}), in (\S.{0,200}?)\s*$')
 _GROUP = re.compile(r"^\s*\+ Exception Group Traceback \(most recent call last\)")
 _RAIL = re.compile(r"^\s*(?:\| ?|\+-[+\-]*(?: \d+ -+)?)")
-"""What Python draws in front of the tracebacks inside of an `ExceptionGroup`."""
+"""What Python draws in front of the tracebacks inside an `ExceptionGroup`."""
 _HEAD = re.compile(r"^\s*(?:\^C)*(?P<box>╭─+ )?Traceback \(most recent call last\)")
 _LOGGED = re.compile(r": Traceback \(most recent call last\):\s*$")
 _OF_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
-"""A checkpoint tells all ranks what some of them failed of."""
+"""A checkpoint tells all ranks why some of them failed."""
 _DURING = "During handling of the above exception, another exception occurred"
 _DIRECT_CAUSE = "The above exception was the direct cause of the following exception"
 _BOX_FRAME = re.compile(r"^[│|\s]*(\S.{0,400}?):(\d{1,8}) in (\S{1,200})\s*[│|]?\s*$")
@@ -37,7 +41,7 @@ _GROUP_ARGUMENT = re.compile(
     r"(?:(?P<name>(?:\w+\.){0,8}\w+)\s*[,)]|[\w(\[])"
 )
 _ANY_GROUP = frozenset({"group", "process_group", "pg", "g", "comm"})
-"""Names that a helper has for whatever group it is given."""
+"""Parameter names that a helper may use for any group."""
 _OF_TORCH = re.compile(r"[/\\]torch[/\\]")
 _CARETS = re.compile(r"[\s^~]+")
 WORDS = (
@@ -45,32 +49,32 @@ WORDS = (
     "Exception: ",
 )  # fmt: skip
 _ASCENDS = re.compile(r"\s*E[A-Z]\d{4}: ")
-"""Ascend's libraries tell in lines behind those of the exception what it came of."""
+"""Ascend's libraries state the reason on the lines after the exception's."""
 _LINES_TO_ITS_FRAMES, _LINES_TO_ITS_END = 20, 400
-"""A traceback that has not come so far by then, between the lines of others, is given up."""
+"""A traceback that has not got this far by then, among the lines of others, is abandoned."""
 _MAX_FRAMES = 128
 _MAX_MESSAGE_LINES = 4
 _MAX_TROUBLES = 50
 
 
 class Tracebacks:
-    """Follows tracebacks line by line, one for every writer, because writers interleave."""
+    """Follows tracebacks line by line, one per writer, because writers interleave."""
 
     def __init__(self) -> None:
-        self._open: dict[Writer, Trouble] = {}
-        self._closed: dict[Writer, tuple[Trouble, int]] = {}
+        self._open: dict[Writer, LoggedException] = {}
+        self._closed: dict[Writer, tuple[LoggedException, int]] = {}
         self._thread: dict[Writer, str] = {}
-        self._last: dict[Writer, Trouble] = {}
-        self._causes: dict[Writer, Trouble] = {}
-        """What the traceback that follows was raised from."""
-        self._handled: dict[Writer, Trouble] = {}
-        """What was being handled when the traceback that follows came."""
+        self._last: dict[Writer, LoggedException] = {}
+        self._causes: dict[Writer, LoggedException] = {}
+        """What the next traceback was raised from."""
+        self._handled: dict[Writer, LoggedException] = {}
+        """What was being handled when the next traceback was raised."""
         self._boxed: set[Writer] = set()
         """Writers inside a box that the ``rich`` library draws around a traceback."""
         self._grouped: set[Writer] = set()
 
     def follows(self, line: LogLine) -> bool:
-        """Whether the line may belong to a traceback that its writer has begun."""
+        """Whether the line may continue a traceback of its writer."""
         if line.excepthook:
             return True
         if not (self._open or self._closed or self._grouped):
@@ -79,7 +83,7 @@ class Tracebacks:
         return key in self._open or key in self._closed or key in self._grouped
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-        """Note one line of a traceback. Returns whether it was one."""
+        """Record one line of a traceback. Returns whether it was one."""
         key = line.writer
         line = self._without_rail(key, line)
         if self._links(key, line.text):
@@ -106,10 +110,10 @@ class Tracebacks:
         if current.type_name.rsplit(".", 1)[-1] not in _LAUNCHER_ERRORS:
             self._closed[key] = (current, line.number)
             _file(current, line, evidence)
-        return False  # other readers may know the message
+        return False  # other readers may understand the message
 
     def _without_rail(self, key: Writer, line: LogLine) -> LogLine:
-        """The line as it would stand outside of an `ExceptionGroup`."""
+        """The line as it would look outside an `ExceptionGroup`."""
         if _GROUP.match(line.text):
             self._grouped.add(key)
             return line.saying(line.text.replace("+ Exception Group ", "", 1))
@@ -119,7 +123,7 @@ class Tracebacks:
         return line
 
     def _links(self, key: Writer, text: str) -> bool:
-        """Note what a line says of the traceback that follows. Returns whether that was all."""
+        """Record how the next traceback relates to the last. Returns whether that was all."""
         thread = _THREAD.search(text)
         if thread:
             self._thread[key] = clean.name(thread.group(1))
@@ -136,7 +140,7 @@ class Tracebacks:
         else:
             self._boxed.discard(key)
         of_rank = _OF_RANK.search(line.text)
-        self._open[key] = Trouble(
+        self._open[key] = LoggedException(
             at_ns=at_ns,
             line=line.number,
             uncaught=line.excepthook,
@@ -145,8 +149,8 @@ class Tracebacks:
         )
         self._closed.pop(key, None)
 
-    def _is_body(self, key: Writer, current: Trouble, text: str) -> bool:
-        """Note a frame or a source line. Returns whether the line was one, or part of a box."""
+    def _is_body(self, key: Writer, current: LoggedException, text: str) -> bool:
+        """Record a frame or source line. Returns whether the line was one, or part of a box."""
         boxed = key in self._boxed
         if boxed and text.lstrip().startswith("╰"):
             self._boxed.discard(key)
@@ -164,8 +168,8 @@ class Tracebacks:
             return True  # a source line, or the carets below it
         return False
 
-    def _end(self, key: Writer, current: Trouble, raised: re.Match[str]) -> None:
-        """Complete a traceback by its last line and by the tracebacks it was raised from."""
+    def _end(self, key: Writer, current: LoggedException, raised: re.Match[str]) -> None:
+        """Complete a traceback with its last line and the tracebacks it was raised from."""
         del self._open[key]
         current.type_name = clean.name(raised.group("type"))
         current.message = clean.prose(raised.group("message") or "", 2000)
@@ -188,25 +192,25 @@ class Tracebacks:
         at_ns: int,
         evidence: Evidence,
     ) -> None:
-        """The line that names an uncaught exception, of which the rest is not in the log."""
+        """The last line of an uncaught exception whose traceback is not in the log."""
         if not line.excepthook or line.rank is None or key in self._closed:
             return
         raised = RAISED.match(line.text) if _ERROR_ALONE.match(line.text) else None
         notes = evidence.of(line.rank)
-        if raised is None or notes.troubles:
+        if raised is None or notes.exceptions:
             return
-        trouble = Trouble(
+        trouble = LoggedException(
             type_name=clean.name(raised.group("type")),
             message=clean.prose(raised.group("message") or "", 2000),
             at_ns=at_ns,
             line=line.number,
             uncaught=True,
         )
-        notes.troubles.append(trouble)
+        notes.exceptions.append(trouble)
         self._closed[key] = (trouble, line.number)
 
     def _message_tail(self, key: Writer, line: LogLine) -> bool:
-        """Messages of several lines (Gloo, NCCL) go on behind the line with the type."""
+        """Continue multi-line messages (Gloo, NCCL) after the line with the type."""
         closed = self._closed.get(key)
         if closed is None:
             return False
@@ -221,11 +225,11 @@ class Tracebacks:
         return False
 
 
-def _complete(handled: Trouble, later: Trouble) -> None:
-    """Add to an exception that was caught the frames outside of the one that caught it.
+def _complete(handled: LoggedException, later: LoggedException) -> None:
+    """Add to a caught exception the frames outside of the one that caught it.
 
-    A traceback goes from where an exception was caught inwards. The one that was raised meanwhile
-    went on through the same callers.
+    A traceback starts at the frame that catches the exception. The exception raised meanwhile went
+    on through the same callers.
     """
     caught = handled.frames[-1] if handled.frames else None
     for at, frame in enumerate(later.frames):
@@ -235,11 +239,11 @@ def _complete(handled: Trouble, later: Trouble) -> None:
             return
 
 
-def _go_down_to(cause: Trouble, current: Trouble) -> None:
-    """Let an exception's frames go on to where the one came from that it was raised from.
+def _go_down_to(cause: LoggedException, current: LoggedException) -> None:
+    """Extend an exception's frames to the origin of the exception it was raised from.
 
-    That one's traceback begins at the frame that caught it. Another thread's or process's begins
-    elsewhere, and says nothing of this one's frames.
+    The latter's traceback starts at the frame that caught it. That of another thread or process
+    starts elsewhere, and says nothing about this one's frames.
     """
     caught = cause.frames[-1] if cause.frames else None
     for at, frame in enumerate(current.frames):
@@ -248,21 +252,23 @@ def _go_down_to(cause: Trouble, current: Trouble) -> None:
             return
 
 
-def _file(trouble: Trouble, line: LogLine, evidence: Evidence) -> None:
-    """Note a finished traceback with the rank that it is of, where that is known."""
-    if trouble.of_rank is not None:  # told by every rank, and of the one behind its own words
+def _file(trouble: LoggedException, line: LogLine, evidence: Evidence) -> None:
+    """Assign a finished traceback to its rank, if known."""
+    if trouble.of_rank is not None:  # repeated by every rank, after the rank's own traceback
         notes = evidence.of(trouble.of_rank)
-        notes.troubles = [t for t in notes.troubles if t.of_rank is None] + [trouble]
+        notes.exceptions = [t for t in notes.exceptions if t.of_rank is None] + [trouble]
     elif line.rank is not None:
         notes = evidence.of(line.rank)
-        if len(notes.troubles) < _MAX_TROUBLES:
-            notes.troubles.append(trouble)
+        if len(notes.exceptions) < _MAX_TROUBLES:
+            notes.exceptions.append(trouble)
     else:
-        evidence.troubles.append(OfUnknownRank(trouble, line.local_rank, line.pid, line.machine))
+        evidence.pending_exceptions.append(
+            UnattributedException(trouble, line.local_rank, line.pid, line.machine)
+        )
 
 
-def _note_group(trouble: Trouble, source: str) -> None:
-    """Note whether the innermost line of the user's own names a group."""
+def _note_group(trouble: LoggedException, source: str) -> None:
+    """Record whether the innermost line of user code passes a group."""
     if not trouble.frames or _CARETS.fullmatch(source):
         return
     if _OF_TORCH.search(trouble.frames[-1].filename) is None:

@@ -1,6 +1,6 @@
 """The NCCL watchdog's lines: timeouts, per-group counters, dump signals and how it gave up.
 
-Sentences of torch 1.10 to today, and of the backends that kept its grammar (HCCL, RCCL).
+Wordings from torch 1.10 to today, and of the backends that kept them (HCCL, RCCL).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _GIVES_UP = re.compile(
     r"Some\s*\w*\s*operations\s*have\s*failed\s*or\s*timed\s*out|taking\s*the\s*entire\s*process\s*down|"
     r"Stack\s*trace\s*of\s*the\s*failed\s*collective|First\s*PG\s*on\s*this\s*rank\s*to\s*signal\s*dumping"
 )
-"""What only those say who were in a collective that failed; which it was stands elsewhere."""
+"""Printed only by ranks in a collective that failed; which one it was is stated elsewhere."""
 _XCCL = re.compile(r"Work\s*ran\s*time\s*out\s*after\s*\d+\s*milliseconds")
 _TERMINATED = re.compile(r"watchdog\s*thread\s*terminated\s*with\s*exception:\s*(?P<msg>.*)", re.S)
 _NOTIFY = re.compile(
@@ -46,12 +46,12 @@ WORDS = (
 
 
 def follows(line: LogLine) -> bool:
-    """Whether a line that holds no word of these counts all the same: it makes its rank known."""
+    """Whether a line without any of these words counts because it makes its rank known."""
     return line.printed
 
 
 def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """Note what a watchdog line says. Returns whether it was one."""
+    """Record what a watchdog line says. Returns whether it was one."""
     if not any(word in line.text for word in _OF_WATCHDOGS):
         return bool(_GIL.search(line.text)) and _gil(line, at_ns, evidence)
     message = message_of(line, at_ns)
@@ -63,7 +63,7 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 
 def _dumps(message: Message, evidence: Evidence) -> bool:
-    """The rank is about to write what it has recorded: its watchdog has given up."""
+    """The rank is about to write its dump: its watchdog has given up."""
     text = message.line.text
     if message.rank is None or not ("preparing" in text and _PREPARING.search(text)):
         return False
@@ -92,7 +92,7 @@ def _gives_up(message: Message, evidence: Evidence) -> bool:
 
 
 def _signalled(message: Message, evidence: Evidence) -> bool:
-    """Another rank has asked for dumps."""
+    """Another rank has requested dumps."""
     line = message.line
     if not ("Observed" in line.text and _PEER_SIGNAL.search(line.text)):
         return False
@@ -101,7 +101,7 @@ def _signalled(message: Message, evidence: Evidence) -> bool:
 
 
 def _hccl(message: Message, evidence: Evidence) -> bool:
-    """HCCL's own timeout; the remote rank's number is that inside its communicator."""
+    """HCCL's own timeout; the remote rank's number is a rank inside its communicator."""
     line = message.line
     notify = _NOTIFY.search(line.text) if "Notify" in line.text else None
     if notify is None:
@@ -112,7 +112,7 @@ def _hccl(message: Message, evidence: Evidence) -> bool:
 
 
 def _stuck(message: Message, evidence: Evidence) -> bool:
-    """The watchdog itself stood still."""
+    """The watchdog itself was stuck."""
     line = message.line
     if not (("stuck" in line.text or "eartbeat" in line.text) and _STUCK.search(line.text)):
         return False
@@ -130,7 +130,7 @@ def _stuck(message: Message, evidence: Evidence) -> bool:
 
 
 def _terminated(message: Message, evidence: Evidence) -> bool:
-    """Its exception is the useful part: this rank's device, or its connection, failed."""
+    """Its exception is the useful part: this rank's device or connection failed."""
     line, at_ns, rank = message.line, message.at_ns, message.rank
     ended = _TERMINATED.search(line.text) if "terminated" in line.text else None
     if ended is None:
@@ -141,7 +141,7 @@ def _terminated(message: Message, evidence: Evidence) -> bool:
         evidence.claim("device_error", line, at_ns, accused=accused, reporter=rank)
     elif "NCCL error" in said or "network error" in said:
         evidence.claim("network_error", line, at_ns, reporter=rank, certain=False)
-    elif "caught collective" not in said:  # cut off
+    elif "caught collective" not in said:  # truncated
         evidence.claim("other", line, at_ns, reporter=rank, watchdog_failed=True)
     return True
 
@@ -155,10 +155,10 @@ def _aborted(message: Message, evidence: Evidence) -> bool:
 
 
 _KINDS: tuple[Callable[[Message, Evidence], bool], ...] = (
-    timeouts.timed_out,
-    work_counters.counted,
+    timeouts.note_timeout,
+    work_counters.note_counters,
     _dumps,
-    timeouts.of_torchcomms,
+    timeouts.note_torchcomms_timeout,
     _xccl,
     _gives_up,
     _signalled,
@@ -167,11 +167,11 @@ _KINDS: tuple[Callable[[Message, Evidence], bool], ...] = (
     _terminated,
     _aborted,
 )
-"""Each notes one kind of message, and returns whether it was of that kind; the first one counts."""
+"""Each records one kind of message and returns whether it was that kind; the first one counts."""
 
 
 def _gil(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """Said by a rank that is about to end itself: what it waited in stands elsewhere."""
+    """Printed by a rank that is about to end itself: what it waited in is stated elsewhere."""
     if line.rank is not None:
         evidence.of(line.rank).half_told = True
     evidence.claim("other", line, at_ns)
@@ -182,12 +182,12 @@ _LINE_BEGINS = re.compile(r"\[r(?:a(?:n(?:k\d*)?)?)?\]?:?|\[[EWI]\d*(?: [\d:.]*)
 
 
 def is_unfinished(line: LogLine) -> bool:
-    """Whether a line, the last of a log, is the beginning of one that a watchdog prints."""
+    """Whether the last line of a log is the beginning of a watchdog's line."""
     text = line.text.strip()
     if _LINE_BEGINS.fullmatch(text):
         return True
     if "Watchdog caught" in text:
         return "timing out" not in text
     if "detected by watchdog" in text or "Timeout at NCCL work" in text:
-        return not work_counters.tells_all(text)
+        return not work_counters.has_all_counters(text)
     return False

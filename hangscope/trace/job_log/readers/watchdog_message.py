@@ -1,6 +1,6 @@
-"""A message of a watchdog: who tells it, of which group, and the numbers in it.
+"""A watchdog's message: its writer, its group, and the numbers in it.
 
-White space is optional everywhere: terminals wrap these lines in the middle of words.
+White space is optional everywhere, because terminals wrap these lines in the middle of words.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ _LABEL = re.compile(
 )
 _OLD_LABEL = re.compile(r"\[Rank\s*(\d{1,7})\s*\]")
 _MOST = 1 << 62
-"""Larger numbers are damage, or the recorder's word for "none" (2**64 - 1)."""
+"""Larger numbers are damage, or the recorder's value for "none" (2**64 - 1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A watchdog's message, and who tells it by its label or by the prefix of its line."""
+    """A watchdog's message, and its writer according to its label or the line's prefix."""
 
     line: LogLine
     at_ns: int
@@ -40,7 +40,7 @@ def message_of(line: LogLine, at_ns: int) -> Message:
 
 
 def _label(text: str) -> tuple[GroupId, int | None]:
-    """The group that a message's label names and the rank inside it."""
+    """The group in a message's label, and the rank inside it."""
     found = _LABEL.search(text)
     if found:
         name = found.group("guid") or found.group("name") or ""
@@ -51,9 +51,9 @@ def _label(text: str) -> tuple[GroupId, int | None]:
 
 
 def _rank_without_prefix(group: GroupId, place: int | None) -> int | None:
-    """Before torch 2.2 only the message tells a rank, and that is the one inside a group.
+    """Before torch 2.2 only the message states a rank, and that is the rank inside a group.
 
-    Taken for the global rank where the group is unknown (then as a rule the default one).
+    It is taken for the global rank if the group is unknown, as it is usually the default one then.
     """
     if place is None:
         return None
@@ -63,7 +63,7 @@ def _rank_without_prefix(group: GroupId, place: int | None) -> int | None:
 
 
 def number(text: str | None) -> int | None:
-    """The number in a text, without the blanks at which a terminal broke it; None for damage."""
+    """The number in a text, without blanks from a wrapped line; None for damage."""
     if text is None:
         return None
     digits = text[:20] if text.isdecimal() else re.sub(r"\D", "", text)[:20]

@@ -1,4 +1,4 @@
-"""The counters of a group that its watchdog prints: last work enqueued, started and completed."""
+"""Counters of a group in a watchdog's output: last work enqueued, started and completed."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _LAST_ENQUEUED = re.compile(
 _LAST_STARTED = re.compile(r"last\s*started\s*(?:\w+\s*)?work:\s*(-?\d+)")
 _DUMP_SIGNAL = re.compile(r"Received\s*a(?:\s*global)?\s*dump\s*signal")
 _MOST = 3_000_000_000
-"""What is larger is memory that nothing was written to."""
+"""Larger values are uninitialised memory."""
 
 
-def tells_all(text: str) -> bool:
-    """Whether a message holds the counters to the last."""
+def has_all_counters(text: str) -> bool:
+    """Whether a message contains the counters up to the last."""
     return _LAST_ENQUEUED.search(text) is not None
 
 
-def counted(message: Message, evidence: Evidence) -> bool:
-    """Note the counters of a group. Returns whether the message tells them."""
+def note_counters(message: Message, evidence: Evidence) -> bool:
+    """Record the counters of a group. Returns whether the message has them."""
     text = message.line.text
     found = _LAST_ENQUEUED.search(text) if "enqueued" in text else None
     if found is None:
@@ -63,7 +63,7 @@ def counted(message: Message, evidence: Evidence) -> bool:
 def _counters(found: re.Match[str], text: str) -> Counters:
     enqueued, started, completed = (_counter(x) for x in found.groups())
     if 0 <= enqueued < completed:
-        completed = -1  # torch 2.2 and 2.3 print memory that nothing was written to
+        completed = -1  # torch 2.2 and 2.3 print uninitialised memory
         at_work = _STATUS.search(text)
         if at_work and int(at_work["n"]) > 0:
             completed = int(at_work["n"]) - 1
@@ -76,7 +76,7 @@ def _dump_signal(message: Message, evidence: Evidence) -> None:
 
 
 def _note_group(text: str, group: GroupId, notes: RankNotes) -> None:
-    """The timeout with the number in a status is of this group: a watchdog tells both."""
+    """Assign this group to the timeout whose number is in a status: a watchdog prints both."""
     status = _STATUS.search(text)
     if status:
         numbered = notes.numbered(int(status["n"]))
@@ -86,7 +86,7 @@ def _note_group(text: str, group: GroupId, notes: RankNotes) -> None:
 
 
 def _counter(text: str | None) -> int:
-    """A counter as `Counters` has it. -1 is "none yet", and torch 2.3 prints garbage for it."""
+    """A counter as in `Counters`. -1 means "none yet", for which torch 2.3 prints garbage."""
     if text is None:
         return -1
     value = int(text)

@@ -1,1 +1,1 @@
-"""What the evidence of a log comes to once all of its lines are read."""
+"""Resolves the evidence of a log once all of its lines are read."""

@@ -1,20 +1,20 @@
-"""Whose an exception or a stack is, where its lines tell a local rank or a process id only."""
+"""Attributes exceptions and stacks whose lines state only a local rank or pid."""
 
 from __future__ import annotations
 
 from hangscope.trace.helper_stacks import describe_helper
 from hangscope.trace.job_log.readers.evidence import Evidence
 from hangscope.trace.job_log.readers.stacks import threads_of
-from hangscope.trace.job_log.resolving.local_ranks import several_nodes
-from hangscope.trace.job_log.resolving.unattributed import dead_thread
+from hangscope.trace.job_log.resolving.local_ranks import spans_nodes
+from hangscope.trace.job_log.resolving.unattributed import dead_thread_claim
 
 
-def settle_writers(evidence: Evidence) -> None:
-    """Give exceptions of writers known only by local rank or pid to a rank."""
-    several = several_nodes(evidence)
+def attribute_exceptions(evidence: Evidence) -> None:
+    """Assign exceptions of writers known only by local rank or pid to ranks."""
+    several = spans_nodes(evidence)
     several_in_a_task = evidence.elastic or evidence.ends.failures or evidence.shared_tasks
     processes = evidence.processes
-    for trouble, local, pid, machine in evidence.troubles:
+    for trouble, local, pid, machine in evidence.pending_exceptions:
         node = machine.node
         rank = processes.of_pid(pid, machine)
         if rank is None and local is not None:
@@ -30,24 +30,23 @@ def settle_writers(evidence: Evidence) -> None:
             rank = node  # srun --label with one task per rank
             evidence.of(rank).by_local_rank = True
         if rank is not None:
-            evidence.of(rank).troubles.append(trouble)
+            evidence.of(rank).exceptions.append(trouble)
         elif local is not None or node is not None or pid is not None:
-            evidence.strangers.append(trouble)
+            evidence.unranked_exceptions.append(trouble)
         else:
-            evidence.nobodys.append(trouble)
+            evidence.anonymous_exceptions.append(trouble)
             if trouble.thread_name != "MainThread":
-                evidence.claims.append((dead_thread(trouble), None))
-    evidence.troubles.clear()
+                evidence.claims.append((dead_thread_claim(trouble), None))
+    evidence.pending_exceptions.clear()
 
 
-def settle_stacks(evidence: Evidence) -> None:
-    """Give stacks to the ranks whose they are; what is left belongs to nobody.
+def attribute_stacks(evidence: Evidence) -> None:
+    """Assign stacks to ranks; the rest stays unattributed.
 
-    Processes that are no ranks, but were started by them or have started them, stand wherever they
-    like.
+    Helpers and launchers are dropped: where they stand says nothing about a rank.
     """
     rest = []
-    several = several_nodes(evidence)
+    several = spans_nodes(evidence)
     for seen in evidence.stacks:
         rank = seen.rank
         if rank is None and seen.pid is not None:

@@ -1,4 +1,4 @@
-"""The group of timeouts and counters whose lines name none."""
+"""Finds the groups of timeouts and counters whose lines name none."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from hangscope.trace.job_log.readers.evidence import (
 )
 
 _SAME_HISTORY = 1000
-"""Sequence numbers without a group that lie further apart count in different groups."""
+"""Ungrouped sequence numbers further apart than this belong to different groups."""
 
 _OfRank = tuple[int, Operation]
-"""An operation whose group is not known yet, and its rank."""
+"""A rank and its operation of unknown group."""
 
 
-def settle_groups(evidence: Evidence) -> None:
+def resolve_groups(evidence: Evidence) -> None:
     """Find a group for timeouts that name none.
 
-    First by the counters of the same rank; then by the same operation of other ranks; else, where
-    all such numbers may belong to one history, the default group; else every cluster of numbers
-    becomes a group of its own.
+    First by the counters of the same rank, then by the same operation on other ranks. Otherwise it
+    is the default group if all such numbers may belong to one history; else every cluster of
+    numbers becomes a group of its own.
     """
     named = _names_other_groups(evidence)
     ungrouped: list[_OfRank] = []
@@ -36,15 +36,15 @@ def settle_groups(evidence: Evidence) -> None:
             else:
                 ungrouped.append((rank, operation))
         _counters_without_label(notes)
-    ungrouped = [item for item in ungrouped if not _adopted(item[1], evidence)]
-    rest = _not_of_smaller_groups(ungrouped, named)
+    ungrouped = [item for item in ungrouped if not _adopt_group(item[1], evidence)]
+    rest = _of_default_group(ungrouped, named)
     for operation in rest:
         operation.group = DEFAULT_GROUP
-    _part_histories([o for o in rest if not operations.is_p2p(o.signature.op)])
+    _split_histories([o for o in rest if not operations.is_p2p(o.signature.op)])
 
 
 def _names_other_groups(evidence: Evidence) -> bool:
-    """Whether any line names a group that is not the default one."""
+    """Whether any line names a group other than the default one."""
     return any(
         group not in (UNKNOWN_GROUP, DEFAULT_GROUP)
         for notes in evidence.ranks.values()
@@ -52,13 +52,13 @@ def _names_other_groups(evidence: Evidence) -> bool:
     )
 
 
-def _not_of_smaller_groups(ungrouped: list[_OfRank], named: bool) -> list[Operation]:
-    """The operations that may be the default group's; all others get an unknown group of their own.
+def _of_default_group(ungrouped: list[_OfRank], named: bool) -> list[Operation]:
+    """The operations that may be the default group's; all others get an unknown group each.
 
-    Where a line shows that a rank has another place in some group, there are smaller groups: then
-    only a place that none of those has shown is one in the default group. Nor is a group concluded
-    to be the default one where lines name other groups (``named``): its watchdog has not come to
-    say which it is.
+    If a line shows that a rank has a different group rank somewhere, there are smaller groups. Then
+    only a group rank that none of those has shown counts as one in the default group. The default
+    group is not inferred, either, if lines name other groups (``named``): the watchdog concerned
+    has not got as far as naming its own.
     """
     inner = [o.place for rank, o in ungrouped if o.place is not None and o.place != rank]
     if not (inner or named):
@@ -73,10 +73,10 @@ def _not_of_smaller_groups(ungrouped: list[_OfRank], named: bool) -> list[Operat
     return rest
 
 
-def _part_histories(collectives: list[Operation]) -> None:
-    """Give each cluster of sequence numbers a group of its own, where there are several.
+def _split_histories(collectives: list[Operation]) -> None:
+    """Give each cluster of sequence numbers a separate group if there are several.
 
-    No cluster has a better claim to be the default group than another.
+    No cluster is more likely than another to be the default group.
     """
     clusters: list[list[Operation]] = []
     for operation in sorted(collectives, key=lambda o: o.seq):
@@ -91,8 +91,8 @@ def _part_histories(collectives: list[Operation]) -> None:
             operation.group = (f"?{number}", "unknown group")
 
 
-def _adopted(operation: Operation, evidence: Evidence) -> bool:
-    """Put a timeout that names no group into the one where all others are in the same operation."""
+def _adopt_group(operation: Operation, evidence: Evidence) -> bool:
+    """Move a timeout without a group into the only group where others have that operation."""
     like = {
         other.group
         for notes in evidence.ranks.values()
@@ -129,7 +129,7 @@ def _by_counters(notes: RankNotes, operation: Operation) -> GroupId | None:
 
 
 def _counters_without_label(notes: RankNotes) -> None:
-    """Counters under the old label (``[Rank 3]``) belong to the group of the rank's timeouts."""
+    """Move counters under the old label (``[Rank 3]``) to the group of the rank's timeouts."""
     bare = notes.counters.pop(UNKNOWN_GROUP, None)
     if bare is None:
         return

@@ -1,4 +1,4 @@
-"""Which rank a local rank is: on every further node another process has the same number."""
+"""Maps local ranks to ranks; each further node has the same local ranks."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from hangscope.trace.job_log.readers.process_ranks import Process
 from hangscope.trace.signals import SIGABRT, codes_of
 
 ABORTED = codes_of(SIGABRT)
-"""Statuses of a process that aborted itself, as a watchdog does after a timeout."""
+"""Exit statuses of a process that aborted itself, as a watchdog does after a timeout."""
 _ON_ONE_NODE = 8
-"""Ranks from this one on may belong to another node, however few processes a log speaks of."""
+"""Ranks from this one on may be on another node, however few processes a log mentions."""
 
 
-def several_nodes(evidence: Evidence) -> bool:
-    """Whether a local rank in this log need not be the rank."""
+def spans_nodes(evidence: Evidence) -> bool:
+    """Whether a local rank in this log may differ from the rank."""
     locals_seen = {n.local_rank for n in evidence.ranks.values() if n.local_rank is not None}
     hosts = {n.host for n in evidence.ranks.values() if n.host}
     largest = max(evidence.ranks, default=0)
@@ -23,12 +23,12 @@ def several_nodes(evidence: Evidence) -> bool:
         return True
     if processes.nodes > 1 or len(processes.machines) > 1:
         return True
-    # Each node has an agent of its own; logs of several lie one behind the other, or side by side.
+    # Each node has one agent; the logs of several may be concatenated or interleaved.
     ends = evidence.ends
     if len({agent.pid for agent in ends.agents}) > 1 or ends.agents_go_back:
         return True
-    # A hang makes nearly every rank of a launcher's node speak up: where most numbers up to the
-    # largest are silent, or more ranks are about than a node has, it is another node's launcher.
+    # In a hang nearly every rank on a launcher's node prints something. If most ranks up to the
+    # largest are silent, or there are more ranks than a node has, it is another node's launcher.
     failed = {Process(f.pid, f.machine) for f in evidence.ends.failures if f.pid is not None}
     told = failed | evidence.ends.stopped
     if largest >= max(_ON_ONE_NODE, len(told)):
@@ -37,10 +37,10 @@ def several_nodes(evidence: Evidence) -> bool:
     return bool(evidence.ranks) and len(heard) * 2 <= largest + 1
 
 
-def of_local_rank(evidence: Evidence, failure: LauncherFailure) -> int | None:
-    """The rank of a local rank that ended, where several nodes have written.
+def rank_of_ended_process(evidence: Evidence, failure: LauncherFailure) -> int | None:
+    """The rank of a local rank that ended, if several nodes have written to the log.
 
-    Of those that have this number on their node, the one that did not give up waiting itself.
+    Among the ranks with this local rank, it is the one that did not give up waiting itself.
     """
     local, code = failure.local_rank, failure.exit_code
     known = [n for n in evidence.ranks.values() if n.local_rank is not None]

@@ -1,4 +1,4 @@
-"""How processes ended, as launchers and schedulers report it by local rank, process id or task."""
+"""Resolves process ends that launchers and schedulers report by local rank, pid or task."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ from hangscope.trace import signals
 from hangscope.trace.job_log.lines.line import Machine
 from hangscope.trace.job_log.readers.evidence import Evidence, RankNotes
 from hangscope.trace.job_log.readers.process_ends import LauncherFailure
-from hangscope.trace.job_log.resolving.local_ranks import ABORTED, of_local_rank, several_nodes
+from hangscope.trace.job_log.resolving.local_ranks import (
+    ABORTED,
+    rank_of_ended_process,
+    spans_nodes,
+)
 from hangscope.trace.message_template import mask_numbers
 from hangscope.trace.model import Claim
 
 _GRACE_NS = 20 * 10**9
-"""So long, at the least, launchers wait for processes to stop before they kill them."""
+"""Launchers wait at least this long for processes to stop before they kill them."""
 _OWN_REASONS = ("oom", "device_error")
 _REASONS = (*_OWN_REASONS, "network_error", "rendezvous", "timeout", "size_mismatch")
 
 
-def settle_endings(evidence: Evidence) -> None:
-    """Note with each rank how its process ended, and whether its launcher ended it."""
+def resolve_process_ends(evidence: Evidence) -> None:
+    """Record for each rank how its process ended, and whether its launcher ended it."""
     _failures(evidence)
     _task_ends(evidence)
     _deaths(evidence)
@@ -29,23 +33,23 @@ def settle_endings(evidence: Evidence) -> None:
             evidence.of(rank).oom_killed = True
     _terminated(evidence)
     _killed_after_failures(evidence)
-    _last_stack(evidence)
-    _explained_by_nobodys_words(evidence)
+    _attribute_crash_stack(evidence)
+    _explain_by_anonymous_exceptions(evidence)
 
 
 def _failures(evidence: Evidence) -> None:
-    """Processes of which a launcher says that they failed."""
-    several = several_nodes(evidence)
+    """Processes that a launcher reports as failed."""
+    several = spans_nodes(evidence)
     for failure in evidence.ends.failures:
         rank, guessed = _rank_of(failure, evidence, several)
         gave_up = rank in evidence.ranks and bool(evidence.ranks[rank].operations)
         if guessed and gave_up and failure.exit_code not in ABORTED:
-            rank = None  # it lived to say that it had waited: another node's has that number
+            rank = None  # it lived long enough to time out: the failure is on another node
         if rank is None:
             evidence.unattributed_ends += 1
             unheard = _is_unheard_of(failure, evidence)
             if unheard or not _tells_more(evidence):
-                evidence.claims.append((_of_another(failure, unheard=unheard), None))
+                evidence.claims.append((_unattributed_failure(failure, unheard=unheard), None))
             continue
         notes = evidence.of(rank)
         if not notes.has_ended:
@@ -57,14 +61,14 @@ def _failures(evidence: Evidence) -> None:
 
 
 def _tells_more(evidence: Evidence) -> bool:
-    """Whether anything else is told of the job: of a rank, or an exception of nobody's."""
+    """Whether there is other evidence: about a rank, or an anonymous exception."""
     heard = any(notes.tells() for notes in evidence.ranks.values())
-    return heard or bool(evidence.nobodys or evidence.strangers)
+    return heard or bool(evidence.anonymous_exceptions or evidence.unranked_exceptions)
 
 
 def _is_unheard_of(failure: LauncherFailure, evidence: Evidence) -> bool:
-    """Whether a process that failed is none of the ranks that the log speaks of: it is of another
-    machine than they, failed before they gave up, or has a number of which another one failed.
+    """Whether a failed process is none of the ranks in the log: it is on another machine, failed
+    before they gave up, or shares its local rank with another failure.
     """
     if failure.exit_code in ABORTED:
         return False
@@ -79,7 +83,7 @@ def _is_unheard_of(failure: LauncherFailure, evidence: Evidence) -> bool:
     return bool(heard) and (all(elsewhere) or before)
 
 
-def _of_another(failure: LauncherFailure, *, unheard: bool) -> Claim:
+def _unattributed_failure(failure: LauncherFailure, *, unheard: bool) -> Claim:
     where = f" on {failure.machine.host}" if failure.machine.host else ""
     code = failure.exit_code
     how = f"killed by {signals.name_of(-code)}" if code < 0 else f"exit status {code}"
@@ -95,9 +99,9 @@ def _of_another(failure: LauncherFailure, *, unheard: bool) -> Claim:
 def _rank_of(
     failure: LauncherFailure, evidence: Evidence, several: bool
 ) -> tuple[int | None, bool]:
-    """The rank of a process that failed, and whether it is concluded from the local rank alone.
+    """The rank of a failed process, and whether it was inferred from the local rank alone.
 
-    ``several``: the log may be of several nodes, whose local ranks are the same.
+    ``several``: the log may be of several nodes, which have the same local ranks.
     """
     processes, local, machine = evidence.processes, failure.local_rank, failure.machine
     told = processes.of_pid(failure.pid, machine)
@@ -109,7 +113,7 @@ def _rank_of(
         return first[0] + local, first[0] + local not in evidence.ranks
     by_local_rank = processes.of_local(local, machine)
     if several:
-        rank = of_local_rank(evidence, failure)
+        rank = rank_of_ended_process(evidence, failure)
         if rank is not None:
             return rank, rank != by_local_rank
     elif by_local_rank is not None:
@@ -121,15 +125,15 @@ def _rank_of(
 
 
 def _only_one_to_raise(evidence: Evidence, code: int) -> int | None:
-    """The rank that ended with Python's own status, where one process did and one rank raised."""
+    """The rank that exited with Python's own status, if one process did and one rank raised."""
     if code != 1 or len(evidence.ends.failures) != 1:
         return None
-    raised = [r for r, n in evidence.ranks.items() if any(t.uncaught for t in n.troubles)]
+    raised = [r for r, n in evidence.ranks.items() if any(t.uncaught for t in n.exceptions)]
     return raised[0] if len(raised) == 1 else None
 
 
 def _task_ends(evidence: Evidence) -> None:
-    """Tasks of which a scheduler says how they ended."""
+    """Ends of tasks, as reported by a scheduler."""
     tasks_are_ranks = _tasks_are_ranks(evidence)
     for end in evidence.ends.of_tasks:
         if not tasks_are_ranks:
@@ -147,20 +151,20 @@ def _task_ends(evidence: Evidence) -> None:
 
 
 def _tasks_are_ranks(evidence: Evidence) -> bool:
-    """Not where torchrun runs under srun: then a task is a node."""
+    """False if torchrun runs under srun: then a task is a node."""
     if evidence.ends.failures or evidence.ends.stopped or evidence.elastic:
         return False
     highest = max(evidence.ranks, default=-1)
     tasks = max((t.task for t in evidence.ends.of_tasks), default=-1)
     if highest <= tasks or (evidence.world_size or 0) > tasks:
         return True
-    # A task of several ranks takes several with it: here exactly those are silent that ended.
+    # A task with several ranks would take them all down; here exactly the ended ones are silent.
     silent = set(range(highest + 1)) - set(evidence.ranks)
     return bool(silent) and silent == {t.task for t in evidence.ends.of_tasks}
 
 
 def _deaths(evidence: Evidence) -> None:
-    """Workers that a scheduler found dead; one whose watchdog had given up aborted itself."""
+    """Workers that a scheduler found dead; one whose watchdog gave up aborted itself."""
     for process, at_ns in evidence.ends.found_dead.items():
         rank = evidence.processes.of_pid(*process)
         if rank is None:
@@ -176,7 +180,7 @@ def _deaths(evidence: Evidence) -> None:
 
 
 def _terminated(evidence: Evidence) -> None:
-    """Ranks that the launcher told to stop: their end is somebody else's doing."""
+    """Ranks that the launcher told to stop are victims."""
     unknown = 0
     for process in evidence.ends.stopped:
         rank = evidence.processes.of_pid(*process)
@@ -195,7 +199,7 @@ def _terminated(evidence: Evidence) -> None:
 
 
 def _killed_after_failures(evidence: Evidence) -> None:
-    """A SIGKILL long after others had failed is what launchers do to those that will not stop."""
+    """A SIGKILL long after other failures is the launcher's, for ranks that would not stop."""
     ends = [n for n in evidence.ranks.values() if n.has_ended and n.exit_ns]
     own = [n.exit_ns for n in ends if n.exit_signal not in (signals.SIGTERM, signals.SIGKILL)]
     if not own:
@@ -208,8 +212,9 @@ def _killed_after_failures(evidence: Evidence) -> None:
 
 
 def _killed_beside_a_failure(evidence: Evidence) -> None:
-    """Nobody says when: where one process alone failed by itself and all others were killed, they
-    were killed because of it (Hydra does so)."""
+    """Without times: if one process failed by itself and all others were killed, they were killed
+    because of it (as Hydra does).
+    """
     ends = [n for n in evidence.ranks.values() if n.has_ended]
     killed = [n for n in ends if n.exit_signal == signals.SIGKILL and not n.oom_killed]
     own = [
@@ -221,36 +226,42 @@ def _killed_beside_a_failure(evidence: Evidence) -> None:
 
 
 def _all_of_them(evidence: Evidence) -> list[RankNotes]:
-    """Every rank, where as many exceptions of nobody's were printed: then each has raised one.
+    """Every rank, if there are as many anonymous exceptions as ranks: then each raised one.
 
-    Whom the launcher stopped as it saw the first of them end was on its way out already.
+    A rank that the launcher stopped when it saw the first of them end was already exiting.
     """
     every = [*evidence.ranks.values()]
     ranks = {notes.rank for notes in every}
     others = [n for n in every if n.exit_code is None or n.exit_signal is not None]
-    known = ranks == set(range(len(evidence.nobodys))) and evidence.world_size in (None, len(every))
+    known = ranks == set(range(len(evidence.anonymous_exceptions))) and evidence.world_size in (
+        None,
+        len(every),
+    )
     return every if known and all(n.by_launcher for n in others) else []
 
 
-def _last_stack(evidence: Evidence) -> None:
-    """A stack of nobody's, where one process alone crashed: it printed that when it did."""
+def _attribute_crash_stack(evidence: Evidence) -> None:
+    """Attribute an anonymous stack if exactly one process crashed: it printed that as it did."""
     crashed = [n for n in evidence.ranks.values() if n.exit_signal in signals.FAULTS]
     if len(crashed) == 1 and len(evidence.stacks) == 1 and crashed[0].seen is None:
         crashed[0].seen = evidence.stacks.pop()
 
 
-def _explained_by_nobodys_words(evidence: Evidence) -> None:
-    """Processes ended, and one reason was printed without a rank, as often as they are: theirs."""
+def _explain_by_anonymous_exceptions(evidence: Evidence) -> None:
+    """Attribute one anonymous reason that was printed as often as processes ended."""
     ended = [n for n in evidence.ranks.values() if n.exit_code and n.exit_signal is None]
     if any(n.operations for n in ended):
-        return  # what one of them ended of is told: it gave up waiting
-    if not ended or evidence.unattributed_ends or any(n.troubles for n in ended):
+        return  # the reason of one is known: it gave up waiting
+    if not ended or evidence.unattributed_ends or any(n.exceptions for n in ended):
         return
-    reasons = {(t.type_name, mask_numbers(t.message.partition("\n")[0])) for t in evidence.nobodys}
-    if len(reasons) == 1 and len(evidence.nobodys) >= len(ended):
+    reasons = {
+        (t.type_name, mask_numbers(t.message.partition("\n")[0]))
+        for t in evidence.anonymous_exceptions
+    }
+    if len(reasons) == 1 and len(evidence.anonymous_exceptions) >= len(ended):
         for notes in _all_of_them(evidence) or ended:
-            notes.troubles.append(replace(evidence.nobodys[0], uncaught=True))
-        evidence.nobodys.clear()
+            notes.exceptions.append(replace(evidence.anonymous_exceptions[0], uncaught=True))
+        evidence.anonymous_exceptions.clear()
     elif not reasons and len(ended) == 1 and not ended[0].exit_text:
         said = [c for c, _ in evidence.claims if c.kind in _REASONS and c.reporter is None]
         own = [c for c in said if c.kind in _OWN_REASONS]

@@ -1,8 +1,8 @@
-"""What statements of a log mean once all of its lines are read.
+"""Interprets statements of a log that need other lines to be understood.
 
-A single line seldom names who is missing: whom a barrier, a store or an address was waited for
-follows from who has said what. And some statements count for less beside others: an exception that
-came while another was handled, a rank that said only half of what its peers did.
+A single line seldom names the missing rank: for whom a barrier, a store or an address wait was
+follows from the lines of all ranks. Some statements count for less in context, such as an exception
+raised while another was handled, or a rank that printed only half of what its peers did.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import re
 from dataclasses import replace
 
 from hangscope.trace import operations
-from hangscope.trace.job_log.readers.evidence import Evidence, RankNotes, Trouble
-from hangscope.trace.job_log.readers.gloo import gave_up
+from hangscope.trace.job_log.readers.evidence import Evidence, LoggedException, RankNotes
+from hangscope.trace.job_log.readers.gloo import is_wait_failure
 from hangscope.trace.model import Claim
 
 _OF_THE_CALLER = frozenset(
     {"ValueError", "TypeError", "AttributeError", "KeyError", "IndexError", "AssertionError"}
     | {"PicklingError", "UnpicklingError", "OSError", "EOFError", "MemoryError", "RecursionError"}
 )
-"""What calls of torch.distributed raise before they communicate."""
+"""Exceptions that torch.distributed calls raise before they communicate."""
 _REFUSED = re.compile(
     r"ProcessGroup\w*::\w+: |^(?:invalid|incorrect|tensors? (?:must|should|list))|"
     r"(?:must|should) (?:be|have|match)|pickle",
@@ -28,35 +28,35 @@ _REFUSED = re.compile(
 _LARGEST = 1 << 14
 _OWN_FAILURES = ("device_error", "oom", "shared_device")
 _GRACE_NS = 20 * 10**9
-"""Within so long after the first gives up, others are busy with giving up too."""
+"""For this long after the first rank gives up, others are busy giving up, too."""
 
 
-def settle_chains(evidence: Evidence) -> None:
-    """Choose which exception of each rank counts, where one came while another was handled.
+def resolve_exception_chains(evidence: Evidence) -> None:
+    """Choose which exception of each rank counts if one was raised while another was handled.
 
-    A clean-up that communicates (a barrier in ``finally``) makes all ranks end in that barrier. If
-    exactly one rank's first exception did not come out of communication, the first ones count for
-    all. So does the first wait that failed on a rank: the job stood there, and not where its
+    A clean-up that communicates (a barrier in ``finally``) makes all ranks fail in that barrier. If
+    exactly one rank's first exception did not come from communication, the first exceptions of all
+    ranks count. So does the first failed wait on a rank: the job stood there, not where its
     handlers waited.
     """
-    ends = {r: n.troubles[-1] for r, n in evidence.ranks.items() if n.troubles}
+    ends = {r: n.exceptions[-1] for r, n in evidence.ranks.items() if n.exceptions}
     first = {r: t.during or t for r, t in ends.items()}
     own = [r for r, t in first.items() if not _in_communication(t)]
     cleaned_up = len(own) == 1 and ends[own[0]].during and _in_communication(ends[own[0]])
     if cleaned_up and len(first) > 2 and first[own[0]].frames:
         for rank, trouble in first.items():
             trouble.uncaught = True
-            evidence.ranks[rank].troubles = [trouble]
+            evidence.ranks[rank].exceptions = [trouble]
         return
     for rank, trouble in first.items():
         if trouble is not ends[rank] and _in_communication(trouble):
             trouble.uncaught = True
-            evidence.ranks[rank].troubles[-1] = trouble
+            evidence.ranks[rank].exceptions[-1] = trouble
 
 
-def _in_communication(trouble: Trouble) -> bool:
-    """Whether an exception came out of a wait for others; what a call refuses is the caller's."""
-    if gave_up(trouble.message):  # in the backward pass no frame of torch's tells it
+def _in_communication(trouble: LoggedException) -> bool:
+    """Whether an exception came from waiting for others; refused arguments are no wait."""
+    if is_wait_failure(trouble.message):  # the backward pass has no frame of torch.distributed
         return True
     if not any(f.filename.endswith("distributed_c10d.py") for f in trouble.frames):
         return False
@@ -64,11 +64,11 @@ def _in_communication(trouble: Trouble) -> bool:
     return kind not in _OF_THE_CALLER and not _REFUSED.search(trouble.message)
 
 
-def settle_barriers(evidence: Evidence) -> None:
-    """Whom a monitored barrier waited for, where no line of it says so outright.
+def resolve_barriers(evidence: Evidence) -> None:
+    """Find whom a monitored barrier waited for if no line names them.
 
-    Rank 0 coordinates: it lists who came, or it did not come itself. Who waited in a smaller group
-    instead is not named: one of those who came may be a member that left that out.
+    Rank 0 coordinates: either it lists who came, or it did not come itself. A rank that waited in a
+    smaller group instead is not named: one of those who came may be a member that skipped that.
     """
     for place, (claim, group) in enumerate(evidence.claims):
         if claim.kind == "monitored_barrier" and claim.accused:
@@ -96,21 +96,21 @@ def settle_barriers(evidence: Evidence) -> None:
 
 
 def _waits_in_a_group(evidence: Evidence, rank: int) -> bool:
-    """Whether a rank's own last words say that it waited in a call that was given a group.
+    """Whether a rank's last exception shows that it waited in a call that was passed a group.
 
     It did not come because of a member of that group, which may be one of those that did.
     """
     notes = evidence.ranks.get(rank)
-    last = notes.troubles[-1] if notes is not None and notes.troubles else None
+    last = notes.exceptions[-1] if notes is not None and notes.exceptions else None
     return last is not None and last.in_group and _in_communication(last)
 
 
-def settle_addresses(evidence: Evidence) -> None:
+def resolve_addresses(evidence: Evidence) -> None:
     """A rank whose address in the default group was waited for in vain never came there.
 
-    An address beyond the world is one that somebody with another idea of its size waits for. Rank 0
-    serves the store: where that waited for clients itself, its address came as little as theirs.
-    So with one that has not said for NCCL where it is to be found, and nothing else either.
+    An address beyond the world is waited for by a rank with another world size. Rank 0 hosts the
+    store: if that was itself waiting for clients, rank 0's address arrived no later than theirs.
+    The same applies to a silent rank that has not published its NCCL id.
     """
     world = evidence.world_size or max(evidence.ranks, default=-1) + 1
     served = any(0 < c.details.get("joined", 0) < _expected(c) for c, _ in evidence.claims)
@@ -122,10 +122,10 @@ def settle_addresses(evidence: Evidence) -> None:
 
 
 def _silent_first(claim: Claim, evidence: Evidence) -> int | None:
-    """The silent rank for whose NCCL id a member of its group waits, where its number is known.
+    """The silent rank whose NCCL id a member of its group waits for, if its rank is known.
 
-    Groups list their members in order: where a rank is its own place in one, so are all before it.
-    What one rank alone has printed says nothing of the others.
+    Groups list their members in ascending order: if one rank equals its group rank, so do all
+    before it. Output of a single rank says nothing about the others.
     """
     first, place = claim.details.get("waits_for_group_rank"), claim.details.get("place")
     if not (isinstance(first, int) and isinstance(place, int)) or claim.reporter != place:
@@ -138,14 +138,15 @@ _TRAPPED = re.compile(r"CUDA error: (?:unspecified launch failure|trap|an illega
 _IN_A_KERNEL = "a kernel ended itself because it had waited too long for a peer"
 
 
-def settle_traps(evidence: Evidence) -> None:
-    """A kernel that gives up waiting ends itself with a trap, and CUDA calls that a failure of the
-    launch: it is none of the device, nor of the rank.
+def resolve_traps(evidence: Evidence) -> None:
+    """Reclassify the launch failures that CUDA reports after a kernel has given up waiting.
+
+    Such a kernel ends itself with a trap, which is a fault of neither the device nor the rank.
     """
     if not evidence.trapped:
         return
     for notes in evidence.ranks.values():
-        for trouble in notes.troubles:
+        for trouble in notes.exceptions:
             if _TRAPPED.search(trouble.message):
                 trouble.message = f"{trouble.message.partition(chr(10))[0]} ({_IN_A_KERNEL})"
     for place, (claim, group) in enumerate(evidence.claims):
@@ -154,8 +155,8 @@ def settle_traps(evidence: Evidence) -> None:
             evidence.claims[place] = (told, group)
 
 
-def settle_store_barrier(evidence: Evidence) -> None:
-    """Who alone did not come to the barrier of a store at which a log ends."""
+def resolve_store_barrier(evidence: Evidence) -> None:
+    """Find the ranks that did not come to the store's barrier at which a log ends."""
     if evidence.meeting is None:
         return
     joined, world, came = evidence.meeting.joined, evidence.meeting.world, evidence.meeting.said_by
@@ -171,17 +172,17 @@ def settle_store_barrier(evidence: Evidence) -> None:
 
 
 def _expected(claim: Claim) -> int:
-    """How many a store that speaks of its clients waited for; 0 for other statements."""
+    """How many clients a store waited for; 0 for other statements."""
     size = claim.details.get("clients")
     return size if isinstance(size, int) else 0
 
 
-def settle_half_told(evidence: Evidence) -> None:
-    """Settle of which ranks the log tells only a part (`RankNotes.half_told`).
+def resolve_half_told(evidence: Evidence) -> None:
+    """Decide which ranks the log covers only partially (`RankNotes.half_told`).
 
-    Not of one that is accused of a failure of its own: it did not merely wait. But where some ranks
-    are not heard of at all, the log is an excerpt, and ranks of which it only tells that they were
-    there are half told as well, unless many more ranks have said that they gave up waiting.
+    A rank accused of a failure of its own is not one of them: it did not merely wait. If some ranks
+    do not appear at all, the log is an excerpt. Then ranks that are merely mentioned are partially
+    covered as well, unless many more ranks have said that they gave up waiting.
     """
     own = {r for c, _ in evidence.claims if c.kind in _OWN_FAILURES for r in c.accused}
     for rank in own & evidence.ranks.keys():
@@ -194,10 +195,10 @@ def settle_half_told(evidence: Evidence) -> None:
             notes.half_told = True
 
 
-def settle_stuck_watchdogs(evidence: Evidence) -> None:
-    """A watchdog that got stuck after others had given up was stuck in giving up itself.
+def resolve_stuck_watchdogs(evidence: Evidence) -> None:
+    """A watchdog that got stuck after others had given up got stuck in giving up.
 
-    One that had been stuck before shows a process that its own device or interpreter holds.
+    One that was stuck before shows a process held by its own device or interpreter.
     """
     given_up = [o.at_ns for n in evidence.ranks.values() for o in n.operations if o.timed_out]
     first = min(given_up, default=None)
@@ -210,8 +211,9 @@ def settle_stuck_watchdogs(evidence: Evidence) -> None:
 
 
 def _has_a_hole(notes: RankNotes) -> bool:
-    """Whether the overdue collectives under one bare number are not of one group: a watchdog of
-    those versions prints all that are overdue in a group, and leaves none out in between."""
+    """Whether the overdue collectives under one bare number are from several groups: watchdogs of
+    those versions print all overdue work of a group, without gaps.
+    """
     seqs = {
         o.seq
         for o in notes.operations
@@ -220,10 +222,10 @@ def _has_a_hole(notes: RankNotes) -> bool:
     return bool(seqs) and max(seqs) - min(seqs) >= len(seqs)
 
 
-def settle_shared_places(evidence: Evidence) -> None:
-    """Where two processes wrote one number for themselves, such numbers are no ranks.
+def resolve_shared_places(evidence: Evidence) -> None:
+    """If two processes used the same number for themselves, such numbers are not ranks.
 
-    Nothing tells then which process of that number is which rank: what is left is that they waited.
+    Then nothing shows which process is which rank; only the fact that they waited is left.
     """
     if not (evidence.shared_places or any(map(_has_a_hole, evidence.ranks.values()))):
         return
@@ -235,5 +237,5 @@ def settle_shared_places(evidence: Evidence) -> None:
             evidence.claims.append((words, None))
         notes.operations = [o for o in notes.operations if not o.bare]
         known = (notes.pid, notes.host, notes.local_rank, notes.exit_code, notes.exit_signal)
-        if bare and not (notes.operations or notes.troubles or notes.counters or any(known)):
+        if bare and not (notes.operations or notes.exceptions or notes.counters or any(known)):
             del evidence.ranks[rank]

@@ -1,15 +1,15 @@
-"""Exceptions of which a log does not say whose they are.
+"""Turns exceptions of unknown processes into claims.
 
-Nobody is accused by them. But where some ranks wait for others of which nothing is heard, they are
-the next thing to look at; and where a log holds nothing else, all that it tells.
+They accuse nobody. But if some ranks wait for others that are silent, these exceptions are the next
+thing to look at; and if a log contains nothing else, they are all it says.
 """
 
 from __future__ import annotations
 
 import re
 
-from hangscope.trace.job_log.readers.evidence import Evidence, Trouble
-from hangscope.trace.job_log.readers.gloo import gave_up
+from hangscope.trace.job_log.readers.evidence import Evidence, LoggedException
+from hangscope.trace.job_log.readers.gloo import is_wait_failure
 from hangscope.trace.message_template import mask_numbers
 from hangscope.trace.model import Claim, ClaimDetails
 
@@ -21,12 +21,12 @@ _NOT_OWN = re.compile(
 )
 
 
-def settle_unsigned(evidence: Evidence) -> None:
-    """Note what nobody is known to have raised: all that did not come out of waiting, or the last
-    of it where a log tells nothing else.
+def claim_unattributed(evidence: Evidence) -> None:
+    """Add claims for unattributed exceptions that are not failed waits; if the log says nothing
+    else, for the last one of any kind.
     """
-    raised = [*evidence.nobodys, *evidence.strangers]
-    own = [t for t in raised if not gave_up(t.message) and _name(t) not in _NO_FAILURES]
+    raised = [*evidence.anonymous_exceptions, *evidence.unranked_exceptions]
+    own = [t for t in raised if not is_wait_failure(t.message) and _name(t) not in _NO_FAILURES]
     alone = not any(notes.tells() for notes in evidence.ranks.values())
     if alone and not evidence.claims:
         own = raised[-1:]
@@ -36,14 +36,14 @@ def settle_unsigned(evidence: Evidence) -> None:
         evidence.claims.append((_words(trouble, after_stop=after_stop), None))
 
 
-def dead_thread(trouble: Trouble) -> Claim:
-    """A thread of some rank's that died: its process lives on, and others may wait for it."""
+def dead_thread_claim(trouble: LoggedException) -> Claim:
+    """A claim that some rank's thread died: its process lives on, and others may wait for it."""
     text = f"thread {trouble.thread_name} ended with {trouble.type_name}: {trouble.message}"
     text += _where(trouble, " at {}")
     return Claim("other", text=text[:400], at_ns=trouble.at_ns, details={"dead_thread": True})
 
 
-def _words(trouble: Trouble, *, after_stop: bool) -> Claim:
+def _words(trouble: LoggedException, *, after_stop: bool) -> Claim:
     said = trouble.message.strip().partition("\n")[0][:300]
     text = f"{_name(trouble)}: {said}".rstrip(": ") + _where(trouble, " ({})")
     interrupted = _name(trouble) == "KeyboardInterrupt"
@@ -53,12 +53,12 @@ def _words(trouble: Trouble, *, after_stop: bool) -> Claim:
     return Claim("other", text=text, at_ns=trouble.at_ns, certain=False, details=details)
 
 
-def _name(trouble: Trouble) -> str:
+def _name(trouble: LoggedException) -> str:
     return trouble.type_name.rpartition(".")[2]
 
 
-def _where(trouble: Trouble, form: str) -> str:
-    """The innermost line of the user's own, where one is in it."""
+def _where(trouble: LoggedException, form: str) -> str:
+    """The innermost frame in user code, if there is one."""
     at = next((f for f in trouble.frames if not _NOT_OWN.search(f.filename)), None)
     if at is None:
         return ""
