@@ -127,3 +127,24 @@ def test_who_turns_from_the_one_that_waits_for_it_breaks_a_circle() -> None:
 @pytest.mark.parametrize("lost", [0, 1, 2])
 def test_beside_a_rank_that_left_nothing_either_may_be_wrong(lost: int) -> None:
     assert _told(_tree(lost=lost)) == ("p2p_unmatched", tuple(sorted((3, lost))), "ambiguous")
+
+
+@pytest.mark.parametrize(
+    ("past", "told"),
+    [
+        (0, ("p2p_unmatched", (0, 2), "ambiguous")),
+        (3, ("p2p_unmatched", (2,), "likely")),
+    ],
+)
+def test_one_rank_of_a_ring_receives_from_the_wrong_neighbour(
+    past: int, told: tuple[str, tuple[int, ...], str]
+) -> None:
+    """Rank 3 waits for rank 0 too, but only as long as that is held up: it lacks no half of 0's."""
+    job = Job(4)
+    job.steps(2)
+    for step in range(past + 1):
+        for rank in range(4):
+            source = 0 if (step, rank) == (past, 2) else (rank - 1) % 4
+            job.op(rank, "send", peer=(rank + 1) % 4, done=step < past)
+            job.op(rank, "recv", peer=source, done=step < past)
+    assert _told(job) == told

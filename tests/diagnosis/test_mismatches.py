@@ -43,6 +43,17 @@ def test_what_one_side_alone_is_known_to_reduce_by_is_not_told_as_a_difference()
     assert "sum" not in told.lower()
 
 
+@pytest.mark.parametrize(("absent", "confidence"), [(0, "certain"), (1, "likely")])
+def test_who_has_not_come_yet_could_make_the_sides_equal(absent: int, confidence: str) -> None:
+    job = Job(3 + absent)
+    job.steps(2)
+    for rank in range(3):
+        job.op(rank, size=(8,) if rank == 2 else (9,), done=False)
+    found = diagnose(job.trace())
+    assert blame(found) == ("shape_mismatch", (2,))
+    assert found.confidence.value == confidence
+
+
 def test_two_against_two_is_ambiguous() -> None:
     job = Job(4)
     for rank in range(4):

@@ -16,6 +16,7 @@ from hangscope.diagnosis.pattern.majority import may_be_tie
 from hangscope.diagnosis.pattern.operation_totals import outliers_by_total
 from hangscope.diagnosis.records.agreement import has_rules
 from hangscope.diagnosis.records.mismatch import Mismatch, minority
+from hangscope.diagnosis.wording.phrases import rank_s
 
 _MAX_EXCHANGES = 64
 """Limit on the exchanges examined: each examination reads the splits of all members."""
@@ -59,6 +60,10 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
         ).with_victims(context.waits.reachers(group_members) | group_members)
         if silent:
             cause = cause.doubted("what other members issued there is overwritten")
+        if undecided := _not_yet_there(context, item):
+            cause = cause.doubted(
+                f"{rank_s(sorted(undecided))} did not come there and could make the sides equal"
+            )
         causes.append(cause)
         concerned |= cause.involved
     return causes
@@ -88,6 +93,15 @@ def _overwritten(context: Context, item: Mismatch) -> set[int]:
     front = context.front
     past = (front.group == item.group) & (front.enqueued >= item.seq) & (front.first > item.seq)
     return {r for r in front.rank[past].tolist() if r not in seen}
+
+
+def _not_yet_there(context: Context, item: Mismatch) -> set[int]:
+    """Members on record that have not reached the place, if enough of them to balance its sides."""
+    front = context.front
+    short = (front.group == item.group) & (front.enqueued >= 0) & (front.enqueued < item.seq)
+    absent = set(front.rank[short].tolist()).difference(*(part.ranks for part in item.parts))
+    first, second = (len(part.ranks) for part in item.parts[:2])
+    return absent if second < first <= second + len(absent) else set()
 
 
 def conflict_causes(context: Context) -> list[Cause]:

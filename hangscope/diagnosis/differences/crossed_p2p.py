@@ -139,8 +139,13 @@ def _only_half(context: Context, cause: Cause) -> Half | None:
         return None
     (accused,) = cause.culprits
     asking = [p for p in (context.waits.places[i] for i in cause.places) if accused in p.targets]
-    halves = [p.half for p in asking if p.half is not None and p.half.peer == accused]
-    if len(halves) != 1 or halves[0].matched:
+    # A pair that is complete waits for the accused only as long as the accused is held up.
+    halves = [
+        p.half
+        for p in asking
+        if p.half is not None and p.half.peer == accused and not p.half.matched
+    ]
+    if len(halves) != 1:
         return None
     # A collective that the accused does not join either is a reason of its own, unless it was
     # issued after the half and its members wait for the asking rank as well.
