@@ -128,7 +128,7 @@ def _without_its_half(cycle: _Cycle) -> Cause | None:
     if len(lonely) == len(cause.places) or cycle.fellow_suspects:
         return None
     odd = _who_went_on(context, ranks, lonely)
-    if odd and len(ranks) == 2 and _may_be_either(cycle):
+    if odd and (len(ranks) == 2 or len(odd) > 1) and _may_be_either(cycle):
         return replace(cause, confidence=Confidence.AMBIGUOUS)
     if odd:
         hidden = len(ranks) > 2 and bool(ranks & context.hidden)
@@ -333,26 +333,29 @@ def _calls(context: Context, rank: int, peer: int) -> int:
 def _who_went_on(context: Context, ranks: set[int], lonely: list[int]) -> tuple[int, ...]:
     """Ranks that left their half out and went on to something that needs the waiting side.
 
-    Several do so if each of them needs one that waits for its half: no pair explains another.
+    Several did so only if each waits where its own partner has arrived but is held up by that half.
+    A partner that has not arrived there may have left something out itself.
     """
     places = [context.waits.places[i] for i in lonely]
     waiting = {r for place in places for r in place.waiters}
     wanted = {r for place in places for r in place.absent} & ranks
     ends = wanted - waiting
-    if len(ends) > 1 and wanted != ends:
+    if len(ends) == 1:
+        (end,) = ends
+        needs = {t for place in _waits_of(context, end) for t in place.targets}
+        return (end,) if needs & waiting else ()
+    if wanted != ends:
         return ()
-    partners = {
-        end: {r for p in places if end in p.absent for r in p.waiters} if len(ends) > 1 else waiting
-        for end in ends
-    }
-    went_on = all(_needs(context, end) & partners[end] for end in ends)
-    return tuple(sorted(ends)) if went_on else ()
+    for end in ends:
+        partners = {r for place in places if end in place.absent for r in place.waiters}
+        if not any(partners.intersection(p.behind) for p in _waits_of(context, end)):
+            return ()
+    return tuple(sorted(ends))
 
 
-def _needs(context: Context, rank: int) -> set[int]:
-    """Whom a rank waits for."""
-    places = context.waits.places
-    return {target for i in context.waits.out(rank) for target in places[i].targets}
+def _waits_of(context: Context, rank: int) -> list[Place]:
+    """Where a rank waits."""
+    return [context.waits.places[i] for i in context.waits.out(rank)]
 
 
 def _among_themselves(context: Context, ranks: set[int]) -> set[int]:
