@@ -16,7 +16,7 @@ _OFF = frozenset({"", "0", "false", "no", "off"})
 _LOCAL_RANKS = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 
 
-def _speaks() -> bool:
+def _prints_warnings() -> bool:
     """Whether this process prints warnings for its node: torchrun itself, or the first rank."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return False  # the torchrun that started it has already read the same variables
@@ -37,7 +37,7 @@ def autoload() -> None:
         if word in _OFF:
             return
         if word not in _ON:
-            if _speaks():
+            if _prints_warnings():
                 sys.stderr.write(
                     f"[hangscope] HANGSCOPE={value!r} is not understood; set it to 1 to record or "
                     "leave it unset. Not recording.\n"

@@ -9,14 +9,14 @@ import view_samples as samples
 from textual.pilot import Pilot
 
 from hangscope.tui.app import HangScopeApp
-from hangscope.tui.source import Still
+from hangscope.tui.source import StaticSource
 
 Script = Callable[[HangScopeApp, Pilot[None]], Awaitable[None]]
 
 
 def run(job: samples.Job, script: Script, size: tuple[int, int] = (80, 24)) -> HangScopeApp:
     """Run the application on `job` and let `script` press keys."""
-    return drive(HangScopeApp(Still(job.trace, job.diagnosis, "a run")), script, size)
+    return drive(HangScopeApp(StaticSource(job.trace, job.diagnosis, "a run")), script, size)
 
 
 def drive(app: HangScopeApp, script: Script, size: tuple[int, int] = (80, 24)) -> HangScopeApp:

@@ -28,7 +28,7 @@ from hangscope.ring import layout  # noqa: E402
 from hangscope.tui.app import HangScopeApp  # noqa: E402
 from hangscope.tui.commands import PANES  # noqa: E402
 from hangscope.tui.snapshot import take  # noqa: E402
-from hangscope.tui.source import LIVE_ROWS, Live, Still  # noqa: E402
+from hangscope.tui.source import LIVE_ROWS, LiveSource, StaticSource  # noqa: E402
 
 RANKS = 1024
 
@@ -146,9 +146,9 @@ def wait_long(job: Sequence[RingRank]) -> None:
 
 async def refreshing(run: Any, between: Callable[[], None], repeats: int) -> dict[str, float]:
     """CPU milliseconds of look, diagnosis, index and paint, and of all together, per pane."""
-    source = Live(run, "bench")
+    source = LiveSource(run, "bench")
     parts: dict[str, list[float]] = {}
-    app = HangScopeApp(Still(*source.look(), "bench"))
+    app = HangScopeApp(StaticSource(*source.look(), "bench"))
     async with app.run_test(size=(160, 50)) as pilot:
         while app.snapshot is None:
             await pilot.pause(0.02)

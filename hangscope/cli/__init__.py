@@ -54,11 +54,11 @@ class LazyGroup(click.RichGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         ctx.meta[_RESOLVING] = True
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            ctx.fail(f"No such command {args[0]!r}{_meant(args[0])}")
+            ctx.fail(f"No such command {args[0]!r}{_suggestion(args[0])}")
         return super().resolve_command(ctx, args)
 
 
-def _meant(word: str) -> str:
+def _suggestion(word: str) -> str:
     """A hint at the command that `word` may be meant for; empty if there is none."""
     if word.endswith(".py") or shutil.which(word):
         launch = f"torchrun {word}" if word.endswith(".py") else word
@@ -94,12 +94,12 @@ def main() -> None:
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else "hangscope"
         said = " ".join(error.format_message().split()).rstrip(".") + _newest_run(error)
-        _complain(f"{command}: {said}; see {command} --help")
+        _print_error(f"{command}: {said}; see {command} --help")
         sys.exit(error.exit_code)
     except click.Abort:
         sys.exit(130)
     except UserError as error:
-        _complain(f"hangscope: {error}")
+        _print_error(f"hangscope: {error}")
         sys.exit(error.exit_status)
     except BrokenPipeError:
         sys.stderr.close()
@@ -109,11 +109,11 @@ def main() -> None:
         hint = f"; {AS_USER}" if isinstance(error, PermissionError) else ""
         if not error.filename and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF):
             where, hint = "cannot write the output: ", "; redirect it elsewhere"
-        _complain(f"hangscope: {where}{error.strerror or error}{hint}")
+        _print_error(f"hangscope: {where}{error.strerror or error}{hint}")
         sys.exit(2)
 
 
-def _complain(line: str) -> None:
+def _print_error(line: str) -> None:
     """Print a line on stderr, if that is open; otherwise only the exit status tells."""
     with contextlib.suppress(OSError):
         click.echo(line, err=True)

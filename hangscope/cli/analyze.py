@@ -110,7 +110,7 @@ def investigate(paths: tuple[str, ...]) -> tuple[Trace, Diagnosis]:
     recorded = time.time_ns() - trace.observed_ns > 60e9  # a fixture, whose processes are gone
     if not trace.live or directory is None or recorded:
         return trace, diagnosis
-    if diagnosis.verdict.value == "healthy" and not _stands_still(trace):
+    if diagnosis.verdict.value == "healthy" and not _is_stalled(trace):
         return trace, diagnosis
     # A problem of a running job has to persist, and only a second look can tell whether a job that
     # has issued nothing for long still moves.
@@ -118,13 +118,13 @@ def investigate(paths: tuple[str, ...]) -> tuple[Trace, Diagnosis]:
     first = run.look()
     run.ask_for_stacks(is_gil_blocked)
     threads = MainThreads()
-    threads.go_on(first.ranks.values())
+    threads.any_progressed(first.ranks.values())
     time.sleep(SECOND_LOOK_S)
     trace = run.look()
     run.close()
     diagnosis = diagnose(trace)
     undated = bool(diagnosis.findings and diagnosis.findings[0].unchanged_s)
-    if undated and threads.go_on(trace.ranks.values()):
+    if undated and threads.any_progressed(trace.ranks.values()):
         # It has no timestamp on record, and it is not even the same wait in both looks.
         diagnosis = replace(
             diagnosis,
@@ -137,7 +137,7 @@ def investigate(paths: tuple[str, ...]) -> tuple[Trace, Diagnosis]:
     return trace, diagnosis
 
 
-def _stands_still(trace: Trace) -> bool:
+def _is_stalled(trace: Trace) -> bool:
     """Whether a running job has issued and finished nothing for longer than its timeout."""
     if not len(trace.records):
         return True

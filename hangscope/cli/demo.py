@@ -122,11 +122,13 @@ def _show(demo: Demo, timeout_s: float, directory: Path | None) -> bool:
     right = (
         diagnosis.verdict.value == demo.verdict
         and tuple(sorted(diagnosis.culprits)) == demo.culprits
-        and run.spoke == (demo.verdict != "healthy")
+        and run.reported == (demo.verdict != "healthy")
     )
     expected = f"{demo.verdict} {list(demo.culprits) or ''}".strip()
     spoken = (
-        "" if run.spoke_after_s is None else f", reported {run.spoke_after_s:.1f} s after the stall"
+        ""
+        if run.reported_after_s is None
+        else f", reported {run.reported_after_s:.1f} s after the stall"
     )
     click.echo(
         f"{'right' if right else 'WRONG'}: expected {expected}{spoken} "

@@ -80,13 +80,13 @@ def command(
     settings = read_settings(environment, lambda text: click.echo(f"hangscope: {text}", err=True))
     given = bool(environment.get("HANGSCOPE_DIR"))
     run_directory = _directory(environment)
-    former = None if given else _linked(run_directory)
+    former = None if given else _link_latest(run_directory)
     environment["HANGSCOPE_DIR"] = str(run_directory)
     try:
         status = _run(arguments, environment, run_directory, settings.timeout_s, settings.on_hang)
     finally:
         if not given:
-            _take_back(run_directory, former)
+            _remove_if_unused(run_directory, former)
     sys.exit(status)
 
 
@@ -104,7 +104,7 @@ def _directory(environment: dict[str, str]) -> Path:
     return directory
 
 
-def _linked(directory: Path) -> str | None:
+def _link_latest(directory: Path) -> str | None:
     """Point ``latest`` at the run directory; returns its previous target."""
     from hangscope.recording.ring_location import link_latest
 
@@ -114,7 +114,7 @@ def _linked(directory: Path) -> str | None:
     return former
 
 
-def _take_back(directory: Path, former: str | None) -> None:
+def _remove_if_unused(directory: Path, former: str | None) -> None:
     """Remove a run directory in which nothing was recorded, and restore ``latest``."""
     from hangscope.recording.ring_location import link_latest
 

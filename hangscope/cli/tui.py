@@ -80,7 +80,7 @@ def command(
         HangScopeApp(source, refresh_s=refresh, few_colours=has_few_colours()).run()
         return
     app = HangScopeApp(source, refresh_s=refresh)
-    svg = asyncio.run(still(app, columns, rows, [k for k in keys.split(",") if k]))
+    svg = asyncio.run(take_screenshot(app, columns, rows, [k for k in keys.split(",") if k]))
     try:
         Path(screenshot).write_text(svg, encoding="utf-8")
     except OSError as error:
@@ -88,7 +88,7 @@ def command(
     click.echo(f"hangscope: screenshot in {screenshot}", err=True)
 
 
-async def still(app: object, columns: int, rows: int, keys: list[str]) -> str:
+async def take_screenshot(app: object, columns: int, rows: int, keys: list[str]) -> str:
     """A screenshot of `app` as an SVG that loads nothing from the network."""
     from hangscope.tui.app import HangScopeApp
 
@@ -98,15 +98,15 @@ async def still(app: object, columns: int, rows: int, keys: list[str]) -> str:
             await pilot.pause(0.02)
         while not app.query("FooterKey") or (app.ranks_known and not app.timeline.scale_ns):
             await pilot.pause(0.02)
-        await _standing_still(app, pilot)
+        await _wait_until_drawn(app, pilot)
         if keys:
             await pilot.press(*keys)
-            await _standing_still(app, pilot)
+            await _wait_until_drawn(app, pilot)
         svg = app.export_screenshot(title="hangscope")
     return re.sub(r"@font-face\s*\{[^}]*\}", "", svg)
 
 
-async def _standing_still(app: App[None], pilot: Pilot[None]) -> None:
+async def _wait_until_drawn(app: App[None], pilot: Pilot[None]) -> None:
     """Wait until all effects of the last key have been drawn."""
     before, same = "", 0
     for _ in range(100):

@@ -23,8 +23,8 @@ class DemoRun:
 
     log: str
     directory: Path
-    spoke: bool
-    spoke_after_s: float | None
+    reported: bool
+    reported_after_s: float | None
     """From the stall (the newest record before the report) to the report, if there is one."""
     ended: bool
 
@@ -67,8 +67,8 @@ def run_demo(
         ) as process,
     ):
         try:
-            heard = _listen(process, log, echo, until_it_speaks=demo.hangs)
-            inspected = heard.spoke and demo.hangs
+            output = _listen(process, log, echo, until_reported=demo.hangs)
+            inspected = output.reported and demo.hangs
             if inspected:
                 inspect(directory)
             ended = process.poll() is not None
@@ -76,7 +76,9 @@ def run_demo(
             _end(process)
         if not inspected:
             inspect(directory)
-    return DemoRun("".join(heard.lines), directory, heard.spoke, heard.spoke_after_s, ended)
+    return DemoRun(
+        "".join(output.lines), directory, output.reported, output.reported_after_s, ended
+    )
 
 
 def _environment(directory: Path, timeout_s: float) -> dict[str, str]:
@@ -102,12 +104,12 @@ def _command(demo: Demo, world_size: int, extra: tuple[str, ...]) -> list[str]:
 
 
 @dataclass(slots=True)
-class _Heard:
+class _JobOutput:
     """A job's output so far, and HangScope's first report in it."""
 
     lines: list[str] = field(default_factory=list)
-    spoke: bool = False
-    spoke_after_s: float | None = None
+    reported: bool = False
+    reported_after_s: float | None = None
 
 
 def _listen(
@@ -115,30 +117,30 @@ def _listen(
     log: Path,
     echo: Callable[[str], None],
     *,
-    until_it_speaks: bool,
-) -> _Heard:
+    until_reported: bool,
+) -> _JobOutput:
     """Read the log until the report appears, if one is due, or until all processes have ended."""
-    heard = _Heard()
+    output = _JobOutput()
     deadline_s = time.monotonic() + GIVE_UP_S
     with open(log, encoding="utf-8", errors="replace") as text:
         while time.monotonic() < deadline_s:
             line = text.readline()
             if line.endswith("\n"):
-                heard.lines.append(line)
+                output.lines.append(line)
                 echo(line.rstrip("\n"))
                 if line.startswith("[hangscope] more:"):
-                    heard.spoke = True
-                    heard.spoke_after_s = _since_newest_record_s(log.parent)
-                    if until_it_speaks:
+                    output.reported = True
+                    output.reported_after_s = _since_newest_record_s(log.parent)
+                    if until_reported:
                         break
                 continue
             if process.poll() is not None and _monitor_is_done(log.parent):
                 rest = text.read()
                 if not rest:
                     break
-                heard.lines.append(rest)
+                output.lines.append(rest)
             time.sleep(0.05)
-    return heard
+    return output
 
 
 def _since_newest_record_s(directory: Path) -> float | None:

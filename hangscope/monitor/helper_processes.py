@@ -35,7 +35,7 @@ class HelperProcesses:
         self._at_s = 0.0
         self._ticks = 0
 
-    def at_work(self, pids: Iterable[int], *, least: float = BUSY) -> bool:
+    def are_busy(self, pids: Iterable[int], *, least: float = BUSY) -> bool:
         """Whether the descendants are busy; also True if there is nothing to compare with yet.
 
         ``pids`` are the ranks; their own CPU use does not count. ``least`` is how many CPU seconds

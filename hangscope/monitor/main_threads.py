@@ -39,7 +39,7 @@ class MainThreads:
         before, self._before = self._before, now
         return not now or any(count < 0 or before.get(pid) != count for pid, count in now.items())
 
-    def go_on(self, ranks: Iterable[RankFacts]) -> bool:
+    def any_progressed(self, ranks: Iterable[RankFacts]) -> bool:
         """Whether the main thread of any of these local ranks does more than poll in a loop."""
         pids = [f.pid for f in ranks if f.pid and f.alive and not asks_again(f.main_stack)]
         return bool(pids) and self.ran(pids)

@@ -257,11 +257,15 @@ class Monitor:
         if diagnosis.verdict is Verdict.QUIESCENT:
             # Only end-of-job work is left, where any activity at all may take its time.
             least = BARELY_BUSY if diagnosis.findings[0].unchanged_s else BUSY
-            if self._helpers.at_work(pids, least=least):
+            if self._helpers.are_busy(pids, least=least):
                 diagnosis = _as_healthy(diagnosis)
         undated = bool(diagnosis.findings and diagnosis.findings[0].unchanged_s)
         here = [trace.ranks[rank] for rank in self._ranks.seen if rank in trace.ranks]
-        return _as_healthy(diagnosis) if undated and self._main_threads.go_on(here) else diagnosis
+        return (
+            _as_healthy(diagnosis)
+            if undated and self._main_threads.any_progressed(here)
+            else diagnosis
+        )
 
     def _awaits_ends(self, trace: Trace, diagnosis: Diagnosis) -> bool:
         """Whether to wait for the status of a rank that is shutting down; only for a while."""

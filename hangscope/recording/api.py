@@ -80,7 +80,7 @@ def start(*, rank: int = -1, world_size: int = -1) -> bool:
             discard(directory, ring)  # it would look like a rank that never issued anything
             raise
     except Exception as error:
-        warn_once(f"not recording, the job goes on: {_explain(error)}{_remedy(error)}")
+        warn_once(f"not recording, the job goes on: {_explain(error)}{_advice(error)}")
         return False
     _session = session
     os.environ[OWNER] = str(os.getpid())
@@ -287,7 +287,7 @@ def _start_monitor(directory: Path, run_id: str, place: JobPlace, settings: Sett
         pass  # it detaches at once; waiting for the intermediate process leaves no zombie
 
 
-def _remedy(error: BaseException) -> str:
+def _advice(error: BaseException) -> str:
     """What the user can do if the run directory is the problem."""
     if isinstance(error, OSError) and error.filename:
         return "; set HANGSCOPE_DIR to a directory with room that this user may write"

@@ -31,16 +31,16 @@ def group_info(process_group: Any, rank: int) -> GroupInfo:
     """Describe a group for the record. ``rank`` is this process's global rank."""
     name, desc = _text(process_group, "group_name"), _text(process_group, "group_desc")
     place, size = int(process_group.rank()), int(process_group.size())
-    ranks = _listed(process_group)
+    ranks = _members(process_group)
     backend = _backend_names(process_group)
-    if size > 1 and _by_hand(process_group, name, ranks, place, rank):
+    if size > 1 and _is_custom(process_group, name, ranks, place, rank):
         ranks = [rank if other == place else OUTSIDE for other in range(size)]
         label = name or desc or "unnamed"
-        return GroupInfo(f"{name}@{_meeting(process_group)}", label, ranks, place, backend)
+        return GroupInfo(f"{name}@{_store_address(process_group)}", label, ranks, place, backend)
     return GroupInfo(name, desc, ranks or list(range(size)), place, backend)
 
 
-def _by_hand(process_group: Any, name: str, ranks: list[int], place: int, rank: int) -> bool:
+def _is_custom(process_group: Any, name: str, ranks: list[int], place: int, rank: int) -> bool:
     """Whether a group was constructed by hand, so that its members are not ranks of this job."""
     import torch.distributed.distributed_c10d as c10d
 
@@ -57,7 +57,7 @@ def _by_hand(process_group: Any, name: str, ranks: list[int], place: int, rank: 
     return ranks[place : place + 1] != [rank] or not torchs
 
 
-def _listed(process_group: Any) -> list[int]:
+def _members(process_group: Any) -> list[int]:
     """The members as torch lists them; empty for a group that torch has not made."""
     import torch.distributed.distributed_c10d as c10d
 
@@ -67,7 +67,7 @@ def _listed(process_group: Any) -> list[int]:
         return []
 
 
-def _meeting(process_group: Any) -> str:
+def _store_address(process_group: Any) -> str:
     """The address of a group's store; empty if it has none."""
     try:
         store = process_group.get_group_store()

@@ -118,14 +118,14 @@ def run_id_from_environment(environ: Mapping[str, str]) -> str:
     nodes = _integer(environ.get("GROUP_WORLD_SIZE")) or 1
     world = _integer(environ.get("WORLD_SIZE")) or 1
     local = _integer(environ.get("LOCAL_WORLD_SIZE")) or world
-    if nodes == 1 and local == world and elastic and not _meets_elsewhere(environ):
+    if nodes == 1 and local == world and elastic and not _has_own_rendezvous(environ):
         ticks = start_ticks(os.getppid())
         return f"run-{os.getppid()}-{ticks}"
     digest = hashlib.blake2b(address.encode(), digest_size=4).hexdigest()
     return f"run-{_clean(environ.get('MASTER_PORT', '') or '0')}-{digest}"
 
 
-def _meets_elsewhere(environ: Mapping[str, str]) -> bool:
+def _has_own_rendezvous(environ: Mapping[str, str]) -> bool:
     """Whether this is a helper of a rank, and the helpers of all ranks form a world of their own.
 
     Ranks that write checkpoints in separate processes start one each. These processes share no

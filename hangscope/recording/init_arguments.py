@@ -23,7 +23,7 @@ class Declaration(NamedTuple):
 
     place: tuple[int, int] | None = None
     """Rank and world size; None if the call does not determine them."""
-    meets_at: str = ""
+    rendezvous: str = ""
     """The rendezvous: ``tcp://host:port``, ``file:///path``, or the type of a store that no other
     process can reach. Empty if not known."""
 

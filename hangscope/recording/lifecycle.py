@@ -66,7 +66,7 @@ class Lifecycle:
         atexit.register(self._at_exit)
         if multiprocessing.process.parent_process() is not None:
             self._finalizer = multiprocessing.util.Finalize(
-                None, self._process_ends, exitpriority=_FIRST
+                None, self._on_process_end, exitpriority=_FIRST
             )
             patches.replace(traceback, "print_exc", self._print_exc(traceback.print_exc))
 
@@ -99,7 +99,7 @@ class Lifecycle:
             described = describe_exception(type(error), error, None, threading.main_thread())
             self._refused = self._ring.cells[LAST_RECORD_CELL], described
 
-    def _failed_last(self) -> bytes | None:
+    def _last_failure(self) -> bytes | None:
         """The exception of the last failed operation, if none was issued since."""
         if self._refused is None or self._refused[0] != self._ring.cells[LAST_RECORD_CELL]:
             return None
@@ -179,7 +179,7 @@ class Lifecycle:
                             if isinstance(status, str)
                             else None
                         )
-                        self._keep_handled(sys.exc_info()[1], self._failed_last() or words)
+                        self._keep_handled(sys.exc_info()[1], self._last_failure() or words)
                 except Exception as error:
                     self._guard(error)
             previous(*args)
@@ -195,9 +195,9 @@ class Lifecycle:
                     if status:
                         try:
                             self._keep_handled(
-                                sys.exc_info()[1], self._handled or self._failed_last()
+                                sys.exc_info()[1], self._handled or self._last_failure()
                             )
-                            self._tell_handled()
+                            self._record_handled()
                         except Exception as error:
                             self._guard(error)
                     self._ring.record_exit(ExitKind.HARD_EXIT, status & 0xFF)
@@ -220,7 +220,7 @@ class Lifecycle:
                     type(value), value, value.__traceback__, threading.main_thread()
                 )
             if self._exit_code:
-                self._tell_handled()
+                self._record_handled()
             if self._exit_called and not self._failed:
                 self._ring.write_sample(self._exit_called)
             if self._failed:
@@ -232,7 +232,7 @@ class Lifecycle:
         except Exception as error:
             self._guard(error)
 
-    def _process_ends(self) -> None:
+    def _on_process_end(self) -> None:
         """Finalizer that ``multiprocessing`` runs at the end of its processes."""
         try:
             error = sys.exc_info()[1]
@@ -242,7 +242,7 @@ class Lifecycle:
                     trace, thread = error.__traceback__, threading.main_thread()
                     self._handled = describe_exception(type(error), error, trace, thread)
                 if self._exit_code is None or self._exit_code:
-                    self._tell_handled()
+                    self._record_handled()
         except Exception as error:
             self._guard(error)
 
@@ -275,7 +275,7 @@ class Lifecycle:
             type(error), error, error.__traceback__, threading.main_thread()
         )
 
-    def _tell_handled(self) -> None:
+    def _record_handled(self) -> None:
         if self._handled is not None and not self._failed:
             self._ring.record_exception(self._handled, replace=True)
             self._failed = True

@@ -150,7 +150,7 @@ def _scalars(arguments: Sequence[str]) -> int:
     return start
 
 
-def pair_manner() -> Callable[[FrameType], int]:
+def blocking_flag_reader() -> Callable[[FrameType], int]:
     """Make a function that tells from the caller's frame whether a send or recv is blocking.
 
     ``send`` and ``isend`` call the same operator, so only the calling function tells. Returns the

@@ -55,7 +55,7 @@ class PhaseStack:
         ids = {self._ring.text(name) for name in names}
         return any(name in ids for name, _, _ in list(self._open.values()))
 
-    def count_groups_anew(self) -> None:
+    def restart_group_count(self) -> None:
         """A default group is about to be created: restart counting calls of ``new_group``."""
         self._groups_asked_for = 0
 

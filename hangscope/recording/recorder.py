@@ -22,7 +22,7 @@ from typing import Any
 
 from hangscope.recording.completion import DRAIN_AT, Completions
 from hangscope.recording.groups import DeviceBackend, GroupRegistry, GroupState, Pending
-from hangscope.recording.operations import OpSpec, pair_manner
+from hangscope.recording.operations import OpSpec, blocking_flag_reader
 from hangscope.recording.plans import MAX_PLANS, Plan, PlanKey, Planner
 from hangscope.recording.reduce_ops import MAX_UNREAD, Reductions
 from hangscope.recording.signatures import FACTOR, INCREMENT, MASK, SignatureInterner
@@ -113,7 +113,7 @@ class Recorder:
         write, stacks = self._write, self._stacks
         key_of, make_plan = self._planner.key_reader(spec), self._planner.plan
         group_at, reduce_at, p2p = spec.group, spec.reduce_op, spec.p2p
-        manner = pair_manner()
+        manner = blocking_flag_reader()
         unread, newest = self.reductions.unread, self.reductions.newest
         function_mode = getattr(torch._C, "_is_torch_function_mode_enabled", bool)
         capturing = getattr(torch._C, "_cuda_isCurrentStreamCapturing", bool)
@@ -143,7 +143,7 @@ class Recorder:
                         plans.clear()
                     plans[key] = plan
             if plan[9] and capturing():
-                self._capture_seen()
+                self._note_capture()
             if p2p:
                 try:
                     plan = (plan[0] | manner(getframe(depth)), *plan[1:])
@@ -361,7 +361,7 @@ class Recorder:
         stack = self._stacks.current(frame) or self._stacks.main_thread()
         return self._stacks.unmarked(stack) if stack >= HANDLING else (stack, 0)
 
-    def _capture_seen(self) -> None:
+    def _note_capture(self) -> None:
         """Note that collectives are captured in a CUDA graph: its replays bypass the dispatcher."""
         if not self._captured:
             self._captured = True

@@ -100,10 +100,10 @@ class Session:
             watch_stores(self._patches, self._phase_stack, self.guard)
             self._register_fault_handler()
             self._note_unobservable()
-            self._note_world_that_is_there()
+            self._note_existing_world()
             self.hook.listening = True
             self.watcher.start()
-            _tell_when_forked(self)
+            _register_fork_hook(self)
         except Exception:
             self.failed = True
             self.stop()
@@ -228,12 +228,12 @@ class Session:
 
         if dist.is_initialized():
             return  # torch refuses the call
-        self.phases.count_groups_anew()
+        self.phases.restart_group_count()
         said = declaration(args, kwargs, os.environ)
         if said.place is not None:
             self.ring.put_world(*said.place)
         # A second job in this process may have another rendezvous, or one that is not known.
-        self.ring.put_u4("rendezvous", self.ring.text(said.meets_at) if said.meets_at else 0)
+        self.ring.put_u4("rendezvous", self.ring.text(said.rendezvous) if said.rendezvous else 0)
 
     def _after_init_process_group(self, result: Any, args: Any, kwargs: Any) -> None:
         if self._phase_stack() is not None:
@@ -249,7 +249,7 @@ class Session:
         self.ring.put_u4("finalized", 0)
         self.ring.put_u4("initialized", 1)
 
-    def _note_world_that_is_there(self) -> None:
+    def _note_existing_world(self) -> None:
         """Recording may begin long after ``init_process_group``."""
         import torch.distributed as dist
 
@@ -351,16 +351,16 @@ def _main_thread_number() -> int:
 
 
 _running: weakref.WeakSet[Session] = weakref.WeakSet()
-_told_when_forked = False
+_has_fork_hook = False
 
 
-def _tell_when_forked(session: Session) -> None:
+def _register_fork_hook(session: Session) -> None:
     """Call `Session.forked` in forked children. Registered once, as it cannot be unregistered."""
-    global _told_when_forked
+    global _has_fork_hook
     _running.add(session)
-    if not _told_when_forked:
+    if not _has_fork_hook:
         os.register_at_fork(after_in_child=_forked)
-        _told_when_forked = True
+        _has_fork_hook = True
 
 
 def _forked() -> None:

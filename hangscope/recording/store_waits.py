@@ -35,19 +35,19 @@ def watch_stores(
     base = getattr(dist, "Store", None)
     if base is None:
         return
-    for owner in (base, *_below(base)):
+    for owner in (base, *_subclasses(base)):
         for name in METHODS:
             if name in vars(owner):
                 patches.replace(owner, name, _phase(vars(owner)[name], name, phases, guard, keys))
 
 
-def _below(owner: type) -> list[type]:
+def _subclasses(owner: type) -> list[type]:
     """All of torch's own classes derived from one."""
     found: list[type] = []
     children: list[type] = type.__subclasses__(owner)
     for child in children:
         if child.__module__.startswith("torch."):
-            found += [child, *_below(child)]
+            found += [child, *_subclasses(child)]
     return found
 
 

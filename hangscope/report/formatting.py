@@ -32,7 +32,7 @@ def headline(verdict: Verdict) -> str:
     return HEADLINES.get(verdict, "HANG")
 
 
-def is_found(verdict: Verdict) -> bool:
+def is_problem(verdict: Verdict) -> bool:
     """Whether the verdict means that something is wrong."""
     return verdict is not Verdict.HEALTHY
 
@@ -150,7 +150,7 @@ def scene(diagnosis: Diagnosis) -> str:
     if (
         diagnosis.stalled_s is not None
         and diagnosis.stalled_s >= 0.5
-        and is_found(diagnosis.verdict)
+        and is_problem(diagnosis.verdict)
     ):
         parts.append(f"no progress for {duration(diagnosis.stalled_s)}")
     parts.append("live" if diagnosis.live else "post-mortem")

@@ -68,7 +68,7 @@ class Timeline:
 
     rows: tuple[Row, ...]
     ticks: tuple[Tick, ...]
-    parted_x: float
+    divergence_x: float
     break_x: float | None
     height: float
     kinds: tuple[tuple[str, str], ...]
@@ -87,7 +87,7 @@ def timeline(diagnosis: Diagnosis, trace: Trace) -> Timeline | None:
     # Do not compute times for millions of records of ranks that are not drawn.
     trace = replace(trace, records=trace.records[np.isin(trace.records["rank"], ranks)])
     timing = spans(trace)
-    parted = parted_ns(trace, timing, finding, ranks)
+    parted = divergence_ns(trace, timing, finding, ranks)
     axis = _Axis(*_window(trace, timing, group, ranks, parted), timing.last_ns)
     reports = {r.rank: r for r in diagnosis.ranks}
     subject = _Subject(trace, timing, axis, finding, group)
@@ -97,7 +97,7 @@ def timeline(diagnosis: Diagnosis, trace: Trace) -> Timeline | None:
     return Timeline(
         rows=rows,
         ticks=axis.ticks(parted),
-        parted_x=axis.x(parted),
+        divergence_x=axis.x(parted),
         break_x=axis.break_x,
         height=len(ranks) * ROW + 44,
         kinds=tuple((kind, word) for kind, (_, word) in KINDS.items() if kind in drawn),
@@ -181,7 +181,7 @@ def _chosen(diagnosis: Diagnosis, trace: Trace, finding: Finding | None) -> list
     return sorted(list(order)[: _ROWS if finding is None else 16])
 
 
-def parting_rows(trace: Trace, finding: Finding, side: Side) -> Int64:
+def divergence_rows(trace: Trace, finding: Finding, side: Side) -> Int64:
     """Indexes of the records of `side` at the point of divergence; may be empty.
 
     A side's own operation and number take precedence over the finding's: point-to-point operations
@@ -208,14 +208,16 @@ def parting_rows(trace: Trace, finding: Finding, side: Side) -> Int64:
     return np.flatnonzero(hit)
 
 
-def parted_ns(trace: Trace, timing: Spans, finding: Finding | None, ranks: Sequence[int]) -> int:
+def divergence_ns(
+    trace: Trace, timing: Spans, finding: Finding | None, ranks: Sequence[int]
+) -> int:
     """When the first rank issued the operation that never completed, ns on the reference clock."""
     if finding is None:
         return timing.last_ns
     starts = [
         timing.start_ns[rows]
         for side in finding.sides
-        if side.op is not None and len(rows := parting_rows(trace, finding, side))
+        if side.op is not None and len(rows := divergence_rows(trace, finding, side))
     ]
     begun = [int(s[s > 0].min()) for s in starts if (s > 0).any()]
     if begun:

@@ -198,7 +198,7 @@ class HangScopeApp(App[None]):
             about = (finding.culprits or finding.victims) if finding else snapshot.ranks
             self.rank = about[0] if about else None
             if self.rank is not None:
-                self.record = snapshot.record_at_parting(self.rank)
+                self.record = snapshot.record_at_divergence(self.rank)
             self._arrange()
         self._details()
         self._status()
@@ -282,7 +282,7 @@ class HangScopeApp(App[None]):
             return
         self.rank = rank
         record = sender.record() if isinstance(sender, SequenceView) else None
-        self.record = record if record is not None else self.snapshot.record_at_parting(rank)
+        self.record = record if record is not None else self.snapshot.record_at_divergence(rank)
         self._details()
 
     @on(LineList.Chosen)

@@ -153,8 +153,8 @@ def _record_table(snapshot: Snapshot, record: int) -> Table:
         words = "  ".join(w for w in (shape, *extras) if w)
         if words:
             table.add_row("with", Text(words))
-    if snapshot.parted_ns is not None and start:
-        away = (start - snapshot.parted_ns) / 1e9
+    if snapshot.divergence_ns is not None and start:
+        away = (start - snapshot.divergence_ns) / 1e9
         when = f"{duration(abs(away))} {'after' if away >= 0 else 'before'} they parted"
         table.add_row("at", Text(when if abs(away) > 1e-9 else "the moment they parted"))
     return table

@@ -168,8 +168,8 @@ def row(
         until = window.column(snapshot.timing.last_ns)
         where = (codes == EMPTY) & (columns > window.column(gone[0])) & (columns <= until)
         text[where], codes[where] = GAP, ABSENT
-    if snapshot.parted_ns is not None:
-        column = window.column(snapshot.parted_ns)
+    if snapshot.divergence_ns is not None:
+        column = window.column(snapshot.divergence_ns)
         if 0 <= column < window.width and codes[column] in (EMPTY, ABSENT):
             text[column], codes[column] = "│", PARTED
     _labels(snapshot, records, codes, text, gone)

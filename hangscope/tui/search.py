@@ -22,7 +22,7 @@ def find(
         return None
     if match := re.fullmatch(r"(?:rank\s*)?(\d+)", wanted):
         number = int(match.group(1))
-        return (number, snapshot.record_at_parting(number)) if number in snapshot.ranks else None
+        return (number, snapshot.record_at_divergence(number)) if number in snapshot.ranks else None
     hit = _operations(snapshot, wanted, rank, record, step)
     return hit if hit is not None else _ranks(snapshot, wanted, rank, step)
 
@@ -65,7 +65,7 @@ def _ranks(
         chosen = ahead[0] if ahead else matching[0]
     else:
         chosen = ahead[-1] if ahead else matching[-1]
-    return chosen, snapshot.record_at_parting(chosen)
+    return chosen, snapshot.record_at_divergence(chosen)
 
 
 def _words(snapshot: Snapshot, rank: int) -> str:

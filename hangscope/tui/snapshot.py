@@ -8,7 +8,7 @@ import numpy as np
 
 from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side
 from hangscope.report.spans import End, Spans, spans
-from hangscope.report.timeline import parted_ns, parting_rows
+from hangscope.report.timeline import divergence_ns, divergence_rows
 from hangscope.trace.model import Flag, Stack, Trace, flagged
 
 RATE_WINDOW_NS = 10 * 1_000_000_000
@@ -27,7 +27,7 @@ class Snapshot:
     bounds: dict[int, tuple[int, int]]
     """Map from a rank to its slice of the records."""
     reports: dict[int, RankReport]
-    parted_ns: int | None
+    divergence_ns: int | None
     """Time of the divergence; None if nothing was found."""
 
     @property
@@ -98,15 +98,15 @@ class Snapshot:
         hits = np.flatnonzero(same & ~flagged(mine["flags"], Flag.P2P))
         return lo + int(hits[-1]) if len(hits) else None
 
-    def record_at_parting(self, rank: int) -> int | None:
+    def record_at_divergence(self, rank: int) -> int | None:
         """The record of `rank` at the point of divergence, else what it did at that moment."""
         finding = self.finding
         if finding is not None:
             side = self.side_of(rank) or Side((rank,), finding.op, finding.seq)
-            rows = parting_rows(self.trace, finding, replace(side, ranks=(rank,)))
+            rows = divergence_rows(self.trace, finding, replace(side, ranks=(rank,)))
             if len(rows):
                 return int(rows[-1])
-        at = self.parted_ns if self.parted_ns is not None else self.timing.last_ns
+        at = self.divergence_ns if self.divergence_ns is not None else self.timing.last_ns
         return self.record_near(rank, at)
 
     def side_of(self, rank: int) -> Side | None:
@@ -142,7 +142,7 @@ def take(trace: Trace, diagnosis: Diagnosis) -> Snapshot:
     parted = None
     if finding is not None:
         about = [r for side in finding.sides for r in side.ranks] or list(finding.victims)
-        parted = parted_ns(trace, timing, finding, about or sorted(ranks))
+        parted = divergence_ns(trace, timing, finding, about or sorted(ranks))
     return Snapshot(
         trace,
         diagnosis,

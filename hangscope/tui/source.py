@@ -43,7 +43,7 @@ class Source(Protocol):
         """The current trace and its diagnosis. May read files; called outside the UI thread."""
 
 
-class Looker(Protocol):
+class LiveReader(Protocol):
     """A live run that re-reads only what has changed."""
 
     moved: bool
@@ -63,7 +63,7 @@ class Looker(Protocol):
         """Have ranks that cannot run Python write their stacks, once per stall."""
 
 
-class Still:
+class StaticSource:
     """A source that was read once: post-mortem, and tests."""
 
     live = False
@@ -76,10 +76,10 @@ class Still:
         return self._picture
 
 
-class Live:
+class LiveSource:
     """A running job: every look reads what has changed, and diagnoses it if necessary."""
 
-    def __init__(self, run: Looker, title: str = "") -> None:
+    def __init__(self, run: LiveReader, title: str = "") -> None:
         self._run = run
         self.title = title
         self.live = True
@@ -176,7 +176,7 @@ def open_source(paths: Sequence[str]) -> Source:
     if directory is not None:
         run = LiveRun(directory, rows=LIVE_ROWS)
         if run.look().live:
-            return Live(run, title)
+            return LiveSource(run, title)
         run.close()
     trace = load_trace(list(paths))
-    return Still(trace, diagnose(trace), title)
+    return StaticSource(trace, diagnose(trace), title)

@@ -72,7 +72,7 @@ class Timeline(LineList):
         selected = self._identity()
         self.snapshot = snapshot
         if first:
-            if snapshot.parted_ns is not None:
+            if snapshot.divergence_ns is not None:
                 self.call_after_refresh(self.jump)
             else:
                 self.call_after_refresh(self._follow_now)
@@ -112,7 +112,7 @@ class Timeline(LineList):
         snapshot = self.snapshot
         if snapshot is None or not self.size.width:
             return
-        at = snapshot.parted_ns
+        at = snapshot.divergence_ns
         if at is None:
             self._follow_now()
             return
@@ -125,7 +125,7 @@ class Timeline(LineList):
             rank = next((r for r in about if r in snapshot.ranks), None)
             if rank is not None:
                 self.cursor = snapshot.ranks.index(rank)
-                self.record = snapshot.record_at_parting(rank)
+                self.record = snapshot.record_at_divergence(rank)
         self._center()
         self._announce()
         self.refresh_rows()
@@ -257,7 +257,7 @@ class Timeline(LineList):
         if self.snapshot is None or self.rank is None:
             return
         if before is None:
-            self.record = self.snapshot.record_at_parting(self.rank)
+            self.record = self.snapshot.record_at_divergence(self.rank)
         else:  # the same collective on the other rank, else what it did at that time
             self.record = self.snapshot.record_like(self.rank, before)
             if self.record is None:
@@ -318,7 +318,7 @@ class Timeline(LineList):
         """The ruler: times relative to the divergence, or to the end of the observation."""
         assert self.snapshot is not None
         window = self.window()
-        zero = self.snapshot.parted_ns or self.snapshot.timing.last_ns
+        zero = self.snapshot.divergence_ns or self.snapshot.timing.last_ns
         line = [" "] * window.width
         step = _tick(window.scale_ns * 16)
         first = (window.left_ns - zero) // step + 1

@@ -62,5 +62,5 @@ def test_demo(demo: Demo, tmp_path: Path) -> None:
         assert demo.line in text
     if demo.playbook:
         assert demo.playbook in answers[0]["findings"][0]["playbook"]
-    if demo.hangs and run.spoke_after_s is not None:
-        assert run.spoke_after_s < TIMEOUT_S + 3.0
+    if demo.hangs and run.reported_after_s is not None:
+        assert run.reported_after_s < TIMEOUT_S + 3.0

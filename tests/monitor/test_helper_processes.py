@@ -29,9 +29,9 @@ def judged(program: str) -> list[bool]:
         assert rank.stdout.readline() == b"begun\n"
         found = HelperProcesses()
         # The least that counts: where much else runs, a compiler gets no fifth of a core.
-        said = [found.at_work([rank.pid], least=helper_processes.BARELY_BUSY)]
+        said = [found.are_busy([rank.pid], least=helper_processes.BARELY_BUSY)]
         time.sleep(2 * helper_processes.MIN_INTERVAL_S)
-        return [*said, found.at_work([rank.pid], least=helper_processes.BARELY_BUSY)]
+        return [*said, found.are_busy([rank.pid], least=helper_processes.BARELY_BUSY)]
     finally:
         os.killpg(rank.pid, signal.SIGKILL)
         rank.communicate()
@@ -76,7 +76,7 @@ def test_a_fifth_of_a_core_is_work(
     monkeypatch: pytest.MonkeyPatch,
     passed_s: float,
     used_ticks: int,
-    at_work: bool,
+    are_busy: bool,
 ) -> None:
     now_s = 1000.0
     monkeypatch.setattr(helper_processes, "time", SimpleNamespace(monotonic=lambda: now_s))
@@ -84,7 +84,7 @@ def test_a_fifth_of_a_core_is_work(
     stat(tmp_path, 10, 1, own=0, ended=0)
     stat(tmp_path, 11, 10, own=50, ended=0)
     found = HelperProcesses(tmp_path)
-    assert found.at_work([10])
+    assert found.are_busy([10])
     now_s += passed_s
     stat(tmp_path, 11, 10, own=50 + used_ticks, ended=0)
-    assert found.at_work([10]) is at_work
+    assert found.are_busy([10]) is are_busy

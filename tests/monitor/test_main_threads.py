@@ -60,5 +60,7 @@ def test_who_asks_again_and_again_does_not_go_on() -> None:
         main = ThreadStack("MainThread", True, stack)
         return RankFacts(number, pid=pid, alive=True, threads=(main,))
 
-    assert not threads.go_on([rank(0, asks, mine), rank(1, asks, mine)])
-    assert threads.go_on([rank(0, asks, mine), rank(1, mine)])  # nothing to compare with yet
+    assert not threads.any_progressed([rank(0, asks, mine), rank(1, asks, mine)])
+    assert threads.any_progressed(
+        [rank(0, asks, mine), rank(1, mine)]
+    )  # nothing to compare with yet

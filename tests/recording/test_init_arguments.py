@@ -75,12 +75,12 @@ def test_variables_that_are_none_declare_nothing() -> None:
 )
 def test_where_a_call_meets_the_others(kwargs: dict[str, Any], expected: str) -> None:
     environ = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
-    assert declaration((), kwargs, environ).meets_at == expected
+    assert declaration((), kwargs, environ).rendezvous == expected
 
 
 def test_where_a_store_that_is_given_is_kept(tmp_path: Path) -> None:
     store = PrefixStore("a", PrefixStore("b", FileStore(str(tmp_path / "store"), 1)))
-    assert declaration((), {"store": store}, {}).meets_at == f"file://{tmp_path}/store"
+    assert declaration((), {"store": store}, {}).rendezvous == f"file://{tmp_path}/store"
 
 
 def test_a_call_that_torch_refuses_changes_nothing(recording: Session) -> None:

@@ -12,18 +12,18 @@ import view_samples as samples
 from hangscope.diagnosis.model import Finding, GroupRef, Side, Verdict
 from hangscope.report.source_lines import Sources
 from hangscope.report.spans import spans
-from hangscope.report.timeline import parted_ns, parting_rows, timeline
+from hangscope.report.timeline import divergence_ns, divergence_rows, timeline
 from hangscope.trace.model import Flag, Frame, Signature, State
 
 
 def test_the_job_parts_when_the_first_waiter_begins() -> None:
     job = samples.hang()
     finding = job.diagnosis.findings[0]
-    at = parted_ns(job.trace, spans(job.trace), finding, (0, 1, 2, 3))
+    at = divergence_ns(job.trace, spans(job.trace), finding, (0, 1, 2, 3))
     assert at == samples.NOW_NS - 12 * samples.SECOND
     waiting, absent = finding.sides
-    assert len(parting_rows(job.trace, finding, waiting)) == 3
-    assert len(parting_rows(job.trace, finding, absent)) == 0
+    assert len(divergence_rows(job.trace, finding, waiting)) == 3
+    assert len(divergence_rows(job.trace, finding, absent)) == 0
 
 
 def test_a_side_in_another_group_keeps_its_own_operation() -> None:
@@ -38,7 +38,7 @@ def test_a_side_in_another_group_keeps_its_own_operation() -> None:
         job.diagnosis.findings[0],
         sides=(job.diagnosis.findings[0].sides[0], Side((2,), "all_reduce", 5)),
     )
-    assert parting_rows(trace, finding, finding.sides[1]).tolist() == [last]
+    assert divergence_rows(trace, finding, finding.sides[1]).tolist() == [last]
 
 
 def test_point_to_point_is_counted_apart() -> None:
@@ -62,8 +62,8 @@ def test_point_to_point_is_counted_apart() -> None:
         op="recv",
         sides=(side,),
     )
-    assert parting_rows(trace, finding, side).tolist() == [last]
-    at = parted_ns(trace, spans(trace), finding, (0, 1))
+    assert divergence_rows(trace, finding, side).tolist() == [last]
+    at = divergence_ns(trace, spans(trace), finding, (0, 1))
     assert at == int(records[last]["created_ns"])
 
 

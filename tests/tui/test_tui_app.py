@@ -17,7 +17,7 @@ from hangscope.trace.model import RECORD_DTYPE, Frame, Trace
 from hangscope.tui.app import PANES, HangScopeApp
 from hangscope.tui.few_colours import has_few_colours
 from hangscope.tui.screens import Over
-from hangscope.tui.source import Still
+from hangscope.tui.source import StaticSource
 
 
 @pytest.fixture
@@ -392,5 +392,5 @@ def test_sixteen_colours_still_tell_operations_apart() -> None:
         assert not seen["░"] & seen["▸"]
 
     job = samples.hang(16, culprit=5)
-    source = Still(job.trace, job.diagnosis, "a run")
+    source = StaticSource(job.trace, job.diagnosis, "a run")
     drive(HangScopeApp(source, few_colours=True), script)

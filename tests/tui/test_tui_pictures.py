@@ -10,13 +10,13 @@ import view_samples as samples
 from textual.pilot import Pilot
 
 from hangscope.tui.app import HangScopeApp
-from hangscope.tui.source import Still
+from hangscope.tui.source import StaticSource
 
 SIZES = {80: (80, 24), 120: (120, 34), 200: (200, 50)}
 
 
 def application(job: samples.Job) -> HangScopeApp:
-    return HangScopeApp(Still(job.trace, job.diagnosis, "hangscope-runs/latest"))
+    return HangScopeApp(StaticSource(job.trace, job.diagnosis, "hangscope-runs/latest"))
 
 
 async def _settled(pilot: Pilot[None]) -> None:

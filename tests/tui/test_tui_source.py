@@ -12,7 +12,7 @@ import view_samples as samples
 from hangscope.diagnosis import engine
 from hangscope.trace.model import Trace
 from hangscope.tui import source
-from hangscope.tui.source import Live, later
+from hangscope.tui.source import LiveSource, later
 
 
 class Run:
@@ -51,7 +51,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[Trace]:
 
 
 def test_a_job_that_stands_still_is_judged_once(judged: list[Trace]) -> None:
-    live = Live(Run(samples.hang(8, culprit=3, steps=4).trace), "job")
+    live = LiveSource(Run(samples.hang(8, culprit=3, steps=4).trace), "job")
     _, first = live.look()
     _, second = live.look()
     assert len(judged) == 1
@@ -70,7 +70,7 @@ def test_a_job_that_stands_still_is_judged_once(judged: list[Trace]) -> None:
 
 def test_whatever_changes_is_judged(judged: list[Trace]) -> None:
     run = Run(samples.hang(8, culprit=3, steps=4).trace)
-    live = Live(run)
+    live = LiveSource(run)
     live.look()
     facts = dict(run.trace.ranks)
     facts[3] = replace(facts[3], process_state="stopped")
@@ -85,7 +85,7 @@ def test_whatever_changes_is_judged(judged: list[Trace]) -> None:
 def test_a_verdict_is_gone_over_again(judged: list[Trace], monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1000.0
     monkeypatch.setattr(source, "time", SimpleNamespace(monotonic=lambda: now_s))
-    live = Live(Run(samples.hang(8, culprit=3, steps=4).trace))
+    live = LiveSource(Run(samples.hang(8, culprit=3, steps=4).trace))
     live.look(), live.look()
     assert len(judged) == 1
     now_s += source._STANDS_S + 1
@@ -101,7 +101,7 @@ def test_a_verdict_is_gone_over_again(judged: list[Trace], monkeypatch: pytest.M
 
 def test_a_healthy_job_is_judged_at_every_look(judged: list[Trace]) -> None:
     """Waiting becomes a hang by nothing but lasting."""
-    live = Live(Run(samples.healthy().trace))
+    live = LiveSource(Run(samples.healthy().trace))
     for _ in range(3):
         _, diagnosis = live.look()
         assert not diagnosis.findings
@@ -111,7 +111,7 @@ def test_a_healthy_job_is_judged_at_every_look(judged: list[Trace]) -> None:
 def test_a_finding_among_the_newest_records_is_checked_against_all(judged: list[Trace]) -> None:
     run = Run(samples.hang(8, culprit=3, steps=4).trace)
     run.is_partial = True
-    live = Live(run)
+    live = LiveSource(run)
     live.look(), live.look()
     assert run.read_all == 1
     assert len(judged) == 2
@@ -124,11 +124,11 @@ def test_time_that_is_not_known_stays_unknown() -> None:
 
 def test_a_recorded_look_is_not_followed() -> None:
     """A fixture's journal says that its processes lived: then, not now."""
-    from hangscope.tui.source import Still, open_source
+    from hangscope.tui.source import StaticSource, open_source
 
     fixture = Path(__file__).resolve().parents[2] / "fixtures" / "loader-asleep" / "dumps"
     opened = open_source([str(fixture)])
-    assert isinstance(opened, Still)
+    assert isinstance(opened, StaticSource)
     _, diagnosis = opened.look()
     assert diagnosis.culprits == (2,)
     assert diagnosis.stalled_s is not None

@@ -38,7 +38,7 @@ _NOT_RECORDED = {
     "_argument", "extend_history", "dump", "stop", "start", "warn_once",
     "current_session", "phase", "record", "__repr__", "_start_monitor", "settings_from_process",
 }  # fmt: skip
-_MAKERS = {"beginner", "issuer", "_writer", "key_reader", "shape_reader", "pair_manner"}
+_MAKERS = {"beginner", "issuer", "_writer", "key_reader", "shape_reader", "blocking_flag_reader"}
 """What these make is called for every operation."""
 
 
