@@ -1,4 +1,4 @@
-"""A machine whose clock is set while a job runs."""
+"""The machine's clock is set while a job runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.live_rings import RingRank
 
 
 @pytest.mark.parametrize("by_s", [3600.0, -3600.0, 5.0])
-def test_a_clock_that_was_set_counts_for_as_long_as_asked(by_s: float) -> None:
+def test_clock_step_is_reported_for_the_requested_time(by_s: float) -> None:
     now_s, set_s = [100.0], [0.0]
     steps = ClockSteps(lambda: 1e9 + now_s[0] + set_s[0], lambda: now_s[0])
     assert not steps.within(120.0)
@@ -34,7 +34,7 @@ def test_a_clock_that_was_set_counts_for_as_long_as_asked(by_s: float) -> None:
     assert not steps.within(120.0)
 
 
-def test_a_clock_that_is_slewed_was_not_set() -> None:
+def test_slewed_clock_is_not_a_step() -> None:
     now_s, set_s = [100.0], [0.0]
     steps = ClockSteps(lambda: 1e9 + now_s[0] + set_s[0], lambda: now_s[0])
     for _ in range(1000):
@@ -43,8 +43,8 @@ def test_a_clock_that_is_slewed_was_not_set() -> None:
         assert not steps.within(120.0)
 
 
-def test_a_machine_that_is_busy_between_two_clocks_was_not_set() -> None:
-    """The process is taken off the processor just then."""
+def test_delay_between_reading_the_clocks_is_not_a_step() -> None:
+    """The process is preempted just then."""
     now_s, busy_s = [100.0], [0.0]
 
     def monotonic() -> float:
@@ -58,10 +58,8 @@ def test_a_machine_that_is_busy_between_two_clocks_was_not_set() -> None:
     assert not steps.within(120.0)
 
 
-def test_nobody_is_named_by_how_long_others_have_waited_by_a_clock_that_was_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is on record looks like a hang of two seconds, whatever the monitor makes of it."""
+def test_clock_step_does_not_make_a_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records look like a hang of two seconds, which the monitor must not report."""
     asked, lately, going = [0], threading.Event(), threading.Event()
     lately.set()
 

@@ -1,4 +1,4 @@
-"""HANGSCOPE_CHECK_REDUCE in a real job: a flipped bit is said in the job's log, with its rank."""
+"""HANGSCOPE_CHECK_REDUCE in a real job: a flipped bit is reported with its rank."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(tmp_path: Path, what: str) -> tuple[str, Path]:
     return job.output, directory
 
 
-def test_a_flipped_bit_is_said_with_its_rank(tmp_path: Path) -> None:
+def test_flipped_bit_is_reported_with_its_rank(tmp_path: Path) -> None:
     log, directory = run(tmp_path, "corrupt")
     said = [line for line in log.splitlines() if "silent corruption" in line]
     assert len(said) == 1, log
@@ -54,13 +54,13 @@ def test_a_flipped_bit_is_said_with_its_rank(tmp_path: Path) -> None:
     assert any("all_reduce #8" in note and "rank 2" in note for note in found.notes)
 
 
-def test_a_sound_job_is_left_in_peace(tmp_path: Path) -> None:
+def test_healthy_reductions_are_not_reported(tmp_path: Path) -> None:
     log, directory = run(tmp_path, "sound")
     assert "[hangscope]" not in log
     assert not list(directory.glob("reduction_rank*.jsonl"))
 
 
-def test_a_flood_is_cut_off(tmp_path: Path) -> None:
+def test_number_of_printed_findings_is_limited(tmp_path: Path) -> None:
     lines = "".join(f'{{"hangscope": "reduction/1", "text": "n {n}"}}\n' for n in range(50))
     findings = tmp_path / "reduction_rank0.jsonl"
     findings.write_text(lines + '{"half')
@@ -70,7 +70,7 @@ def test_a_flood_is_cut_off(tmp_path: Path) -> None:
     assert list(follower.new([str(findings)])) == []
 
 
-def test_what_is_half_written_is_read_again_and_what_is_no_line_is_passed_over(
+def test_partial_lines_are_read_again_and_invalid_ones_skipped(
     tmp_path: Path,
 ) -> None:
     findings = tmp_path / "reduction_rank0.jsonl"

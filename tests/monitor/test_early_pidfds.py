@@ -1,4 +1,4 @@
-"""Descriptors opened while the monitor imports: an end that nobody could see any more is seen."""
+"""pidfds opened while the monitor imports: even a reaped rank has an exit status."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ def _ring(directory: Path, pid: int, rank: int = 0) -> Path:
     return path
 
 
-def test_the_header_is_read_where_the_layout_has_it() -> None:
+def test_pid_offset_matches_the_layout() -> None:
     dtype, offset = layout.HEADER.fields["pid"][:2]
     assert (offset, dtype.itemsize) == (early_pidfds.PID_OFFSET, early_pidfds.PID.size)
     assert early_pidfds.MAGIC == layout.MAGIC
 
 
-def test_nothing_heavy_is_imported_for_it() -> None:
+def test_numpy_is_not_imported() -> None:
     code = "import hangscope.monitor.early_pidfds, sys; assert 'numpy' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("content", [b"", b"HSRING\x00\x01", b"x" * 4096])
-def test_what_is_no_ring_has_no_process(tmp_path: Path, content: bytes) -> None:
+def test_other_files_have_no_pid(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "rank_0.ring"
     path.write_bytes(content)
     assert pid_of(str(path)) == 0
     assert pid_of(str(tmp_path / "gone.ring")) == 0
 
 
-def test_a_process_that_ended_and_was_collected_before_anybody_added_it(tmp_path: Path) -> None:
+def test_end_of_a_process_reaped_before_it_was_added(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     _ring(tmp_path, process.pid)
     watch = EarlyWatch(tmp_path)
@@ -66,13 +66,13 @@ def test_a_process_that_ended_and_was_collected_before_anybody_added_it(tmp_path
         assert end.signal == 9
 
 
-def test_a_directory_that_is_not_there_yet(tmp_path: Path) -> None:
+def test_directory_may_not_exist_yet(tmp_path: Path) -> None:
     watch = EarlyWatch(tmp_path / "later")
     time.sleep(0.1)
     assert watch.take()[:2] == ({}, {})
 
 
-def test_what_the_kernel_kills_for_memory_before_anybody_looks_is_counted(
+def test_oom_kills_before_the_first_look_are_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counter = tmp_path / "memory.events"

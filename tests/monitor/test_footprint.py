@@ -1,4 +1,4 @@
-"""What the monitor takes of the machine on which a job trains."""
+"""Resources that the monitor uses on the machine of a training job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that the ranks wait for: at work or not."""
+"""Whether programs that the ranks wait for are busy."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def judged(program: str) -> list[bool]:
         rank.communicate()
 
 
-def test_a_compiler_is_at_work_and_a_sleeper_is_not() -> None:
+def test_compiler_is_busy_and_sleeper_is_not() -> None:
     assert judged("print('begun', flush=True)\nwhile True: pass") == [True, True]
     assert judged("import time; print('begun', flush=True); time.sleep(60)") == [True, False]
 
@@ -48,7 +48,7 @@ def stat(proc: Path, pid: int, parent: int, own: int, ended: int) -> None:
     (proc / str(pid) / "stat").write_text(f"{pid} (a name) with ) {rest}\n")
 
 
-def test_what_has_ended_counts_and_what_the_ranks_use_does_not(tmp_path: Path) -> None:
+def test_reaped_children_count_and_ranks_do_not(tmp_path: Path) -> None:
     (tmp_path / "self").mkdir()
     stat(tmp_path, 10, 1, own=100, ended=0)
     stat(tmp_path, 11, 10, own=100, ended=0)  # a rank that another rank started
@@ -71,7 +71,7 @@ def test_what_has_ended_counts_and_what_the_ranks_use_does_not(tmp_path: Path) -
         (helper_processes.MIN_INTERVAL_S - 0.1, 0, True),  # too early to tell
     ],
 )
-def test_a_fifth_of_a_core_is_work(
+def test_a_fifth_of_a_core_is_busy(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     passed_s: float,

@@ -1,4 +1,4 @@
-"""A run directory into which somebody else has written: nothing waits, dies or obeys."""
+"""Untrusted files in a run directory must not block, crash or control the monitor."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _overwrite(path: Path, field: str, value: bytes) -> None:
         file.write(value)
 
 
-def test_pipes_and_dead_links_are_no_files(tmp_path: Path, ranks: list[RingRank]) -> None:
+def test_pipes_and_dangling_links_are_ignored(tmp_path: Path, ranks: list[RingRank]) -> None:
     for name in ("rank_7.ring", "monitor_x.journal", "reduction_rank_7.jsonl"):
         os.mkfifo(tmp_path / name)
     os.symlink("nowhere", tmp_path / "dead.journal")
@@ -52,9 +52,7 @@ def test_pipes_and_dead_links_are_no_files(tmp_path: Path, ranks: list[RingRank]
 
 
 @pytest.mark.parametrize("size", [0, 100, layout.HEADER_BYTES, 20_000])
-def test_a_ring_that_is_cut_off_under_its_map(
-    tmp_path: Path, ranks: list[RingRank], size: int
-) -> None:
+def test_ring_truncated_while_mapped(tmp_path: Path, ranks: list[RingRank], size: int) -> None:
     run = LiveRun(tmp_path)
     run.look()
     whole = (tmp_path / "rank_1.ring").read_bytes()
@@ -79,7 +77,7 @@ def test_a_ring_that_is_cut_off_under_its_map(
         ("last_record_id", struct.pack("<Q", 1)),
     ],
 )
-def test_a_header_that_is_written_over(
+def test_overwritten_header(
     tmp_path: Path, ranks: list[RingRank], field: str, value: bytes
 ) -> None:
     run = LiveRun(tmp_path)
@@ -93,7 +91,7 @@ def test_a_header_that_is_written_over(
     diagnose(LiveRun(tmp_path).look())
 
 
-def test_tables_larger_than_any_recorder_makes(tmp_path: Path, ranks: list[RingRank]) -> None:
+def test_implausibly_large_tables(tmp_path: Path, ranks: list[RingRank]) -> None:
     for field, value in (
         ("slot_count", struct.pack("<I", 10**9)),
         ("group_count", struct.pack("<I", 10**9)),
@@ -117,7 +115,7 @@ def test_a_journal_without_end(tmp_path: Path) -> None:
     assert fragment.facts.rank == 1
 
 
-def test_what_a_file_or_another_node_says_is_one_printable_line(
+def test_untrusted_text_becomes_one_printable_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "reduction_rank_0.jsonl"
@@ -131,7 +129,7 @@ def test_what_a_file_or_another_node_says_is_one_printable_line(
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_a_report_with_bytes_changed(tmp_path: Path, method: int) -> None:
+def test_report_with_changed_bytes(tmp_path: Path, method: int) -> None:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", method) as archive:
         archive.writestr("rank_0.ring", layout.MAGIC + bytes(9000))

@@ -1,4 +1,4 @@
-"""``HANGSCOPE_ON_HANG=kill``: every monitor ends its own ranks, whoever of them speaks."""
+"""``HANGSCOPE_ON_HANG=kill``: every monitor ends its own ranks, whichever of them reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _deaf() -> None:
 
 @pytest.fixture
 def mismatched(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Children]:
-    """Two living processes whose rings say that they issued different operations."""
+    """Two live processes whose rings say that they issued different operations."""
     boot_id, namespace = _own_namespace() or ("", 0)
     first_acts = getattr(request, "param", (None, None))
     children = [subprocess.Popen(["sleep", "60"], preexec_fn=act) for act in first_acts]
@@ -49,7 +49,7 @@ def mismatched(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Child
 
 
 @pytest.mark.parametrize("mismatched", [(None, _deaf)], indirect=True)
-def test_neither_who_is_stopped_nor_who_does_not_listen_stays(
+def test_kill_ends_stopped_and_signal_ignoring_ranks(
     tmp_path: Path, mismatched: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_ranks, "KILL_GRACE_S", 0.5)
@@ -59,7 +59,9 @@ def test_neither_who_is_stopped_nor_who_does_not_listen_stays(
     assert [child.wait(10) for child in mismatched] == [-signal.SIGTERM, -signal.SIGKILL]
 
 
-def test_also_who_finds_the_cause_said_ends_its_ranks(tmp_path: Path, mismatched: Children) -> None:
+def test_monitor_kills_its_ranks_if_another_has_reported(
+    tmp_path: Path, mismatched: Children
+) -> None:
     first, second = io.StringIO(), io.StringIO()
     key = RunKey("live", 0)
     Monitor(

@@ -1,4 +1,4 @@
-"""What the monitor saw of a process before it was killed is known afterwards, too."""
+"""The monitor's last observation of a process is still known after the process was killed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _judged(directory: Path) -> Diagnosis:
         ("holds the GIL", "missing_rank", "gil-held"),
     ],
 )
-def test_the_answer_is_the_same_after_everything_was_killed(
+def test_verdict_is_the_same_after_the_job_was_killed(
     tmp_path: Path, how: str, verdict: str, state: str
 ) -> None:
     script, rings = tmp_path / "job.py", tmp_path / "rings"
@@ -108,26 +108,26 @@ _LOOK = RankFacts(
 _END = RankFacts(1, alive=False, process_state="gone", exit=ExitFacts("signal", signal=9))
 
 
-def test_what_was_seen_last_is_what_it_was_in() -> None:
+def test_last_observation_is_used_for_an_ended_process() -> None:
     said = [(formats.RING, _RING), (formats.JOURNAL, _END), (formats.JOURNAL, _LOOK)]
     merged = merge_facts(said)
     assert (merged.process_state, merged.gil_blocked, merged.alive) == ("stopped", True, False)
 
 
-def test_a_process_that_went_on_since_was_not_held_up_to_the_end() -> None:
+def test_process_that_moved_on_is_not_blocked() -> None:
     ring = replace(_RING, heartbeat_ns=30 * SECOND, observed_ns=30 * SECOND)
     said = [(formats.RING, ring), (formats.JOURNAL, _END), (formats.JOURNAL, _LOOK)]
     merged = merge_facts(said)
     assert (merged.process_state, merged.gil_blocked) == ("gone", None)
 
 
-def test_a_process_that_lives_speaks_for_itself() -> None:
+def test_live_process_overrides_the_journal() -> None:
     ring = replace(_RING, alive=True, process_state="running", gil_blocked=False)
     merged = merge_facts([(formats.RING, ring), (formats.JOURNAL, _LOOK)])
     assert (merged.process_state, merged.gil_blocked) == ("running", False)
 
 
-def test_a_look_at_a_process_on_its_way_out_does_not_revive_it() -> None:
+def test_look_at_an_exiting_process_does_not_revive_it() -> None:
     ring = replace(_RING, exit=ExitFacts("exception", code=1, at_ns=15 * SECOND))
     look = replace(_LOOK, process_state="running", gil_blocked=None)
     for said in ([(formats.RING, ring)], [(formats.RING, replace(ring, alive=None))]):

@@ -1,4 +1,4 @@
-"""Programs that are over while their processes live on: the launcher would wait for ever."""
+"""Programs that have ended while their processes live on: the launcher would wait for ever."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def _environment(directory: Path) -> dict[str, str]:
     )
 
 
-def test_what_keeps_a_process_after_its_program_is_told(script: Path, tmp_path: Path) -> None:
-    """A thread that is no daemon on one rank, a function that runs at exit on the other."""
+def test_reason_for_a_lingering_process_is_reported(script: Path, tmp_path: Path) -> None:
+    """A non-daemon thread on one rank, an exit function on the other."""
     result = torchrun(script, 2, _environment(tmp_path), arguments=["stay"], timeout_s=90)
     first = result.said[0]
     assert first.startswith("[hangscope] The programs of ranks 0, 1 were over ")
@@ -66,8 +66,8 @@ def test_what_keeps_a_process_after_its_program_is_told(script: Path, tmp_path: 
     assert "HANGSCOPE_ON_HANG=kill: ending the job" in result.output
 
 
-def test_who_alone_stands_still_is_told(script: Path, tmp_path: Path) -> None:
-    """All others have ended, and it waits for a program that does nothing."""
+def test_only_remaining_stalled_rank_is_reported(script: Path, tmp_path: Path) -> None:
+    """All others have ended, and it waits for an idle program."""
     result = torchrun(script, 2, _environment(tmp_path), arguments=["one goes on"], timeout_s=90)
     first = result.said[0]
     assert first.startswith("[hangscope] Rank 0 is all that is left of the job, and has not moved")
@@ -75,7 +75,7 @@ def test_who_alone_stands_still_is_told(script: Path, tmp_path: Path) -> None:
     assert "HANGSCOPE_ON_HANG=kill: ending the job" in result.output
 
 
-def test_a_thread_at_work_may_take_its_time(script: Path, tmp_path: Path) -> None:
+def test_busy_thread_at_exit_is_not_reported(script: Path, tmp_path: Path) -> None:
     """Three times as long as a collective may wait."""
     result = torchrun(script, 2, _environment(tmp_path), arguments=["at work"], timeout_s=90)
     assert result.returncode == 0, result.output

@@ -1,4 +1,4 @@
-"""What the monitor writes into a log that others write into, too."""
+"""The monitor's output in a log that other processes write to as well."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hangscope.monitor.log_output import print_report
 from tests.diagnosis.builder import Job
 
 
-def test_a_report_begins_a_line_of_its_own_behind_a_prompt_or_a_progress_bar() -> None:
+def test_report_begins_on_a_new_line() -> None:
     job = Job(3, live=True)
     job.steps(3)
     for rank in (0, 2):

@@ -18,14 +18,14 @@ MANY_CALLS = "import time; print(1, flush=True)\nwhile True: time.sleep(0.02)"
 
 
 @pytest.mark.parametrize(("code", "runs"), [(ONE_CALL, False), (MANY_CALLS, True)])
-def test_one_long_call_is_told_from_many_short_ones(code: str, runs: bool) -> None:
+def test_one_long_call_differs_from_many_short_ones(code: str, runs: bool) -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             process.stdout.readline()
             threads = MainThreads()
             assert threads.ran([process.pid])  # nothing to compare with yet
-            # The call may have to be entered yet; a machine with much to do may run none of many.
+            # The call may not have begun yet, and a busy machine may run none of many calls.
             deadline_s = time.monotonic() + 20
             time.sleep(0.3)
             while threads.ran([process.pid]) is not runs:
@@ -35,7 +35,7 @@ def test_one_long_call_is_told_from_many_short_ones(code: str, runs: bool) -> No
             process.kill()
 
 
-def test_what_cannot_be_read_may_have_run(tmp_path: Path) -> None:
+def test_unreadable_thread_counts_as_running(tmp_path: Path) -> None:
     threads = MainThreads(tmp_path)
     assert threads.ran([1])
     assert threads.ran([1])
@@ -50,8 +50,8 @@ def test_what_cannot_be_read_may_have_run(tmp_path: Path) -> None:
     assert not threads.ran([1])
 
 
-def test_who_asks_again_and_again_does_not_go_on() -> None:
-    """The lock of a build: a thread that looks ten times a second whether it is gone."""
+def test_polling_loop_is_no_progress() -> None:
+    """A build lock: a thread checks ten times a second whether it is gone."""
     threads, pid = MainThreads(), os.getpid()
     asks = Frame("wait", "/x/site-packages/torch/utils/file_baton.py", 50)
     mine = Frame("build", "/home/me/train.py", 7)

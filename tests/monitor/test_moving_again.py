@@ -1,4 +1,4 @@
-"""A pause that outlasts the timeout is reported; when it is over, that is said as well."""
+"""A pause longer than the timeout is reported, and so is its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("then", ["goes on", "ends at once"])
-def test_the_report_of_a_pause_does_not_stand_alone(tmp_path: Path, then: str) -> None:
+def test_end_of_a_reported_pause_is_reported(tmp_path: Path, then: str) -> None:
     script, log = tmp_path / "job.py", tmp_path / "log"
     script.write_text(_JOB)
     env = environment(HANGSCOPE="1", HANGSCOPE_DIR=str(tmp_path / "rings"), HANGSCOPE_TIMEOUT="2")

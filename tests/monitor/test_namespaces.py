@@ -1,4 +1,4 @@
-"""Ranks in another container write into the same run directory: here their pids mean nothing."""
+"""Ranks in another container write into the same run directory; their pids mean nothing here."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ os._exit(3)
 
 
 def container() -> list[str]:
-    """A command that runs another one in a pid namespace of its own; empty: not permitted."""
+    """A command that runs another one in a new pid namespace; empty if not permitted."""
     program = shutil.which("unshare")
     if program is None:
         return []
@@ -60,7 +60,7 @@ def container() -> list[str]:
 
 @contextmanager
 def rank(number: int, folder: Path, inside: list[str], pid: int = 0) -> Iterator[subprocess.Popen]:
-    """A process that records as a rank until its input is closed, with that pid where it is."""
+    """A process that records as a rank until its input is closed, with this pid there."""
     environment = {**os.environ, "RANK": str(number), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"}
     with subprocess.Popen(
         [*inside, sys.executable, "-c", _RANK, str(folder), str(pid)],
@@ -84,12 +84,12 @@ def unused_pid() -> int:
 
 
 @pytest.mark.parametrize("used_here", [True, False], ids=["another's pid here", "no pid here"])
-def test_a_monitor_watches_no_pids_of_another_container(tmp_path: Path, used_here: bool) -> None:
+def test_pids_of_another_container_are_not_watched(tmp_path: Path, used_here: bool) -> None:
     inside = container()
     if not inside:
         pytest.skip("pid namespaces are not permitted here")
-    # Watched, the first process of this system would keep the monitor for ever; and an unused pid
-    # would make the rank pass for dead.
+    # If pids were watched, the init process would keep the monitor alive for ever, and with an
+    # unused pid the rank would count as dead.
     pid = 1 if used_here else unused_pid()
     with rank(1, tmp_path, inside, pid) as there, rank(0, tmp_path, []) as here:
         assert here.stdin is not None

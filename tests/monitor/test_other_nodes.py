@@ -1,4 +1,4 @@
-"""A node's report goes out when it says something new, not with every look."""
+"""A node's report is sent when it has changed, not at every look."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.live_rings import RingRank
 
 
 class Carrier:
-    """Stands where the relay process stands, and keeps what it is given."""
+    """Replaces the relay process and keeps what it is given."""
 
     failed = False
     has_contact = False
@@ -29,7 +29,7 @@ class Carrier:
         self.reports.append(report)
 
 
-def test_the_same_is_not_said_again_and_again(
+def test_unchanged_report_is_not_resent_at_every_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranks = [RingRank(tmp_path, rank, 4) for rank in range(2)]
@@ -59,7 +59,7 @@ def test_the_same_is_not_said_again_and_again(
 
 
 @pytest.mark.parametrize(("first", "patience_s"), [(True, 10.0), (False, 20.0)])
-def test_each_standstill_has_its_own_patience_for_the_other_nodes(
+def test_each_stall_waits_anew_for_other_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool, patience_s: float
 ) -> None:
     RingRank(tmp_path, 0, 4)
@@ -89,7 +89,7 @@ def test_each_standstill_has_its_own_patience_for_the_other_nodes(
 
 
 @pytest.mark.parametrize("ahead_s", [0, -3, 7200])
-def test_a_report_is_of_the_moment_of_its_look_on_any_clock(tmp_path: Path, ahead_s: int) -> None:
+def test_report_time_is_corrected_for_clock_offset(tmp_path: Path, ahead_s: int) -> None:
     rank = RingRank(tmp_path, 0, 4)
     rank.issue(rank.join("0", "default_pg", range(4)))
     trace = LiveRun(tmp_path).look()
@@ -102,7 +102,7 @@ def test_a_report_is_of_the_moment_of_its_look_on_any_clock(tmp_path: Path, ahea
     assert shown_ns == (0 if abs(ahead_s) > 10 else ahead_s * 10**9)
 
 
-def test_a_report_that_was_damaged_on_its_way_is_none(tmp_path: Path) -> None:
+def test_damaged_report_is_ignored(tmp_path: Path) -> None:
     RingRank(tmp_path, 0, 4)
     whole = pack(LiveRun(tmp_path).look(), [(0, tmp_path / "rank_0.ring")])
     assert [f.facts.rank for f in unpack(whole, tmp_path / "whole")] == [0]
@@ -123,7 +123,7 @@ def test_a_report_that_was_damaged_on_its_way_is_none(tmp_path: Path) -> None:
         (None, ("node0", "1234")),
     ],
 )
-def test_the_store_that_the_job_itself_uses(
+def test_address_of_the_jobs_store(
     met_at: str | None, expected: tuple[str, str], tmp_path: Path
 ) -> None:
     RingRank(tmp_path, 0, 4)

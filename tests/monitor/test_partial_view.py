@@ -1,4 +1,4 @@
-"""A monitor that sees part of a job accuses nobody it cannot see."""
+"""A monitor that sees part of a job does not accuse ranks that it cannot see."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hangscope.trace.live.rings import RunKey
 from tests.monitor.test_report_policy import HEALTHY, MISSING, diagnosis
 
 
-def test_ranks_that_were_seen_may_be_accused() -> None:
+def test_observed_ranks_may_be_accused() -> None:
     assert restricted_to_seen(MISSING, {0, 1}) is MISSING
     assert restricted_to_seen(HEALTHY, {0}) is HEALTHY
 
 
-def test_ranks_that_were_not_seen_may_not() -> None:
+def test_unobserved_ranks_are_not_accused() -> None:
     local = restricted_to_seen(diagnosis(Verdict.RANK_LOST, 4, 5), {0, 1, 2, 3})
     assert local.verdict is Verdict.INCONCLUSIVE
     assert local.culprits == ()
@@ -26,7 +26,7 @@ def test_ranks_that_were_not_seen_may_not() -> None:
     assert "all nodes" in local.findings[0].fix
 
 
-def test_who_waits_for_ranks_that_were_not_seen_is_told_for_whom() -> None:
+def test_inconclusive_names_the_unobserved_ranks_waited_for() -> None:
     given = diagnosis(Verdict.INCONCLUSIVE)
     waits = tuple(WaitEdge(0, on, "0", 7, "all_reduce") for on in (1, 2, 3))
     local = restricted_to_seen(replace(given, wait_for=waits), {0, 1})
@@ -34,13 +34,13 @@ def test_who_waits_for_ranks_that_were_not_seen_is_told_for_whom() -> None:
     assert restricted_to_seen(replace(given, wait_for=waits), range(4)).findings == given.findings
 
 
-def test_a_cause_seen_here_comes_before_one_that_is_not() -> None:
+def test_observed_cause_comes_before_unobserved_one() -> None:
     seen = diagnosis(Verdict.RANK_CRASHED, 1)
     both = replace(seen, findings=(*seen.findings, *diagnosis(Verdict.RANK_LOST, 9).findings))
     assert restricted_to_seen(both, {0, 1}).verdict is Verdict.RANK_CRASHED
 
 
-def test_one_monitor_claims_a_cause_and_the_others_keep_quiet(tmp_path: Path) -> None:
+def test_only_one_monitor_claims_a_cause(tmp_path: Path) -> None:
     cause = cause_of(MISSING.findings[0])
     key = RunKey("run", 0)
     assert claim_report(tmp_path, key, cause)

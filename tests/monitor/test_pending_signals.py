@@ -1,4 +1,4 @@
-"""Which processes a signal to stop has been sent to, as the kernel shows it."""
+"""Which processes have been sent a stop signal, according to the kernel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _AS_ALWAYS = "signal.signal(signal.SIGHUP, signal.SIG_DFL)"
 
 @contextmanager
 def sleeping(prepare: str = "") -> Iterator[subprocess.Popen[bytes]]:
-    """A process that sleeps until it is ended, once it has prepared itself."""
+    """A process that runs ``prepare`` and then sleeps until it is ended."""
     code = f"import signal, sys, time\n{_AS_ALWAYS}\n{prepare}\nprint(flush=True)\ntime.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -33,7 +33,7 @@ def sleeping(prepare: str = "") -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def test_who_does_as_the_kernel_does_is_untold() -> None:
+def test_process_with_default_handler_is_unsignalled() -> None:
     with sleeping() as process:
         assert is_unsignalled(process.pid, TERM)
 
@@ -45,14 +45,14 @@ def test_who_does_as_the_kernel_does_is_untold() -> None:
         "signal.signal(signal.SIGTERM, lambda *_: None)",
     ],
 )
-def test_who_may_have_heard_it_is_not_known_to_be_untold(prepare: str) -> None:
+def test_process_with_own_handler_is_not_unsignalled(prepare: str) -> None:
     with sleeping(prepare) as process:
         assert not is_unsignalled(process.pid, TERM)
         assert is_unsignalled(process.pid, signal.SIGHUP)
 
 
-def test_a_signal_that_waits_to_be_dealt_with_counts() -> None:
-    """A stopped process deals with none but SIGKILL until it goes on."""
+def test_signal_pending_in_a_stopped_process_counts() -> None:
+    """A stopped process handles no signal but SIGKILL until it continues."""
     with sleeping() as process:
         os.kill(process.pid, signal.SIGSTOP)
         assert is_unsignalled(process.pid, TERM)
@@ -62,14 +62,14 @@ def test_a_signal_that_waits_to_be_dealt_with_counts() -> None:
         assert is_signalled(process.pid, TERM)
 
 
-def test_a_blocked_signal_counts_from_when_it_is_sent() -> None:
+def test_blocked_signal_counts_once_sent() -> None:
     with sleeping("signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])") as process:
         assert is_unsignalled(process.pid, TERM)
         os.kill(process.pid, TERM)
         assert not is_unsignalled(process.pid, TERM)
 
 
-def test_who_has_ended_and_who_never_was_are_not_untold() -> None:
+def test_ended_and_nonexistent_processes_are_not_unsignalled() -> None:
     with sleeping() as process:
         os.kill(process.pid, TERM)
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it stays a zombie
@@ -80,7 +80,7 @@ def test_who_has_ended_and_who_never_was_are_not_untold() -> None:
 
 
 @pytest.mark.parametrize("status", ["", "SigPnd:\tnothing\n", "SigPnd:\t0\nShdPnd:\t0\n"])
-def test_what_cannot_be_read_says_nothing(tmp_path: Path, status: str) -> None:
+def test_unreadable_status_is_not_unsignalled(tmp_path: Path, status: str) -> None:
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "status").write_text(status)
     (tmp_path / "7" / "stat").write_text("7 (python) S 1 1 1 0 -1 4194560 0\n")
@@ -88,7 +88,7 @@ def test_what_cannot_be_read_says_nothing(tmp_path: Path, status: str) -> None:
 
 
 @pytest.mark.parametrize(("flags", "untold"), [(0x400100, True), (0x400104, False)])
-def test_who_is_on_its_way_out_has_been_told(tmp_path: Path, flags: int, untold: bool) -> None:
+def test_exiting_process_is_not_unsignalled(tmp_path: Path, flags: int, untold: bool) -> None:
     (tmp_path / "7").mkdir()
     none = "".join(f"{name}:\t0\n" for name in ("SigPnd", "ShdPnd", "SigIgn", "SigCgt"))
     (tmp_path / "7" / "status").write_text(none)
@@ -96,7 +96,7 @@ def test_who_is_on_its_way_out_has_been_told(tmp_path: Path, flags: int, untold:
     assert is_unsignalled(7, TERM, tmp_path) is untold
 
 
-def test_the_others_are_untold_when_the_first_has_ended() -> None:
+def test_others_are_unsignalled_when_the_first_has_ended() -> None:
     watch = ProcessWatch()
     with sleeping() as first, sleeping() as second:
         assert watch.add(0, first.pid)

@@ -1,4 +1,4 @@
-"""Seeing how a process ends without being its parent."""
+"""Observing how a process ends without being its parent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ for line in sys.stdin:
 
 
 class Family:
-    """A process that ends when it is told to, and a parent of it that collects it when told to."""
+    """A process that ends on request, and a parent that reaps it on request."""
 
     def __init__(self, parent: subprocess.Popen[str]) -> None:
         self._parent = parent
@@ -41,7 +41,7 @@ class Family:
         self._say("end")
 
     def collect(self) -> None:
-        """Returns when the process's status is nowhere in ``/proc`` any more."""
+        """Have the process reaped; returns when its status is gone from ``/proc``."""
         self._say("collect")
         assert self._heard().startswith("collected")
 
@@ -85,7 +85,7 @@ def only_end(watch: ProcessWatch) -> ProcessEnd:
 
 
 @pytest.mark.parametrize("status", [3, 0])
-def test_the_status_of_an_exit_is_seen(status: int) -> None:
+def test_exit_status_is_observed(status: int) -> None:
     with family(status) as it:
         watch = watched(it.pid)
         it.end()
@@ -94,7 +94,7 @@ def test_the_status_of_an_exit_is_seen(status: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_fatal_signal_is_seen(number: signal.Signals) -> None:
+def test_fatal_signal_is_observed(number: signal.Signals) -> None:
     with family() as it:
         watch = watched(it.pid)
         os.kill(it.pid, number)
@@ -103,7 +103,7 @@ def test_a_fatal_signal_is_seen(number: signal.Signals) -> None:
 
 
 @pytest.mark.skipif(not TELLS_AFTER_COLLECTION, reason="needs Linux 6.15")
-def test_a_status_is_seen_after_the_parent_has_collected_it() -> None:
+def test_status_is_observed_after_the_parent_reaped_it() -> None:
     with family(3) as it:
         watch = watched(it.pid)
         it.end()
@@ -112,10 +112,10 @@ def test_a_status_is_seen_after_the_parent_has_collected_it() -> None:
 
 
 @pytest.mark.skipif(not TELLS_AFTER_COLLECTION, reason="needs Linux 6.15")
-def test_a_status_is_seen_where_the_parent_collects_while_we_look(
+def test_status_is_observed_if_the_parent_reaps_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The descriptor tells nothing before that moment, ``/proc`` nothing after it."""
+    """Before that moment the pidfd has no status, after it ``/proc`` has none."""
     in_proc = processes._status_of_zombie
     with family(3) as it:
 
@@ -129,7 +129,7 @@ def test_a_status_is_seen_where_the_parent_collects_while_we_look(
         assert only_end(watch).code == 3
 
 
-def test_a_signal_reaches_what_is_watched_and_nothing_else() -> None:
+def test_signal_reaches_watched_processes_only() -> None:
     with family() as other, family() as it:
         watch = watched(it.pid)
         watch.send(signal.SIGTERM)
@@ -141,7 +141,7 @@ def test_a_signal_reaches_what_is_watched_and_nothing_else() -> None:
         assert only_end(beside).code == 0
 
 
-def test_who_was_started_by_another_is_told_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_children_are_signalled_before_their_parents(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
 
     def tell(descriptor: int, number: int) -> None:
@@ -157,13 +157,13 @@ def test_who_was_started_by_another_is_told_before_it(monkeypatch: pytest.Monkey
         assert told == [rank.pid, starter.pid]
 
 
-def test_a_process_that_is_gone_cannot_be_watched() -> None:
+def test_ended_process_cannot_be_watched() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     assert not ProcessWatch().add(0, process.pid)
 
 
-def test_a_zombie_tells_on_kernels_that_keep_no_status(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zombie_has_the_status_on_older_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_status_from_pidfd", lambda descriptor: None)
     watch = ProcessWatch()
     descriptors = len(os.listdir("/proc/self/fd"))
@@ -178,10 +178,10 @@ def test_a_zombie_tells_on_kernels_that_keep_no_status(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("before", "now", "killed"), [(0, 1, True), (2, 2, False), (-1, 1, False), (-1, -1, False)]
 )
-def test_a_kill_for_memory_is_one_more_than_before(
+def test_oom_kill_raises_the_counter(
     monkeypatch: pytest.MonkeyPatch, before: int, now: int, killed: bool
 ) -> None:
-    """Not where the counter could not be read: a container may be given one later."""
+    """Unless the counter could not be read before: a container may get one later."""
     monkeypatch.setattr(processes, "oom_kills", lambda: before)
     watch = ProcessWatch()
     monkeypatch.setattr(processes, "oom_kills", lambda: now)

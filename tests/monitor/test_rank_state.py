@@ -1,4 +1,4 @@
-"""What a rank's facts say of the moment."""
+"""A rank's current state."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from hangscope.trace.model import ExceptionFacts, ExitFacts, RankFacts
         (None, None, False),
     ],
 )
-def test_whose_status_adds_nothing(
+def test_failed_ranks_need_no_exit_status(
     exit_: ExitFacts | None, message: str | None, expected: bool
 ) -> None:
     raised = ExceptionFacts("RuntimeError", message) if message else None
@@ -41,9 +41,7 @@ def test_whose_status_adds_nothing(
         (4.0, "running", True, False),
     ],
 )
-def test_whose_heartbeat_is_late_but_not_known_to_have_stopped(
-    late_s: float, state: str, blocked: bool, silent: bool
-) -> None:
+def test_late_heartbeat(late_s: float, state: str, blocked: bool, silent: bool) -> None:
     facts = RankFacts(
         0,
         alive=True,

@@ -1,4 +1,4 @@
-"""When the monitor speaks: twice the same, nobody moving, once per cause."""
+"""When the monitor reports: two looks agree, no progress, once per cause."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ HEALTHY = Diagnosis(Verdict.HEALTHY, (), Confidence.CERTAIN, "")
 MISSING = diagnosis(Verdict.MISSING_RANK, 1)
 
 
-def test_a_hang_is_said_at_the_second_look_that_agrees() -> None:
+def test_hang_is_reported_when_two_looks_agree() -> None:
     policy = ReportPolicy()
     assert not policy.should_report(MISSING, {0: "still"}, final=False)
     assert policy.should_report(MISSING, {0: "still"}, final=False)
 
 
-def test_a_job_that_moves_between_two_looks_is_not_hung() -> None:
+def test_progress_between_two_looks_is_no_hang() -> None:
     policy = ReportPolicy()
     assert not policy.should_report(MISSING, {0: "step 7"}, final=False)
     assert not policy.should_report(
@@ -39,7 +39,7 @@ def test_a_job_that_moves_between_two_looks_is_not_hung() -> None:
     )
 
 
-def test_without_a_sequence_number_whoever_waits_must_stand_still() -> None:
+def test_without_sequence_number_waiting_ranks_must_not_move() -> None:
     somewhere = diagnosis(Verdict.MISSING_RANK, 1, seq=None)
     policy = ReportPolicy()
     assert not policy.should_report(somewhere, {0: "then"}, final=False)
@@ -47,18 +47,18 @@ def test_without_a_sequence_number_whoever_waits_must_stand_still() -> None:
     assert policy.should_report(somewhere, {0: "now"}, final=False)
 
 
-def test_another_cause_at_the_second_look_is_not_confirmed() -> None:
+def test_different_cause_at_the_second_look_is_not_confirmed() -> None:
     policy = ReportPolicy()
     policy.should_report(diagnosis(Verdict.MISSING_RANK, 0), {0: "still"}, final=False)
     assert not policy.should_report(MISSING, {0: "still"}, final=False)
 
 
-def test_what_is_on_record_needs_no_second_look() -> None:
+def test_final_findings_need_no_second_look() -> None:
     assert ReportPolicy().should_report(diagnosis(Verdict.SHAPE_MISMATCH, 1), {0: "x"}, final=False)
     assert ReportPolicy().should_report(diagnosis(Verdict.RANK_CRASHED, 1), {0: "x"}, final=False)
 
 
-def test_every_cause_is_said_once() -> None:
+def test_every_cause_is_reported_once() -> None:
     policy = ReportPolicy()
     policy.should_report(MISSING, {0: "still"}, final=False)
     assert policy.should_report(MISSING, {0: "still"}, final=False)
@@ -67,7 +67,7 @@ def test_every_cause_is_said_once() -> None:
     assert not policy.should_report(MISSING, {0: "still"}, final=True)
 
 
-def test_a_cause_that_accuses_nobody_is_said_once_too() -> None:
+def test_cause_without_culprits_is_reported_once() -> None:
     stuck, elsewhere = (diagnosis(Verdict.STUCK_COLLECTIVE, seq=seq) for seq in (7, 8))
     policy = ReportPolicy()
     policy.should_report(stuck, {0: "still"}, final=False)
@@ -78,7 +78,7 @@ def test_a_cause_that_accuses_nobody_is_said_once_too() -> None:
     assert policy.should_report(elsewhere, {0: "still"}, final=False), "it is another one"
 
 
-def test_the_same_place_of_another_group_is_another_cause() -> None:
+def test_same_sequence_number_in_another_group_is_another_cause() -> None:
     finding = MISSING.findings[0]
     others = [replace(finding, group=GroupRef("1", "tp", (0, 1))), replace(finding, group=None)]
     assert len({cause_of(f) for f in (finding, *others)}) == 3
@@ -96,13 +96,13 @@ def test_the_end_of_an_unexplained_job_is_explained() -> None:
     assert ReportPolicy().should_report(MISSING, {0: "gone"}, final=True)
 
 
-def test_health_is_never_said() -> None:
+def test_healthy_is_never_reported() -> None:
     policy = ReportPolicy()
     assert not policy.should_report(HEALTHY, {0: "x"}, final=False)
     assert not policy.should_report(HEALTHY, {0: "x"}, final=True)
 
 
-def test_a_job_explained_by_another_node_is_not_explained_again() -> None:
+def test_job_reported_by_another_node_is_not_reported_again() -> None:
     policy = ReportPolicy()
     policy.suppress()
     policy.should_report(MISSING, {0: "still"}, final=False)
@@ -110,7 +110,7 @@ def test_a_job_explained_by_another_node_is_not_explained_again() -> None:
     assert not policy.should_report(diagnosis(Verdict.RANK_CRASHED, 0), {0: "gone"}, final=True)
 
 
-def test_a_hang_is_said_although_other_threads_and_ranks_go_on() -> None:
+def test_hang_is_reported_although_other_threads_and_ranks_progress() -> None:
     policy = ReportPolicy()
     policy.should_report(MISSING, {0: "beat 7", 7: "step 7"}, final=False)
     assert policy.should_report(MISSING, {0: "beat 8", 7: "step 8"}, final=False)
@@ -122,7 +122,7 @@ def undated(summary: str) -> Diagnosis:
     return replace(found, summary=summary, findings=(finding,))
 
 
-def test_what_nothing_dates_is_said_when_every_look_for_long_has_said_the_same() -> None:
+def test_undated_finding_is_reported_after_lasting_long_enough() -> None:
     policy = ReportPolicy()
     for now_s in (0.0, 2.0, 3.9):
         assert not policy.should_report(undated("at a"), {0: "x"}, final=False, now_s=now_s)
@@ -132,7 +132,7 @@ def test_what_nothing_dates_is_said_when_every_look_for_long_has_said_the_same()
     assert policy.should_report(undated("at b"), {0: "x"}, final=False, now_s=12.5)
 
 
-def test_what_nothing_dates_is_not_said_of_a_job_that_has_ended() -> None:
+def test_undated_finding_is_not_reported_for_an_ended_job() -> None:
     policy = ReportPolicy()
     assert not policy.should_report(undated("at a"), {0: "x"}, final=False, now_s=0.0)
     assert not policy.should_report(undated("at a"), {0: "x"}, final=True, now_s=60.0)

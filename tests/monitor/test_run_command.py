@@ -15,8 +15,8 @@ from hangscope.trace.load import load_trace
 from tests.real_jobs import environment
 
 TIMEOUT_S = "30"
-"""Neither a crash nor a healthy end needs the timeout. Where a loaded machine starts the ranks some
-seconds apart, a short one is exceeded in earnest while the first of them wait for the last."""
+"""Neither a crash nor a healthy end needs the timeout. A short one would really be exceeded if a
+loaded machine starts the ranks some seconds apart and the first of them wait for the last."""
 
 
 def run(
@@ -37,14 +37,14 @@ def test_the_exit_status_is_the_commands(tmp_path: Path) -> None:
     assert run(tmp_path / "b", sys.executable, "-c", killed).returncode == 128 + 9
 
 
-def test_a_command_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+def test_missing_command_is_a_one_line_error(tmp_path: Path) -> None:
     result = run(tmp_path / "run", "no-such-command")
     assert result.returncode == 2
     assert result.stderr.strip().count("\n") == 0
     assert "no-such-command" in result.stderr
 
 
-def test_a_command_that_records_nothing_hides_no_former_run(tmp_path: Path) -> None:
+def test_run_without_records_keeps_latest(tmp_path: Path) -> None:
     def run_here(*words: str) -> int:
         command = [sys.executable, "-m", "hangscope", "run", "--", *words]
         told = {k: v for k, v in environment().items() if k != "HANGSCOPE_DIR"}
@@ -65,7 +65,7 @@ def test_a_command_that_records_nothing_hides_no_former_run(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_crash_is_explained_once(tmp_path: Path) -> None:
+def test_crash_is_reported_once(tmp_path: Path) -> None:
     result = run(
         tmp_path / "run", sys.executable, "-m", "torch.distributed.run", "--standalone",
         "--nproc-per-node=4", "-m", "hangscope.demos.train", "--fault", "sigkill",
@@ -76,7 +76,7 @@ def test_a_crash_is_explained_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_healthy_job_is_left_in_peace(tmp_path: Path) -> None:
+def test_healthy_job_gets_no_report(tmp_path: Path) -> None:
     result = run(
         tmp_path / "run", sys.executable, "-m", "torch.distributed.run", "--standalone",
         "--nproc-per-node=2", "-m", "hangscope.demos.train", "--steps", "4",
@@ -87,7 +87,7 @@ def test_a_healthy_job_is_left_in_peace(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_hung_job_is_ended_where_that_was_asked_for(tmp_path: Path) -> None:
+def test_hung_job_is_killed_on_request(tmp_path: Path) -> None:
     result = run(
         tmp_path / "run", sys.executable, "-m", "torch.distributed.run", "--standalone",
         "--nproc-per-node=4", "-m", "hangscope.demos.train", "--fault", "asleep-in-loader",

@@ -1,4 +1,4 @@
-"""When the monitor looks closely: times that it is given, no clock."""
+"""When the monitor takes a close look; times are passed in, there is no clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hangscope.monitor.schedule import FIRST_LOOK_S, SETTLE_S, LookSchedule
 STEPS = [{0: b"step 1"}, {0: b"step 2"}, {0: b"step 3"}]
 
 
-def test_the_first_look_comes_at_once_and_another_soon_after_progress() -> None:
+def test_first_look_is_immediate_and_next_soon_after_progress() -> None:
     schedule = LookSchedule(120.0, changed_s=100.0)
     schedule.update(STEPS[0], 100.0, ended=False)
     assert schedule.is_due(100.0)
@@ -20,7 +20,7 @@ def test_the_first_look_comes_at_once_and_another_soon_after_progress() -> None:
     assert schedule.is_due(101.0 + FIRST_LOOK_S)
 
 
-def test_after_an_end_the_others_may_settle_whatever_they_do_meanwhile() -> None:
+def test_settle_time_after_an_end_ignores_progress() -> None:
     schedule = LookSchedule(120.0, changed_s=100.0)
     schedule.update(STEPS[0], 100.0, ended=True)
     schedule.update(STEPS[1], 100.1, ended=False)
@@ -44,7 +44,7 @@ def test_after_an_end_the_others_may_settle_whatever_they_do_meanwhile() -> None
         (200.0, 1.0, 20.0),  # a job of thousands of ranks
     ],
 )
-def test_looks_are_often_around_the_timeout_and_never_take_much_of_a_processor(
+def test_looks_are_frequent_near_the_timeout_and_limited_in_cpu(
     stalled_s: float, cost_s: float, after_s: float
 ) -> None:
     schedule = LookSchedule(120.0, changed_s=100.0)

@@ -1,4 +1,4 @@
-"""Others that are told to stop after one has ended of it: at one moment, or one after the other."""
+"""Stop signals to the others after a first rank has ended: all at once, or one after the other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RANK_OF = {101: 1, 102: 2, 103: 3}
 
 
 class _Seen(ProcessWatch):
-    """What each look sees, and when; a look takes no time."""
+    """Fixed results of each look, and its time; a look takes no time."""
 
     def __init__(self, looks: Sequence[tuple[float, set[int]]]) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class _Seen(ProcessWatch):
         self._looked_s: float | None = None
 
     def clock(self) -> float:
-        """The time of the look that was just made, then that of the next one."""
+        """The time of the last look, then that of the next one."""
         now_s, self._looked_s = self._looked_s, None
         return self._looks[0][0] if now_s is None else now_s
 
@@ -34,7 +34,7 @@ class _Seen(ProcessWatch):
 
 
 def _after(looks: Sequence[tuple[float, set[int]]], *, others: int) -> list[tuple[int, int]] | None:
-    """What is known when the second has ended, after so many looks in between."""
+    """The result when the second has ended, after these looks in between."""
     seen = _Seen(looks)
     telling = StopSignals(seen, clock=seen.clock)
     assert telling.first_ended(TERM) == [(1, 101), (2, 102), (3, 103)]
@@ -49,31 +49,31 @@ def _after(looks: Sequence[tuple[float, set[int]]], *, others: int) -> list[tupl
 ALL = {101, 102, 103}
 
 
-def test_a_launcher_tells_all_at_one_moment() -> None:
+def test_launcher_signals_all_at_once() -> None:
     assert _after([(0.0, ALL), (0.05, ALL), (0.053, set())], others=1) == []
 
 
-def test_the_second_may_end_long_after_it_was_told() -> None:
-    """Python needs a while to go, more so on a busy machine; looks go on meanwhile."""
+def test_second_end_long_after_its_signal() -> None:
+    """Python takes a while to exit, more so on a busy machine; looks continue meanwhile."""
     assert _after([(0.0, ALL), (0.05, ALL), (0.053, set()), (0.2, set())], others=2) == []
 
 
-def test_somebody_tells_one_after_the_other() -> None:
+def test_signals_sent_one_after_another() -> None:
     left = _after([(0.0, ALL), (0.01, ALL), (0.02, {102, 103}), (0.03, {103})], others=2)
     assert left == [(3, 103)]
 
 
-def test_all_are_told_by_the_time_the_second_ends_and_not_at_once() -> None:
+def test_all_signalled_by_the_second_end_but_not_at_once() -> None:
     looks = [(0.0, ALL), (0.01, ALL), (0.02, {102, 103}), (0.04, {103}), (0.06, set())]
     assert _after(looks, others=3) is None
 
 
-def test_nobody_looked_for_longer_than_tells_them_apart() -> None:
-    """The machine is busy: how they were told in between is not known."""
+def test_gap_between_looks_is_too_long_to_tell() -> None:
+    """The machine is busy, so it is not known how they were signalled in between."""
     assert _after([(0.0, ALL), (0.01, ALL), (0.01 + 3 * AT_ONCE_S, set())], others=1) is None
 
 
-def test_who_fails_as_it_loses_the_first_was_not_told() -> None:
+def test_rank_that_fails_because_of_the_first_was_not_signalled() -> None:
     seen = _Seen([(0.0, ALL), (0.05, ALL), (0.06, {102, 103}), (0.1, {102, 103}), (0.102, set())])
     telling = StopSignals(seen, clock=seen.clock)
     telling.first_ended(TERM)
@@ -85,7 +85,7 @@ def test_who_fails_as_it_loses_the_first_was_not_told() -> None:
 
 
 @pytest.mark.parametrize(("untold", "watched"), [(ALL, True), (set(), False)])
-def test_it_is_watched_only_where_somebody_is_left_to_tell(untold: set[int], watched: bool) -> None:
+def test_watches_only_if_ranks_are_left_to_signal(untold: set[int], watched: bool) -> None:
     seen = _Seen([(0.0, untold)])
     telling = StopSignals(seen, clock=seen.clock)
     telling.first_ended(TERM)

@@ -1,4 +1,4 @@
-"""Ranks that are told to stop: on all nodes of a directory at once, or on this one alone."""
+"""Ranks that get a stop signal: on all nodes of a directory at once, or only on this one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _started(code: str) -> subprocess.Popen[str]:
 
 
 def _ended_elsewhere(folder: Path, rank: int, pid: int, number: int) -> None:
-    """What the monitor of another node writes."""
+    """Write what the monitor of another node would write."""
     head = {"hangscope": "journal/1", "run_id": "live", "attempt": 0, "host": "node1"}
     end = {"event": "exit", "rank": rank, "pid": pid, "at_ns": time.time_ns(), "signal": number}
     (folder / "monitor_node1.live.0.9.journal").write_text(
@@ -54,7 +54,7 @@ def _ended_elsewhere(folder: Path, rank: int, pid: int, number: int) -> None:
         (signal.SIGTERM, "go on"),
     ],
 )
-def test_a_node_waits_for_the_others_before_it_explains_why_its_ranks_were_stopped(
+def test_node_waits_for_others_before_reporting_its_stopped_ranks(
     number: signal.Signals, others: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "STOPPED_S", 20.0 if others == "stop, too" else 0.5)
@@ -87,7 +87,7 @@ def test_a_node_waits_for_the_others_before_it_explains_why_its_ranks_were_stopp
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads that end alone")
-def test_a_process_whose_first_thread_has_ended_is_not_over() -> None:
+def test_process_without_its_main_thread_has_not_ended() -> None:
     process, processes = _started(_FIRST_THREAD_ENDS), ProcessWatch()
     assert processes.add(0, process.pid)
     try:

@@ -44,7 +44,7 @@ def start_node(node: int, port: int, place: Path, how: str) -> subprocess.Popen[
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["variable", "run"])
-def test_a_rank_on_another_node_is_named(tmp_path: Path, how: str) -> None:
+def test_rank_on_another_node_is_named(tmp_path: Path, how: str) -> None:
     port = free_port()
     places = [tmp_path / "node0", tmp_path / "node1"]
     nodes = [start_node(number, port, place, how) for number, place in enumerate(places)]

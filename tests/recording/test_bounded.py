@@ -1,4 +1,4 @@
-"""Memory is bounded whatever the job does, and numbers hold when threads come between."""
+"""Memory is bounded whatever the job does, and numbering is correct with several threads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def rss_mib() -> float:
         ("groups", [layout.GROUP_COUNT]),
     ],
 )
-def test_the_bounds_are_those_that_the_document_gives(row: str, bounds: list[int]) -> None:
+def test_bounds_match_the_documentation(row: str, bounds: list[int]) -> None:
     table = (ROOT / "docs" / "recorder.md").read_text().partition("**Memory per rank is bounded**")
     line = re.search(rf"^\| {row} \| (.*) \|$", table[2], re.MULTILINE)
     assert line is not None
@@ -51,7 +51,7 @@ def test_the_bounds_are_those_that_the_document_gives(row: str, bounds: list[int
 
 
 def test_dynamic_shapes(recording: Session) -> None:
-    """More shapes than there is room for: names, types and sizes stay, and memory does."""
+    """More shapes than fit: names, dtypes and sizes are kept, and memory does not grow."""
     for numel in range(1, 3000):
         dist.all_reduce(torch.empty(numel))
     before = rss_mib()
@@ -144,7 +144,7 @@ def test_many_groups(recording: Session) -> None:
 def test_a_group_that_outlives_the_module(
     recording: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At shutdown a group may go when the recorder's modules have lost their names already."""
+    """At shutdown a group may be freed after the recorder's module globals are cleared."""
     from hangscope.recording import groups
 
     class Group:
@@ -166,14 +166,14 @@ def test_a_group_that_outlives_the_module(
 
 
 class Never:
-    """A Work that is never over."""
+    """A Work that never completes."""
 
     def is_completed(self) -> bool:
         return False
 
 
 class Over:
-    """A Work that is over, and in which another thread may ask whether it succeeded."""
+    """A completed Work that another thread may ask whether it succeeded."""
 
     def is_completed(self) -> bool:
         return True
@@ -185,10 +185,8 @@ class Over:
 
 
 @pytest.mark.parametrize("deep", [True, False])
-def test_what_overtakes_an_unfinished_one_is_found_by_the_watcher_alone(
-    recording: Session, deep: bool
-) -> None:
-    """And not far behind it: there may be a thousand, at every turn."""
+def test_only_the_watcher_finds_overtakers(recording: Session, deep: bool) -> None:
+    """And only a limited number of them, as there may be a thousand at every turn."""
     completions = recording.recorder.completions
     state = GroupState(recording.ring, 0, "g", [0], 0, recorded=True)
     works = [Over(), Never(), *(Over() for _ in range(200))]
@@ -210,8 +208,8 @@ def test_unfinished_operations_are_bounded(recording: Session) -> None:
     assert len(completions._watched) == completion.MAX_PENDING
 
 
-def test_operations_that_only_their_waits_tell_of_are_bounded(recording: Session) -> None:
-    """Nothing polls these (see `OpSpec.gloo_counts`), so nothing else lets them go."""
+def test_unpollable_operations_are_bounded(recording: Session) -> None:
+    """These are not polled (see `OpSpec.gloo_counts`), so nothing else releases them."""
     completions = recording.recorder.completions
     state = GroupState(recording.ring, 0, "g", [0], 0, recorded=True)
     works = [object() for _ in range(completion.MAX_EXPECTED + 10)]
@@ -220,8 +218,8 @@ def test_operations_that_only_their_waits_tell_of_are_bounded(recording: Session
         assert len(completions._watched) <= completion.MAX_EXPECTED
 
 
-def test_a_monitored_barrier_counts_twice_for_every_member(recording: Session) -> None:
-    """As Gloo's own counter does, but for rank 0: there it counts two for each other member."""
+def test_monitored_barrier_advances_the_counter_by_two(recording: Session) -> None:
+    """Like Gloo's own counter, except on rank 0, where it counts two for each other member."""
     spec = spec_for("monitored_barrier_", _arguments("monitored_barrier_"))
     begin = recording.recorder.beginner(spec)
     dist.all_reduce(torch.ones(1))
@@ -230,8 +228,8 @@ def test_a_monitored_barrier_counts_twice_for_every_member(recording: Session) -
     assert read_ring(recording.ring.path).records["collective_seq"].tolist() == [1, 3, 4]
 
 
-def test_the_reduce_op_is_no_part_of_the_history(recording: Session) -> None:
-    """It is read when the record has long been written."""
+def test_reduce_op_is_not_in_the_history_hash(recording: Session) -> None:
+    """It is read long after the record was written."""
     for op in (dist.ReduceOp.MAX, dist.ReduceOp.SUM):
         dist.all_reduce(torch.ones(5), op=op)
     recording.recorder.catch_up()
@@ -244,8 +242,8 @@ def test_the_reduce_op_is_no_part_of_the_history(recording: Session) -> None:
     assert fragment.records["history"].tolist() == [once, twice]
 
 
-def test_many_shapes_plan_no_more_than_a_thousand(recording: Session) -> None:
-    """The plans of shapes that are gone are forgotten; what is recorded stays right."""
+def test_number_of_cached_plans_is_limited(recording: Session) -> None:
+    """Plans of old shapes are dropped; records stay correct."""
     spec = spec_for("allreduce_", _arguments("allreduce_"))
     begin = recording.recorder.beginner(spec)
     (remembered,) = (
@@ -262,8 +260,8 @@ def test_many_shapes_plan_no_more_than_a_thousand(recording: Session) -> None:
     assert sizes[-60:] == [((n,),) for n in range(plans.MAX_PLANS - 10, plans.MAX_PLANS + 50)]
 
 
-def test_a_plan_is_taken_again_only_where_everything_is_the_same(recording: Session) -> None:
-    """Same operator, one thing changed at a time, twice over: every record says what was asked."""
+def test_plan_is_reused_only_for_identical_calls(recording: Session) -> None:
+    """Same operator, one argument changed at a time, twice: every record matches its call."""
     other = dist.new_group([0, 2], group_desc="other")
     float8, half8, float4 = torch.ones(8), torch.ones(8).half(), torch.ones(2, 2)
     base = {"tensor": float8, "group": None, "src": 0, "async_op": True}
@@ -301,7 +299,7 @@ def test_a_plan_is_taken_again_only_where_everything_is_the_same(recording: Sess
 
 
 def test_waits_on_several_threads() -> None:
-    """Works are taken out of their boxes by whoever comes first; each ends up finished."""
+    """Works are unboxed by whichever thread is first; each ends up finished."""
     job = run([sys.executable, str(JOBS / "waiting_job.py")], environment(HANGSCOPE_MONITOR="0"))
     assert job.returncode == 0, job.output
     assert job.said == []
@@ -317,8 +315,8 @@ def _arguments(operator: str) -> list[str]:
     return [argument.name for argument in schema.arguments]
 
 
-def test_numbers_hold_between_threads(recording: Session) -> None:
-    """Without a lock: every number is given once, in order, with the history that belongs to it."""
+def test_numbers_are_consistent_between_threads(recording: Session) -> None:
+    """Without a lock, every number is used once, in order, with the matching history."""
     group = dist.new_group([0, 1])
     value = torch.ones(1)
 
@@ -343,10 +341,10 @@ def test_numbers_hold_between_threads(recording: Session) -> None:
     assert int(member["history"]) == histories[-1]
 
 
-def test_no_lock_in_what_a_collective_runs_through() -> None:
-    """A lock held by a thread that waits for the interpreter could hold up another for ever.
+def test_no_lock_on_the_hot_path() -> None:
+    """A lock held by a thread that waits for the GIL could block another one for ever.
 
-    The exceptions are taken with a time limit, or where plain statements are not atomic.
+    Exceptions are locks with a timeout, and those needed where plain statements are not atomic.
     """
     package = Path(hangscope.recording.__file__).parent
     found = {

@@ -1,4 +1,4 @@
-"""Groups made by hand: their places are no ranks of the job unless its ranks fill them all."""
+"""Groups constructed by hand: group ranks are not ranks of the job unless it fills them all."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.real_jobs import environment, free_port, run_each, worlds
 from tests.recording.launcher import JOBS
 
 
-def test_nobody_of_the_job_is_blamed_for_an_engine(tmp_path: Path) -> None:
+def test_members_outside_the_job_are_not_confused_with_its_ranks(tmp_path: Path) -> None:
     env = environment(
         HANGSCOPE="1", HANGSCOPE_DIR=str(tmp_path), HANGSCOPE_TIMEOUT="3", HANGSCOPE_ON_HANG="kill"
     )

@@ -41,7 +41,7 @@ def exchange() -> None:
 
 
 def recorded(session: Session) -> list[tuple[str, int, int, SlotFlag]]:
-    """Operation, number among the collectives and among the pairs, and what a batch is told by."""
+    """(operation, collective and p2p sequence number, flags that mark a batch) of each record."""
     fragment = read_ring(session.ring.path)
     return [
         (
@@ -73,7 +73,7 @@ def test_a_batch_of_collectives_has_one_number(recording: Session) -> None:
     assert flags == BATCH | ASYNC | UNOBSERVED, "the stand-in is a device: nobody polls it"
 
 
-def test_a_batch_of_pairs_has_one_number_and_leaves_the_collectives_theirs(
+def test_batch_of_p2p_has_one_number_of_its_own(
     recording: Session,
 ) -> None:
     for _ in range(2):
@@ -92,7 +92,7 @@ def test_a_batch_of_pairs_has_one_number_and_leaves_the_collectives_theirs(
     ]
 
 
-def test_a_batch_of_both_has_a_number_of_each(recording: Session) -> None:
+def test_mixed_batch_has_a_number_of_each_kind(recording: Session) -> None:
     with batch():
         exchange()
         reduce()
@@ -111,7 +111,7 @@ def test_an_empty_batch_leaves_no_record(recording: Session) -> None:
     assert recorded(recording) == [("all_reduce", 1, 0, SlotFlag(0))]
 
 
-def test_what_another_thread_issues_meanwhile_is_no_member(recording: Session) -> None:
+def test_operations_of_other_threads_are_not_in_the_batch(recording: Session) -> None:
     with batch():
         reduce()
         other = threading.Thread(target=reduce)
@@ -126,8 +126,8 @@ def test_what_another_thread_issues_meanwhile_is_no_member(recording: Session) -
     ]
 
 
-def test_every_member_counts_in_the_history_and_the_batch_as_nothing(recording: Session) -> None:
-    """Members of a group whose batches differ have another history from there on."""
+def test_history_includes_the_members_but_not_the_batch(recording: Session) -> None:
+    """Members of a group whose batches differ have different histories from there on."""
     with batch():
         reduce(3)
         reduce(3)
@@ -141,7 +141,7 @@ def test_every_member_counts_in_the_history_and_the_batch_as_nothing(recording: 
     assert read_ring(recording.ring.path).records["history"].tolist() == expected
 
 
-def test_the_end_of_a_batch_is_noted_where_it_can_be_observed(recording: Session) -> None:
+def test_completion_of_an_observable_batch_is_recorded(recording: Session) -> None:
     reduce()
     (state,) = recording.recorder.groups.states()
     state.backends["cpu"] = DeviceBackend("gloo", True, 0)
@@ -151,5 +151,5 @@ def test_the_end_of_a_batch_is_noted_where_it_can_be_observed(recording: Session
     open_ = read_ring(recording.ring.path).records[-1]
     assert SlotFlag(int(open_["flags"])) & (UNOBSERVED | BATCH) == BATCH
     assert int(open_["state"]) == 0
-    dist.Work.wait(work)  # the stand-in has one of its own, which nobody watches
+    dist.Work.wait(work)  # the stand-in overrides it with one that is not watched
     assert int(read_ring(recording.ring.path).records[-1]["state"]) == 2

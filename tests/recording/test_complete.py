@@ -1,4 +1,4 @@
-"""It misses nothing: real jobs in which every way of issuing a collective is checked.
+"""The recorder is complete: real jobs that check every way of issuing a collective.
 
 Each check runs inside the job and compares what the ring says with what was done, and with torch's
 own recorder and counters where those exist. The names of the checks are the coverage table of

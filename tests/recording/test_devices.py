@@ -1,4 +1,4 @@
-"""NCCL on real GPUs, where there are any; the same job on Gloo everywhere.
+"""NCCL on real GPUs, if there are any; the same job on Gloo everywhere.
 
 ``python -m pytest tests/recording/test_devices.py`` on a machine with one GPU or more shows what a
 machine without one cannot: numbers against the native recorder's, counters from ``pg_status``,
@@ -34,7 +34,7 @@ PLACES = [
 
 @functools.cache
 def device_job(device: str, backend: str, directory: Path) -> JobResult:
-    """The job, once a device: a rank a GPU, two on Gloo."""
+    """The job, once per device type: a rank per GPU, two ranks on Gloo."""
     ranks = min(GPUS, MAX_GPUS) if device == "cuda" else 2
     return torchrun(
         JOBS / "device_job.py",

@@ -1,4 +1,4 @@
-"""An exception that ends a process is on record, even where no hook is called for it."""
+"""An exception that ends a process is recorded, even if no hook is called for it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def facts_after(how: str, directory: Path) -> object:
 @pytest.mark.parametrize(
     "how", ["caught", "caught_and_left_hard", "spawn", "process-spawn", "process-fork"]
 )
-def test_what_a_process_died_of_is_on_record(tmp_path: Path, how: str) -> None:
+def test_fatal_exception_is_recorded(tmp_path: Path, how: str) -> None:
     facts = facts_after(how, tmp_path)
     assert facts.exception is not None  # type: ignore[attr-defined]
     assert facts.exception.type_name == "ValueError"  # type: ignore[attr-defined]
@@ -35,9 +35,7 @@ def test_what_a_process_died_of_is_on_record(tmp_path: Path, how: str) -> None:
 @pytest.mark.parametrize(
     "how", ["printed_and_left", "printed_at_once_and_left", "printed_and_left_hard"]
 )
-def test_a_status_after_a_failed_operation_is_told_with_what_that_failed_of(
-    tmp_path: Path, how: str
-) -> None:
+def test_exit_status_after_a_failed_operation_has_its_exception(tmp_path: Path, how: str) -> None:
     facts = facts_after(how, tmp_path)
     assert facts.exception is not None  # type: ignore[attr-defined]
     assert facts.exception.message.count("by peer")  # type: ignore[attr-defined]
@@ -49,10 +47,8 @@ def test_a_status_after_a_failed_operation_is_told_with_what_that_failed_of(
     [("with_last_words", "with_last_words"), ("words-fork", "raises_last_words")],
     ids=["a program", "a process of multiprocessing"],
 )
-def test_what_it_says_as_it_leaves_is_told_with_its_line(
-    tmp_path: Path, how: str, function: str
-) -> None:
-    """Of words that are raised, not given to ``sys.exit``, multiprocessing forgets the place."""
+def test_exit_message_is_recorded_with_its_line(tmp_path: Path, how: str, function: str) -> None:
+    """For a raised SystemExit, unlike ``sys.exit``, multiprocessing loses the place."""
     facts = facts_after(how, tmp_path)
     assert facts.exception is not None  # type: ignore[attr-defined]
     assert facts.exception.type_name == "SystemExit"  # type: ignore[attr-defined]
@@ -61,8 +57,8 @@ def test_what_it_says_as_it_leaves_is_told_with_its_line(
 
 
 @pytest.mark.parametrize(("how", "status"), [("later", 5), ("went_on_and_left", 6)])
-def test_what_it_survived_is_not(tmp_path: Path, how: str, status: int) -> None:
-    """Where it called ``sys.exit`` is what was seen of it last."""
+def test_handled_exception_is_not_recorded_as_fatal(tmp_path: Path, how: str, status: int) -> None:
+    """The last sample is the call of ``sys.exit``."""
     facts = facts_after(how, tmp_path)
     assert facts.exception is None  # type: ignore[attr-defined]
     assert facts.exit is not None  # type: ignore[attr-defined]
@@ -73,7 +69,7 @@ def test_what_it_survived_is_not(tmp_path: Path, how: str, status: int) -> None:
     assert user_frames(stack)[0].name == how
 
 
-def test_ctrl_c_frees_a_process_that_waits_for_a_thread_at_its_end(tmp_path: Path) -> None:
+def test_ctrl_c_while_waiting_for_a_thread_at_exit(tmp_path: Path) -> None:
     """Its status stays 0, and it has not failed."""
     facts = facts_after("freed", tmp_path)
     assert facts.exception is None  # type: ignore[attr-defined]
@@ -82,7 +78,7 @@ def test_ctrl_c_frees_a_process_that_waits_for_a_thread_at_its_end(tmp_path: Pat
     assert facts.freed_ns >= facts.leaving.since_ns > 0  # type: ignore[attr-defined]
 
 
-def test_what_an_exception_was_raised_from_is_told_with_it(tmp_path: Path) -> None:
+def test_cause_of_an_exception_is_recorded(tmp_path: Path) -> None:
     facts = facts_after("wrapped", tmp_path)
     assert facts.exception is not None  # type: ignore[attr-defined]
     lines = facts.exception.message.splitlines()  # type: ignore[attr-defined]
@@ -90,7 +86,7 @@ def test_what_an_exception_was_raised_from_is_told_with_it(tmp_path: Path) -> No
     assert lines[-1] == "caused by ConnectionError: connection closed by peer"
 
 
-def test_a_signal_handler_that_raises_in_the_hook_hides_nothing(tmp_path: Path) -> None:
+def test_signal_handler_raising_in_the_excepthook_hides_nothing(tmp_path: Path) -> None:
     env = environment(HANGSCOPE_DIR=str(tmp_path), HANGSCOPE_MONITOR="0", HOW="interrupted")
     done = run([sys.executable, str(JOBS / "ending_job.py")], env)
     (path,) = tmp_path.glob("*.ring")
@@ -99,12 +95,12 @@ def test_a_signal_handler_that_raises_in_the_hook_hides_nothing(tmp_path: Path) 
     assert exception.message == "the scale went below its minimum"
     assert exception.stack[0].name == "interrupted"
     assert "ScaleError: the scale went below its minimum" in done.output
-    assert "a worker was killed" in done.output  # the job's own, it is told as well
+    assert "a worker was killed" in done.output  # the job's own exception is printed as well
     assert "recording stopped" not in done.output
 
 
-def test_a_forked_rank_that_ends_has_noted_what_finished(tmp_path: Path) -> None:
-    """It leaves by ``os._exit``, sooner than anybody has looked after its asynchronous work."""
+def test_forked_rank_records_completions_before_it_ends(tmp_path: Path) -> None:
+    """It ends by ``os._exit``, before anybody has polled its asynchronous work."""
     env = environment(HANGSCOPE_DIR=str(tmp_path), HANGSCOPE_MONITOR="0", HOW="forked")
     run([sys.executable, str(JOBS / "ending_job.py")], env)
     (path,) = tmp_path.glob("*.ring")

@@ -1,4 +1,4 @@
-"""An exception that was raised from another one is shown down to where that one came from."""
+"""The frames of an exception go down to where its first cause was raised."""
 
 from __future__ import annotations
 
@@ -53,6 +53,6 @@ def test_frames_go_down_to_the_first_cause() -> None:
     assert _frames(stage) == ["look_up", "forward", "stage", "_frames"]
 
 
-def test_a_cause_without_frames_of_this_thread_tells_nothing_of_them() -> None:
+def test_cause_from_another_thread_does_not_change_the_frames() -> None:
     assert _frames(of_a_pool) == ["of_a_pool", "_frames"]
     assert _frames(unrelated) == ["unrelated", "_frames"]

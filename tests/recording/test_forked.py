@@ -1,4 +1,4 @@
-"""Ranks are the processes that take part, not those that started them."""
+"""Ranks are the processes that join the job, not those that started them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.recording.launcher import JOBS
 
 
 @pytest.mark.parametrize(("how", "world"), [("fork", 2), ("spawn", 4)])
-def test_the_children_of_what_a_launcher_calls_a_rank(tmp_path: Path, how: str, world: int) -> None:
+def test_children_of_a_launched_process_are_the_ranks(tmp_path: Path, how: str, world: int) -> None:
     env = environment(
         HANGSCOPE="1", HANGSCOPE_DIR=str(tmp_path), HANGSCOPE_TIMEOUT="8", HOW=how,
         HANGSCOPE_ON_HANG="kill",

@@ -1,4 +1,4 @@
-"""The exception that is being handled where an operation is issued is kept beside its record."""
+"""The exception that is being handled when an operation is issued is kept in the ring."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def fail(error: str) -> None:
         pass
 
 
-def test_the_newest_is_kept_beside_the_records_it_belongs_to(
-    recording_gloo: Session, tmp_path: Path
-) -> None:
+def test_newest_handled_exception_is_kept(recording_gloo: Session, tmp_path: Path) -> None:
     for error in ("", "first sample", "second sample"):
         fail(error)
     dist.all_reduce(torch.ones(1))
@@ -61,7 +59,7 @@ def test_the_newest_is_kept_beside_the_records_it_belongs_to(
         assert fragment.facts.exception is None, "it was handled"
 
 
-def test_one_that_is_handled_all_the_time_keeps_its_first_moment(recording_gloo: Session) -> None:
+def test_long_handled_exception_keeps_its_first_time(recording_gloo: Session) -> None:
     try:
         train("from the first step to the last")
     except ValueError:
@@ -73,8 +71,8 @@ def test_one_that_is_handled_all_the_time_keeps_its_first_moment(recording_gloo:
     assert fragment.facts.handled.at_ns <= fragment.records["created_ns"][0]
 
 
-def test_a_stack_of_few_frames_handles_nothing(recording_gloo: Session) -> None:
-    """As the first lines of a script, or of a thread that C started."""
+def test_short_stack_without_exception(recording_gloo: Session) -> None:
+    """As in the first lines of a script, or in a thread started by C."""
     done = threading.Event()
 
     def shallow() -> None:
@@ -91,7 +89,7 @@ def test_a_stack_of_few_frames_handles_nothing(recording_gloo: Session) -> None:
     assert not (fragment.records["flags"] & Flag.HANDLING).any()
 
 
-def test_a_forked_process_knows_its_main_thread(
+def test_main_thread_is_known_after_fork(
     recording_gloo: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(threading.current_thread(), "_native_id", 1)
@@ -101,7 +99,7 @@ def test_a_forked_process_knows_its_main_thread(
     assert fragment.facts.handled.native_id == int(fragment.records["thread"][0])
 
 
-def test_beyond_the_bound_no_old_one_is_told(recording_gloo: Session) -> None:
+def test_beyond_the_limit_no_stale_exception_is_shown(recording_gloo: Session) -> None:
     for number in range(MOST_KEPT):
         fail(f"sample {number}")
     handled = read_ring(recording_gloo.ring.path).facts.handled
@@ -113,7 +111,7 @@ def test_beyond_the_bound_no_old_one_is_told(recording_gloo: Session) -> None:
     assert read_ring(recording_gloo.ring.path).facts.handled is not None
 
 
-def test_of_a_deep_one_the_innermost_frames_are_kept(recording_gloo: Session) -> None:
+def test_innermost_frames_of_a_deep_exception_are_kept(recording_gloo: Session) -> None:
     def deeper(left: int) -> None:
         if left:
             deeper(left - 1)
@@ -130,7 +128,7 @@ def test_of_a_deep_one_the_innermost_frames_are_kept(recording_gloo: Session) ->
 
 
 class TalkativeError(Exception):
-    """Its words are code of the job's, which might do anything."""
+    """Its ``__str__`` is the job's code, which might do anything."""
 
     asked = 0
 
@@ -139,8 +137,8 @@ class TalkativeError(Exception):
         return "no more samples"
 
 
-def test_the_words_of_one_are_asked_for_once(recording_gloo: Session) -> None:
-    """Not at every operation that is issued while it is handled."""
+def test_str_of_an_exception_is_called_once(recording_gloo: Session) -> None:
+    """Not for every operation that is issued while it is being handled."""
     try:
         raise TalkativeError
     except TalkativeError:

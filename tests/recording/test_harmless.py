@@ -1,4 +1,4 @@
-"""Whatever goes wrong around the recorder, the job's result and exit code are what they were."""
+"""Whatever goes wrong around the recorder, the job's result and exit code do not change."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def only_ring(directory: Path) -> Path:
 
 
 def assert_unharmed(job: JobResult, warnings: int = 1) -> None:
-    """The job's own result, its exit code, and so many lines from us."""
+    """The job's own result and exit code, and this many lines from us."""
     assert RESULT in job.output, job.output
     assert job.returncode == 0, job.output
     assert len(job.said) == warnings, job.said
@@ -47,7 +47,7 @@ def assert_unharmed(job: JobResult, warnings: int = 1) -> None:
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Path]:
-    """A directory that a tmpfs can be mounted on; unmounted afterwards."""
+    """A directory on which a tmpfs can be mounted; unmounted afterwards."""
     if os.geteuid() != 0:
         pytest.skip("mounting needs root")
     place = tmp_path / "mounted"
@@ -77,7 +77,7 @@ def test_full_directory(mounted: Path) -> None:
 
 
 def test_directory_fills_up_later(mounted: Path) -> None:
-    """The file's blocks are reserved when it is made: filling the disk afterwards is harmless."""
+    """The file's blocks are reserved at creation, so filling the disk afterwards is harmless."""
     mount(mounted, "size=8m")
     env = recording(mounted / "run") | {"FILL": str(mounted / "filler")}
     code = (
@@ -111,7 +111,7 @@ def test_directory_deleted_under_it(tmp_path: Path) -> None:
 def test_unwritable_tmp(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("a mount namespace needs root")
-    # Bound to itself, so that what lies in /tmp (a checkout, say) stays readable.
+    # Bound to itself, so that files in /tmp (a checkout, say) stay readable.
     script = "(mount --bind /tmp /tmp && mount -o remount,ro,bind /tmp) 2>/dev/null || exit 77; "
     script += f"touch /tmp/x 2>/dev/null && exit 78; exec {sys.executable} "
     script += f"{JOBS / 'small_job.py'} plain"
@@ -127,7 +127,7 @@ def test_unwritable_tmp(tmp_path: Path) -> None:
 
 
 def test_network_file_system_gets_a_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On NFS no store of a training step may touch the network: the ring lies in local memory."""
+    """On NFS no store in a training step may touch the network, so the ring is in local memory."""
     local = tmp_path / "local"
     local.mkdir()
     monkeypatch.setattr(ring_location, "is_network", lambda path: True)
@@ -147,7 +147,7 @@ def test_network_file_system_gets_a_link(tmp_path: Path, monkeypatch: pytest.Mon
     ("kind", "far"),
     [("nfs4", True), ("fuse", True), ("fuse.rclone", True), ("fuseblk", False), ("ext4", False)],
 )
-def test_what_a_process_serves_counts_as_a_network_file_system(
+def test_fuse_counts_as_a_network_file_system(
     monkeypatch: pytest.MonkeyPatch, kind: str, far: bool
 ) -> None:
     monkeypatch.setattr(ring_location, "file_system_of", lambda path: kind)
@@ -155,7 +155,7 @@ def test_what_a_process_serves_counts_as_a_network_file_system(
 
 
 def test_slow_directory(tmp_path: Path) -> None:
-    """Once the ring is open nothing of the run directory is touched again by a collective."""
+    """Once the ring is open, collectives do not touch the run directory any more."""
     code = (
         "import os, sys, runpy, torch, builtins, pathlib\n"
         "directory = os.environ['HANGSCOPE_DIR']\n"
@@ -187,7 +187,7 @@ def test_wrap(tmp_path: Path) -> None:
 
 
 def test_children_never_touch_the_ring(tmp_path: Path) -> None:
-    """Fork, fork with exec, workers of both kinds, a spawned helper: one ring, the rank's own."""
+    """Fork, fork and exec, both kinds of workers, a spawned helper: only the rank has a ring."""
     job = small("children", tmp_path)
     assert_unharmed(job, warnings=0)
     assert f"{RESULT} ['0', 'child True', 28.0, 28.0, 0]" in job.output, job.output
@@ -309,8 +309,8 @@ def test_ends(tmp_path: Path, manner: str, code: int, kind: str) -> None:
 
 
 def test_an_exception_in_every_function(tmp_path: Path) -> None:
-    """Each function of the recorder raises in turn, and so does what those of the hot path make:
-    same result, one line about it, and what was replaced is put back."""
+    """Each function of the recorder raises in turn, and so does each closure of the hot path: the
+    result is the same, one line is printed, and all patches are undone."""
     env = environment(RESULTS=str(tmp_path))
     done = subprocess.run(
         [sys.executable, str(JOBS / "fault_job.py")],
@@ -325,11 +325,11 @@ def test_an_exception_in_every_function(tmp_path: Path) -> None:
     assert {k: v["result"] for k, v in outcome.items() if v["result"] != data["expected"]} == {}
     called = {name: v for name, v in outcome.items() if v["calls"]}
     assert len(called) > 200
-    # Nothing is lost by the first; the second is the thread's own entry, with nobody above it.
+    # The first loses nothing; the second is the thread's entry point, which has no caller.
     silent = {"Watcher.stop", "Watcher.run"}
     wrong = {k: v["said"] for k, v in called.items() if len(v["said"]) != 1 and k not in silent}
     assert wrong == {}
-    # But where taking them away is what fails.
+    # Except if removing them is what fails.
     left = {name for name, v in outcome.items() if not v["hooks_back"]}
     assert left <= {"Lifecycle.remove", "Patches.undo"}
     assert {"what Recorder.beginner makes", "what Recorder._writer makes"} <= set(called)

@@ -1,4 +1,4 @@
-"""Helpers that ranks start and that make a world of their own are one run."""
+"""Helper processes of ranks that form their own world belong to one run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ sys.stdout.write(subprocess.check_output([sys.executable, "-c", sys.argv[2]], en
 
 
 def _run_of_helper(port: str) -> str:
-    """The run id in a process that a rank of torchrun's has started with a port for its world."""
+    """The run id in a process that a torchrun rank has started with another port."""
     rank = environment(
         TORCHELASTIC_RUN_ID="none", MASTER_ADDR="localhost", MASTER_PORT="29500", RANK="0",
         WORLD_SIZE="2", LOCAL_WORLD_SIZE="2", GROUP_WORLD_SIZE="1",
@@ -28,9 +28,9 @@ def _run_of_helper(port: str) -> str:
     return subprocess.check_output(command, env=rank, text=True).strip()
 
 
-def test_helpers_of_different_ranks_agree_by_the_port_they_meet_at() -> None:
+def test_helpers_of_different_ranks_agree_by_their_port() -> None:
     assert _run_of_helper("4711") == _run_of_helper("4711") != _run_of_helper("4712")
 
 
-def test_what_a_rank_starts_to_be_ranks_itself_goes_by_its_parent() -> None:
+def test_ranks_started_by_a_rank_use_their_parents_identity() -> None:
     assert _run_of_helper("29500") != _run_of_helper("29500")

@@ -1,4 +1,4 @@
-"""Who a process says that it is counts, not what its launcher's variables once were."""
+"""The declared rank counts, not what the launcher's variables once were."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ ENV = {"RANK": "3", "WORLD_SIZE": "8"}
         pytest.param((), {"rank": 1 << 40, "world_size": 1 << 41}, (3, 8), id="no number of ranks"),
     ],
 )
-def test_the_place_that_a_call_declares(
+def test_declared_rank_and_world_size(
     args: tuple[Any, ...], kwargs: dict[str, Any], expected: tuple[int, int] | None
 ) -> None:
     assert declaration(args, kwargs, ENV).place == expected
 
 
-def test_variables_that_are_none_declare_nothing() -> None:
+def test_invalid_variables_declare_nothing() -> None:
     assert declaration((), {}, {}).place is None
     assert declaration((), {}, {"RANK": "one", "WORLD_SIZE": "2"}).place is None
 
@@ -73,17 +73,17 @@ def test_variables_that_are_none_declare_nothing() -> None:
         pytest.param({"init_method": "tcp://[a"}, "", id="no address"),
     ],
 )
-def test_where_a_call_meets_the_others(kwargs: dict[str, Any], expected: str) -> None:
+def test_declared_rendezvous(kwargs: dict[str, Any], expected: str) -> None:
     environ = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
     assert declaration((), kwargs, environ).rendezvous == expected
 
 
-def test_where_a_store_that_is_given_is_kept(tmp_path: Path) -> None:
+def test_rendezvous_of_a_given_store(tmp_path: Path) -> None:
     store = PrefixStore("a", PrefixStore("b", FileStore(str(tmp_path / "store"), 1)))
     assert declaration((), {"store": store}, {}).rendezvous == f"file://{tmp_path}/store"
 
 
-def test_a_call_that_torch_refuses_changes_nothing(recording: Session) -> None:
+def test_rejected_call_changes_nothing(recording: Session) -> None:
     dist.new_group([0, 1])
     with pytest.raises(ValueError, match="twice"):
         dist.init_process_group("fake", store=FakeStore(), rank=3, world_size=9)
@@ -94,7 +94,7 @@ def test_a_call_that_torch_refuses_changes_nothing(recording: Session) -> None:
     assert told.count(b"call 1, ranks") == told.count(b"call 2, ranks 0,2") == 1
 
 
-def test_recording_that_begins_late_knows_its_rank(
+def test_late_recording_knows_its_rank(
     recording: Session, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     api.stop()
@@ -112,10 +112,10 @@ def test_recording_that_begins_late_knows_its_rank(
 
 
 class _Unheard(HashStore):  # type: ignore[misc]
-    """A store of a kind that nobody has heard of."""
+    """A store of an unknown type."""
 
 
-def test_each_life_of_a_process_has_a_meeting_of_its_own(
+def test_second_initialisation_has_its_own_rendezvous(
     recording_gloo: Session, tmp_path: Path
 ) -> None:
     met: list[str | None] = []
@@ -140,7 +140,7 @@ def _job(directory: Path, how: str, fault: str, **extra: str) -> JobResult:
         ("elsewhere", (1,), "The ranks use different rendezvous addresses: rank 1 at tcp://"),
     ],
 )
-def test_places_that_cannot_go_together_are_told_of(
+def test_conflicting_ranks_are_reported(
     tmp_path: Path, how: str, fault: str, culprits: tuple[int, ...], words: str
 ) -> None:
     _job(tmp_path / "rings", how, fault, HANGSCOPE_MONITOR="0")
@@ -152,7 +152,7 @@ def test_places_that_cannot_go_together_are_told_of(
         assert words in found.summary
 
 
-def test_the_monitor_calls_a_process_by_the_rank_it_has_given_itself(tmp_path: Path) -> None:
+def test_monitor_uses_the_declared_rank(tmp_path: Path) -> None:
     done = _job(tmp_path, "variables", "killed", HANGSCOPE_TIMEOUT="30")
     assert any("Rank 0 crashed: killed by SIGKILL" in line for line in done.said)
     (journal,) = tmp_path.glob("*.journal")
@@ -163,7 +163,7 @@ def test_the_monitor_calls_a_process_by_the_rank_it_has_given_itself(tmp_path: P
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (0,))
 
 
-def test_who_has_not_said_its_rank_is_none_that_another_has_said(tmp_path: Path) -> None:
+def test_undeclared_rank_does_not_clash_with_a_declared_one(tmp_path: Path) -> None:
     done = _job(tmp_path, "variables", "late", HANGSCOPE_TIMEOUT="2")
     assert any("Rank 0 never reached init_process_group" in line for line in done.said)
     assert not any("two processes" in line for line in done.said)

@@ -1,4 +1,4 @@
-"""What real launchers set for a rank: recorded from Slurm 22.05, Open MPI 4.1 and MPICH 4.0."""
+"""Variables that real launchers set: recorded from Slurm 22.05, Open MPI 4.1 and MPICH 4.0."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _slurm(rank: int, world: int, local: int, node: int, per_node: str) -> dict[
 
 
 OPEN_MPI_IN_SLURM = [
-    # On the first node mpirun starts the ranks itself; srun has started its daemon on the second.
+    # On the first node mpirun starts the ranks itself; on the second, srun starts mpirun's daemon.
     {**_NODES, **_open_mpi(0, 0), "SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "2"},
     {**_NODES, **_open_mpi(1, 1), "SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "2"},
     {**_NODES, **_open_mpi(2, 0), **_slurm(0, 1, 0, 0, "1"), "SLURM_STEP_NODELIST": "hz1"},
@@ -61,7 +61,7 @@ HYDRA = [
 
 
 @pytest.mark.parametrize("ranks", [OPEN_MPI_IN_SLURM, HYDRA_IN_SLURM, SRUN_PMI2, HYDRA])
-def test_every_rank_knows_its_place_and_all_name_the_run_alike(ranks: list[dict[str, str]]) -> None:
+def test_ranks_know_their_position_and_agree_on_the_run_id(ranks: list[dict[str, str]]) -> None:
     places = [place_from_environment(env) for env in ranks]
     assert [
         (p.rank, p.world_size, p.local_rank, p.local_world_size, p.is_numbered)
@@ -71,14 +71,14 @@ def test_every_rank_knows_its_place_and_all_name_the_run_alike(ranks: list[dict[
     assert len({run_id_from_environment(env) for env in ranks}) == 1
 
 
-def test_without_local_numbers_pmi_is_believed_where_nobody_tells_more() -> None:
+def test_pmi_without_local_ranks_is_the_last_resort() -> None:
     place = place_from_environment({"PMI_RANK": "3", "PMI_SIZE": "4"})
     assert place is not None
     assert (place.rank, place.world_size, place.is_numbered) == (3, 4, False)
 
 
 @pytest.mark.parametrize("ranks", [OPEN_MPI_IN_SLURM, SRUN_PMI2])
-def test_the_toolkit_counts_and_meets_alike(ranks: list[dict[str, str]]) -> None:
+def test_toolkit_agrees_on_rank_and_address(ranks: list[dict[str, str]]) -> None:
     infos = [get_world_info(env) for env in ranks]
     assert [(i.rank, i.local_rank, i.world_size, i.local_world_size) for i in infos] == [
         (rank, rank % 2, 4, 2) for rank in range(4)
@@ -99,7 +99,7 @@ def test_the_toolkit_counts_and_meets_alike(ranks: list[dict[str, str]]) -> None
         ("python -m pytest torchrun", 3, False),
     ],
 )
-def test_a_launcher_is_told_by_what_runs_not_by_its_arguments(
+def test_launcher_is_recognised_by_program_not_by_arguments(
     command: str, program: int, starts_ranks: bool
 ) -> None:
     words = command.split()

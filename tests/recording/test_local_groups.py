@@ -1,4 +1,4 @@
-"""A rank that makes groups of only their members in another order than the others."""
+"""A rank that creates local-synchronization groups in another order than the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where no launcher numbers the ranks of a node, its first process starts the monitor."""
+"""If no launcher assigns local ranks, a node's first process starts the monitor."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hangscope.ring.writer import RingIdentity, RingWriter
 
 @pytest.fixture
 def neighbour() -> Iterator[int]:
-    """The process id of another process of this machine."""
+    """The pid of another process on this machine."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         assert process.stdin is not None
         yield process.pid
@@ -39,7 +39,7 @@ def ring(folder: Path, rank: int, created_ns: int, **changes: object) -> Path:
     return path
 
 
-def test_who_began_first_here(tmp_path: Path, neighbour: int) -> None:
+def test_first_process_is_the_local_leader(tmp_path: Path, neighbour: int) -> None:
     of_neighbour = {"pid": neighbour, "start_ticks": start_ticks(neighbour)}
     own = ring(tmp_path, 2, 50)
     assert is_local_leader(own)
@@ -55,7 +55,7 @@ def test_who_began_first_here(tmp_path: Path, neighbour: int) -> None:
     [{"boot_id": "another"}, {"pid_namespace": 7}, {"start_ticks": 1}, {"run_id": "b"}],
     ids=["another host", "another container", "a process that is gone", "another run"],
 )
-def test_who_is_not_of_this_node_does_not_count(
+def test_processes_of_other_nodes_do_not_count(
     tmp_path: Path, neighbour: int, elsewhere: dict[str, object]
 ) -> None:
     known = {"pid": neighbour, "start_ticks": start_ticks(neighbour), **elsewhere}
@@ -63,7 +63,7 @@ def test_who_is_not_of_this_node_does_not_count(
     assert is_local_leader(ring(tmp_path, 1, 20))
 
 
-def test_whether_a_launcher_numbers_the_ranks_of_a_node() -> None:
+def test_launcher_assigns_local_ranks() -> None:
     alone = {"RANK": "2", "WORLD_SIZE": "4"}
     by_hand, told = (place_from_environment(e) for e in (alone, {**alone, "LOCAL_RANK": "0"}))
     assert by_hand is not None

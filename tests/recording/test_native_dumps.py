@@ -1,4 +1,4 @@
-"""Torch's own dumps lie beside the rings, and complete them."""
+"""torch's own dumps are written beside the rings, and complete them."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def test_the_variable_that_this_torch_reads(version: str, expected: str, tmp_pat
 
 
 @pytest.mark.parametrize("name", [VARIABLE, OLD_VARIABLE, DYNAMIC])
-def test_a_place_that_the_user_has_chosen_is_left(name: str, tmp_path: Path) -> None:
+def test_users_choice_of_path_is_kept(name: str, tmp_path: Path) -> None:
     environment = {name: "/scratch/fr_"}
     assert keep_native_dumps(tmp_path, environment, "2.13.0") is None
     assert environment == {name: "/scratch/fr_"}
 
 
-def test_a_relative_directory_is_written_out(
+def test_relative_directory_becomes_absolute(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -88,15 +88,15 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, JobResult]:
     return runs, found
 
 
-def test_a_job_is_told_where(job: tuple[Path, JobResult]) -> None:
+def test_dumps_are_directed_into_the_run_directory(job: tuple[Path, JobResult]) -> None:
     runs, found = job
     assert found.values == {rank: {"dumps": str(runs / STEM)} for rank in range(2)}
 
 
 def _as_nccl_leaves_them(runs: Path, folder: Path) -> None:
-    """The job's rings, in which nothing is known to have finished, and its dumps, which know it.
+    """The job's rings without completions, and its dumps, which have them.
 
-    So it is on a GPU, where Python does not ask: rank 1's last all-reduce has only started.
+    As on a GPU, which Python does not query: rank 1's last all-reduce has only started.
     """
     folder.mkdir()
     for path in runs.glob("rank_*.ring"):
@@ -110,7 +110,7 @@ def _as_nccl_leaves_them(runs: Path, folder: Path) -> None:
         (folder / path.name).write_bytes(data)
     for path in runs.glob(f"{STEM}*"):
         document: dict[str, Any] = pickle.loads(path.read_bytes())  # our own, written just now
-        del document["hangscope"]  # what torch's own recorder does not say
+        del document["hangscope"]  # not written by torch's own recorder
         last = max(e["record_id"] for e in document["entries"])
         for entry in document["entries"]:
             entry["time_discovered_started_ns"] = entry["time_created_ns"] + 5
@@ -122,9 +122,7 @@ def _as_nccl_leaves_them(runs: Path, folder: Path) -> None:
         (folder / path.name).write_bytes(pickle.dumps(document))
 
 
-def test_entries_of_the_native_recorder_complete_the_ring(
-    job: tuple[Path, JobResult], tmp_path: Path
-) -> None:
+def test_native_entries_complete_the_ring(job: tuple[Path, JobResult], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     _as_nccl_leaves_them(job[0], folder)
     records = load_trace([folder]).records
@@ -145,7 +143,7 @@ def test_entries_of_the_native_recorder_complete_the_ring(
     assert records["completed_ns"][last] == 0
 
 
-def test_a_dump_from_before_the_ring_began_is_of_an_earlier_attempt(
+def test_dump_older_than_the_ring_belongs_to_an_earlier_attempt(
     job: tuple[Path, JobResult], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
@@ -155,7 +153,7 @@ def test_a_dump_from_before_the_ring_began_is_of_an_earlier_attempt(
     for entry in document["entries"]:
         for name in ("time_created_ns", "time_discovered_started_ns"):
             entry[name] -= 300 * SECOND
-        entry["collective_seq_id"] += 40  # it had come further
+        entry["collective_seq_id"] += 40  # it had progressed further
     old.write_bytes(pickle.dumps(document))
     os.utime(old, ns=(old.stat().st_mtime_ns - 300 * SECOND,) * 2)
     trace = load_trace([folder])

@@ -1,7 +1,7 @@
-"""An OOM kill by the kernel: SIGKILL from nowhere, and a counter of the control group.
+"""An OOM kill by the kernel: SIGKILL from nowhere, and a counter of the cgroup.
 
-Making a control group takes rights that a test has no business to need, so the counter's file is a
-stand-in in the formats of both versions; the job, its death and the monitor are real.
+Creating a cgroup takes privileges that a test should not need, so the counter's file is a stand-in
+in the formats of both versions; the job, its death and the monitor are real.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LEGACY = "oom_kill_disable 0\nunder_oom 0\noom_kill {0}\n"
     [(UNIFIED, 3, "oom"), (LEGACY, 3, "oom"), (UNIFIED, 2, "signal")],
     ids=["v2", "v1", "killed by somebody else"],
 )
-def test_an_oom_kill_is_told_from_another(
+def test_oom_kill_is_distinguished_from_other_kills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: str, kills: int, kind: str
 ) -> None:
     counter = tmp_path / "memory.events"
@@ -75,8 +75,8 @@ def test_an_oom_kill_is_told_from_another(
     assert ("killed for memory" in said.getvalue()) == (kind == "oom"), said.getvalue()
 
 
-def test_the_counter_is_read_where_the_process_is() -> None:
-    """The files of this very process's groups; where none can be read, that is said."""
+def test_oom_counter_of_own_cgroup_is_read() -> None:
+    """The files of this process's own cgroups; -1 if none can be read."""
     files = processes._memory_event_files()
     assert {path.parts[:4] for path in files} == {("/", "sys", "fs", "cgroup")}
     assert (processes.oom_kills() >= 0) == any(path.is_file() for path in files)

@@ -1,4 +1,4 @@
-"""What a rank issues on its way out is marked, and is not taken for a step of its program."""
+"""Operations issued during shutdown are marked, and not taken for steps of the program."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def names(frame: FrameType | None) -> Names:
 
 @pytest.fixture
 def alarm() -> Iterator[Callable[[Any], None]]:
-    """Installs a handler of SIGALRM, and takes it out again."""
+    """Installs a handler of SIGALRM, and removes it afterwards."""
     before = signal.getsignal(signal.SIGALRM)
     yield lambda handler: signal.signal(signal.SIGALRM, handler)
     signal.signal(signal.SIGALRM, before)
 
 
 class Handlers:
-    """A handler in each of the forms that Python takes."""
+    """A signal handler in each form that Python accepts."""
 
     def __init__(self) -> None:
         self.seen: list[Names] = []
@@ -80,7 +80,7 @@ def test_in_a_signal_handler(form: str, alarm: Callable[[Any], None]) -> None:
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_while_what_ends_the_process_is_on_its_way(kind: type[BaseException]) -> None:
+def test_while_an_exit_exception_propagates(kind: type[BaseException]) -> None:
     seen: list[Names] = []
 
     def where_it_was() -> None:
@@ -99,18 +99,18 @@ def test_while_what_ends_the_process_is_on_its_way(kind: type[BaseException]) ->
     assert seen[0] is None
     assert seen[1] is not None
     assert seen[1][:3] == [
-        "where_it_was", "program", "test_while_what_ends_the_process_is_on_its_way",
+        "where_it_was", "program", "test_while_an_exit_exception_propagates",
     ]  # fmt: skip
 
 
-def test_an_error_that_the_program_handles_is_no_end() -> None:
+def test_handled_error_is_no_shutdown() -> None:
     try:
         raise ValueError
     except ValueError:
         assert names(sys._getframe()) is None
 
 
-def test_an_error_that_comes_up_on_the_way_out_is_on_it() -> None:
+def test_error_during_shutdown_is_part_of_it() -> None:
     try:
         raise KeyboardInterrupt
     except KeyboardInterrupt:
@@ -158,18 +158,18 @@ def test_operations_are_marked(recording_gloo: Session, tmp_path: Path) -> None:
 
 @pytest.mark.xdist_group("leaving")
 @pytest.mark.parametrize("manner", ["handler", "finally", "interrupt", "exit"])
-def test_a_hang_is_judged_as_it_stood_before(manner: str, tmp_path: Path) -> None:
+def test_hang_is_diagnosed_as_before_the_shutdown(manner: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     job = ranks("leaving_job", 3, recording(run), arguments=(manner, str(tmp_path)), timeout_s=90)
     assert job.returncode != 0
     trace = load_trace([run])
     marked = trace.records[(trace.records["flags"] & Flag.LEAVING) != 0]
-    # Who is killed last may have failed of the others' end by then, and be leaving, too.
+    # The last one to be killed may have failed because of the others' end, and be exiting as well.
     assert 1 in np.unique(marked["rank"]), job.output[-3000:]
     diagnosis = diagnose(trace)
     assert (diagnosis.verdict.value, diagnosis.culprits) == ("missing_rank", (1,))
     finding = diagnosis.findings[0]
     assert (finding.op, finding.seq) == ("all_reduce", 31)
-    if manner != "exit":  # there what had been under way is gone
+    if manner != "exit":  # there the interrupted stack is gone
         (side,) = [side for side in finding.sides if side.ranks == (1,)]
         assert "load_batch" in [frame.name for frame in side.stack]

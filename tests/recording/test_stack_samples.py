@@ -1,4 +1,4 @@
-"""Stacks of all threads: what taking them leaves behind."""
+"""Sampling the stacks of all threads must leave nothing behind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hangscope.recording.stack_samples import sample_threads
 
 
 class Held:
-    """Stands for what a function holds: a tensor, a process group."""
+    """Stands for an object that a function holds: a tensor, a process group."""
 
 
 @pytest.mark.parametrize("skip_own", [True, False])
@@ -27,7 +27,7 @@ def test_a_sample_keeps_nothing_alive_without_a_garbage_collector(skip_own: bool
         leave.wait()
 
     thread = threading.Thread(target=work)
-    gc.disable()  # as jobs do that collect at moments of their own
+    gc.disable()  # as in jobs that collect garbage at chosen moments
     try:
         thread.start()
         inside.wait()

@@ -1,4 +1,4 @@
-"""Started and completed where Python may not look, and the way to torch's own tools."""
+"""Started and completed counters that Python may not query, and dumps for torch's own tools."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tests.real_jobs import environment, run, worlds
 from tests.recording.launcher import recording
 
 STATUS = {
-    "last_enqueued_collective": "3",  # NCCL's JSON says numbers as texts
+    "last_enqueued_collective": "3",  # NCCL's JSON has numbers as strings
     "last_started_collective": "3",
     "last_completed_collective": "2",
 }
 
 
 def device_group(session: Session, uid: str = "7") -> object:
-    """The world's state, as if its backend were NCCL with this uid."""
+    """The state of the default group, as if its backend were NCCL with this uid."""
     for _ in range(3):
         dist.all_reduce(torch.ones(2))
     state = session.recorder.groups.by_identity[id(dist.group.WORLD)]
@@ -53,7 +53,7 @@ def completed_ns(session: Session) -> int:
 
 
 def end_watcher(session: Session) -> None:
-    """From here on nothing happens by itself."""
+    """Stop the watcher, so that nothing happens by itself any more."""
     assert session.watcher is not None
     session.watcher.stop()
     session.watcher.join()
@@ -88,15 +88,15 @@ def test_native_counters_are_merged_by_uid(recording: Session) -> None:
     ],
     ids=["none", "another group's", "numbered differently", "malformed"],
 )
-def test_counters_that_do_not_fit_are_left_alone(recording: Session, status: object) -> None:
+def test_inconsistent_counters_are_ignored(recording: Session, status: object) -> None:
     device_group(recording)
     NativeStatus(lambda: json.dumps(status)).merge(recording.recorder)
     assert counters(recording) == (-1, -1)
     assert not recording.failed
 
 
-def test_counters_of_a_group_with_sends_are_left_alone(recording: Session) -> None:
-    """Sends have numbers of their own, and the newest of either kind stands in the counter."""
+def test_counters_of_a_group_with_sends_are_ignored(recording: Session) -> None:
+    """Sends are numbered separately, and the counter holds the newest of either kind."""
     state = device_group(recording)
     native = NativeStatus(lambda: json.dumps({"pg_status": {"7": STATUS}}))
     native.merge(recording.recorder)
@@ -107,14 +107,14 @@ def test_counters_of_a_group_with_sends_are_left_alone(recording: Session) -> No
     assert counters(recording) == (3, 2)
 
 
-def test_a_group_of_several_backends_is_left_alone(recording: Session) -> None:
+def test_group_with_several_backends_is_ignored(recording: Session) -> None:
     state = device_group(recording)
     assert native_id(state) == "7"  # type: ignore[arg-type]
     state.backends["cpu"] = DeviceBackend("gloo", True, 0)  # type: ignore[attr-defined]
     assert native_id(state) == ""  # type: ignore[arg-type]
 
 
-def test_a_native_recorder_that_fails_is_asked_no_more(recording: Session) -> None:
+def test_failing_native_recorder_is_not_queried_again(recording: Session) -> None:
     device_group(recording)
     calls = []
 
@@ -128,7 +128,7 @@ def test_a_native_recorder_that_fails_is_asked_no_more(recording: Session) -> No
     assert len(calls) == MAX_FAILURES + 1
 
 
-def test_entries_are_never_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_are_never_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     """With them the native recorder would query CUDA events from this thread."""
     asked = []
 
@@ -148,7 +148,7 @@ def test_entries_are_never_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_capturing_stream_makes_graph_replay_unobservable(
     recording: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No GPU here: a stand-in says that the stream is capturing, and that the plan is CUDA's."""
+    """Without a GPU: a stand-in claims that the stream is capturing, and the plan is on CUDA."""
     recorder = recording.recorder
     real_plan = recorder._planner.plan
     on_cuda = [False]
@@ -178,7 +178,7 @@ def test_a_capturing_stream_makes_graph_replay_unobservable(
     assert told() == ()
     captures[0] = True
     assert told() == ("CUDA graph replay",)
-    recording.ring.put_u4("unobservable", 4)  # noted once: later captures cost nothing more
+    recording.ring.put_u4("unobservable", 4)  # noted once, so later captures cost nothing
     assert told() != ("CUDA graph replay",)
 
 
@@ -192,8 +192,8 @@ def test_blocking_waits_make_operations_unobservable(
     assert [text.partition("=")[0] for text in said] == ["TORCH_NCCL_BLOCKING_WAIT"] * told
 
 
-def test_an_operator_that_nobody_knows_is_recorded_by_its_name(recording: Session) -> None:
-    """Of a torch that is to come: its group is whatever of its arguments is one."""
+def test_unknown_operator_is_recorded_by_name(recording: Session) -> None:
+    """From a future torch: its group is found among its arguments."""
     begin = recording.recorder.beginner(spec_for("all_new_", ["tensor", "kind", "members", "time"]))
     other = dist.new_group([0, 2])
     assert begin((torch.empty(3), torch.ScriptObject, other.boxed(), 5)) is not None
@@ -260,10 +260,10 @@ def test_torchfrtrace_reads_what_dump_writes(tmp_path: Path) -> None:
         assert collective[7] == "gloo:all_reduce"
 
 
-def test_reduce_ops_of_more_operations_than_can_be_read(
+def test_more_reduce_ops_than_can_be_read(
     recording: Session,
 ) -> None:
-    """The first and the very last are known, the others between them not; none is guessed."""
+    """The first and the very last are known, those in between are not; none is guessed."""
     end_watcher(recording)
     reductions = recording.recorder.reductions
     count = MAX_UNREAD + 3 * MAX_NEWEST
@@ -281,7 +281,7 @@ def test_reduce_ops_of_more_operations_than_can_be_read(
 
 @pytest.mark.skipif(not torch.__version__.startswith("2.13"), reason="says what 2.13 does")
 def test_gloo_s_native_entries_have_nothing_to_merge() -> None:
-    """Why only polling says when Gloo has finished."""
+    """Why only polling tells when Gloo has finished."""
     code = (
         "import json, pickle, torch, torch.distributed as dist\n"
         "from torch._C._distributed_c10d import _dump_fr_trace\n"
@@ -295,8 +295,8 @@ def test_gloo_s_native_entries_have_nothing_to_merge() -> None:
     assert json.loads(job.output.splitlines()[-1]) == [["scheduled", None, None]] * 3
 
 
-def test_a_reduce_op_that_does_not_tell(recording: Session) -> None:
-    """As in torch 2.5: the operation is recorded, its reduction stays unknown."""
+def test_unreadable_reduce_op(recording: Session) -> None:
+    """As in torch 2.5: the operation is recorded, its reduce op stays unknown."""
 
     class Silent:
         def _has_method(self, name: str) -> bool:
@@ -313,11 +313,11 @@ def test_a_reduce_op_that_does_not_tell(recording: Session) -> None:
 
 
 @pytest.mark.parametrize("waited", [0, 1, 2])
-def test_a_wait_while_the_watcher_is_asking(
+def test_wait_while_the_watcher_polls(
     recording_gloo: Session, monkeypatch: pytest.MonkeyPatch, waited: int
 ) -> None:
     """The job waits for an operation just when the watcher has found it finished: each operation is
-    noted once, and none takes another's place."""
+    recorded once, and none is taken for another."""
     recording = recording_gloo
     end_watcher(recording)
     completions = recording.recorder.completions
@@ -332,7 +332,7 @@ def test_a_wait_while_the_watcher_is_asking(
     def is_completed(entry: list[object]) -> bool:
         if entry is watched[waited]:
             completions.waited(entry[1], True)
-        # The first is asked only when it is alone, so that the others lie behind an unfinished one.
+        # The first is asked only when it is alone, so that the others are behind an unfinished one.
         return waited == 0 or entry is not watched[0] or len(state.pending) == 1
 
     monkeypatch.setattr(completions, "_is_completed", is_completed)

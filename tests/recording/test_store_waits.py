@@ -1,4 +1,4 @@
-"""Waits in a store are phases while they last; tags of sends and receives are on record."""
+"""Waits in a store are recorded as phases; tags of sends and receives are recorded."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_wait_in_the_store_is_a_phase(
     assert phase.since_ns > 0
 
 
-def test_a_thread_that_listens_at_a_key_is_no_phase_of_the_rank(recording: Session) -> None:
+def test_store_wait_of_another_thread_is_no_phase(recording: Session) -> None:
     store = dist.HashStore()
     store.set_timeout(timedelta(seconds=30))
     listener = threading.Thread(target=lambda: store.get("news"))
@@ -114,7 +114,7 @@ def test_a_failed_wait_ends_its_phase_and_raises_as_before(recording: Session) -
     assert read_ring(recording.ring.path).facts.phases == ()
 
 
-def test_stores_are_as_they_were_once_recording_has_ended(recording: Session) -> None:
+def test_stores_are_restored_after_recording(recording: Session) -> None:
     assert hasattr(dist.Store.get, "__wrapped__")
     recording.stop()
     assert not hasattr(dist.Store.get, "__wrapped__")
@@ -132,8 +132,8 @@ def test_tags_and_partners_are_on_record(recording: Session) -> None:
     assert [name.partition(":")[2] for name in raw] == ["send 0->1", "recv 0<-1"]
 
 
-def test_a_call_of_new_group_is_told_by_its_number(recording: Session) -> None:
-    """Also where this rank is no member; not where only the members make the group."""
+def test_new_group_calls_are_numbered(recording: Session) -> None:
+    """Also if this rank is not a member; not if only the members create the group."""
     seen: list[str] = []
 
     def make(*args: object, **kwargs: object) -> None:

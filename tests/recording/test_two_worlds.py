@@ -1,4 +1,4 @@
-"""Two jobs under one launcher, each with ranks from 0 on and a meeting point of its own."""
+"""Two jobs under one launcher, each with ranks from 0 and its own rendezvous."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ for step in range(10):
     ("fault", "verdict", "culprits"),
     [("none", Verdict.HEALTHY, ()), ("hang", Verdict.MISSING_RANK, (1,))],
 )
-def test_jobs_of_one_launch_are_not_taken_for_one(
+def test_jobs_of_one_launch_are_kept_apart(
     fault: str, verdict: Verdict, culprits: tuple[int, ...], tmp_path: Path
 ) -> None:
     script, runs = tmp_path / "job.py", tmp_path / "runs"

@@ -1,6 +1,6 @@
 """SIGKILL of all ranks at once, at a random moment: the rings miss at most the call in flight.
 
-The long proof is ``make kills``.
+The long version is ``make kills``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent.parent
 
 
 def test_rings_survive_random_kills() -> None:
-    # A process of its own: it forks ranks, which a test runner with threads should not.
+    # In a separate process, because it forks, which a test runner with threads should not do.
     code = (
         "import json; from dataclasses import asdict; from tools.random_kills import run;"
         f"print(json.dumps([asdict(o) | {{'right': o.right}} for o in run({ROUNDS}, 2, 11)]))"

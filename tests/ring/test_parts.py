@@ -1,4 +1,4 @@
-"""Parts of a ring that are asked for one by one: runs of slots, and single values."""
+"""Reading parts of a ring: runs of slots, and single values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ring(tmp_path: Path) -> RingWriter:
         (20, 20, 1),
     ],
 )
-def test_a_run_of_slots_comes_in_order_also_across_the_end(
+def test_slots_are_in_order_across_the_end(
     ring: RingWriter, first: int, last: int, pieces: int
 ) -> None:
     write_records(ring, 1, 20)
@@ -43,7 +43,7 @@ def test_a_run_of_slots_comes_in_order_also_across_the_end(
     assert len(views) == pieces
 
 
-def test_a_value_is_only_what_it_was_written_as(ring: RingWriter) -> None:
+def test_value_has_only_its_own_kind(ring: RingWriter) -> None:
     name = ring.intern(ValueKind.TEXT, b"checkpoint")
     reader = RingReader(ring.path)
     assert reader.value(name) == reader.value(name, ValueKind.TEXT) == b"checkpoint"
@@ -54,7 +54,7 @@ def test_a_value_is_only_what_it_was_written_as(ring: RingWriter) -> None:
 
 
 @pytest.mark.parametrize("identifier", [0, -1, 1 << 40])
-def test_an_id_of_nothing_means_nothing(ring: RingWriter, identifier: int) -> None:
+def test_invalid_id_has_no_value(ring: RingWriter, identifier: int) -> None:
     ring.intern(ValueKind.TEXT, b"checkpoint")
     reader = RingReader(ring.path)
     assert reader.value(identifier) is None
@@ -62,7 +62,7 @@ def test_an_id_of_nothing_means_nothing(ring: RingWriter, identifier: int) -> No
 
 
 def test_a_value_may_end_where_the_area_ends(ring: RingWriter) -> None:
-    """The last but one fills it up to a header, which an empty value then is."""
+    """The last but one value leaves room for one header, which an empty value then takes."""
     area, header = int(SMALL["values_bytes"]), layout.VALUE_HEADER.size
     used = len(RingReader(ring.path).values())
     long = ring.intern(ValueKind.TEXT, b"x" * (area - used - 2 * header))
@@ -73,7 +73,7 @@ def test_a_value_may_end_where_the_area_ends(ring: RingWriter) -> None:
     assert len(reader.values()) == len(reader.values(used=2 * area)) == area
 
 
-def test_a_value_that_is_said_to_be_longer_than_the_area_means_nothing(ring: RingWriter) -> None:
+def test_value_longer_than_the_area_is_invalid(ring: RingWriter) -> None:
     name = ring.intern(ValueKind.TEXT, b"checkpoint")
     at = ring._values_at + name * 8
     for length, known in ((10, True), (int(SMALL["values_bytes"]), False)):
@@ -81,7 +81,7 @@ def test_a_value_that_is_said_to_be_longer_than_the_area_means_nothing(ring: Rin
         assert (RingReader(ring.path).value(name) is not None) is known
 
 
-def test_a_sample_that_claims_more_than_its_buffer_is_none(ring: RingWriter) -> None:
+def test_sample_longer_than_its_buffer_is_ignored(ring: RingWriter) -> None:
     ring.write_sample(b"[]")
     reader = RingReader(ring.path)
     assert reader.sample() is not None

@@ -1,4 +1,4 @@
-"""What makes a pid mean one process."""
+"""What identifies a process beyond its pid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hangscope.ring.process_identity import (
 )
 
 
-def test_when_a_process_started_tells_it_from_another_one() -> None:
+def test_start_time_identifies_a_process() -> None:
     first_ticks = start_ticks(os.getpid())
     time.sleep(2 / os.sysconf("SC_CLK_TCK"))
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
@@ -26,12 +26,12 @@ def test_when_a_process_started_tells_it_from_another_one() -> None:
         assert stat_fields(process.pid) is None
 
 
-def test_a_namespace_that_cannot_be_read_is_none() -> None:
+def test_unreadable_namespace_is_zero() -> None:
     assert pid_namespace() == os.stat("/proc/self/ns/pid").st_ino
     assert pid_namespace("/proc/none") == 0
 
 
-def test_machines_are_told_apart_by_boot_and_namespace() -> None:
+def test_machine_id_depends_on_boot_and_namespace() -> None:
     names = {machine_id(boot, space) for boot in ("a", "b") for space in (1, 2)}
     assert len(names) == 4
     assert {len(name) for name in names} == {8}

@@ -1,4 +1,4 @@
-"""The ring file: what is written is read, and what is broken is refused with a clear word."""
+"""The ring file: what is written is read back, and damage is rejected with a clear message."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_half_written_slot_is_dropped_and_counted(ring: RingWriter) -> None:
 
 
 @pytest.mark.parametrize("complete", [True, False])
-def test_the_same_where_it_lies_over_the_oldest(ring: RingWriter, complete: bool) -> None:
+def test_half_written_slot_over_the_oldest_record(ring: RingWriter, complete: bool) -> None:
     last = ring.slot_count + 3
     write_records(ring, 1, last)
     ring.cells[LAST_RECORD_CELL] = last - 1
@@ -140,7 +140,7 @@ def test_an_update_never_reaches_a_newer_record(ring: RingWriter) -> None:
     assert not slots["state"].any()
 
 
-def test_full_tables_cost_detail_and_never_the_record(tmp_path: Path) -> None:
+def test_full_tables_cost_detail_but_no_records(tmp_path: Path) -> None:
     ring = RingWriter(tmp_path / "r.ring", IDENTITY, 16, group_count=1, values_bytes=256)
     assert ring.add_group("a", "", [0], "gloo", 0, 0, observable=True) == 1
     assert ring.add_group("b", "", [0], "gloo", 0, 0, observable=True) == 0
@@ -159,14 +159,14 @@ def test_the_newest_sample_is_read_whole(ring: RingWriter) -> None:
     assert any(frame.name == "test_the_newest_sample_is_read_whole" for frame in main.stack)
 
 
-def test_no_sample_was_taken_yet(ring: RingWriter) -> None:
+def test_no_sample_yet(ring: RingWriter) -> None:
     assert RingReader(ring.path).sample() is None
 
 
 def test_a_sample_that_is_overtaken_is_read_again(
     ring: RingWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind the next one the writer comes back to the buffer that is being read."""
+    """After the next sample the writer reuses the buffer that is being read."""
     ring.write_sample(b"first")
     reader = RingReader(ring.path)
     read = reader._read
@@ -199,8 +199,8 @@ def test_a_sample_that_is_always_overtaken_is_none(
 
 
 @pytest.mark.parametrize("field", ["initialized", "finalized", "flags", None])
-def test_a_place_is_the_jobs_own_word(ring: RingWriter, field: str | None) -> None:
-    """Recorders before there was a flag for it said so by ``initialized`` alone."""
+def test_declared_rank_and_world_size_are_flagged(ring: RingWriter, field: str | None) -> None:
+    """Older recorders, without the flag, say so by ``initialized`` alone."""
     if field == "flags":
         ring.put_i8("flags", int(layout.RingFlag.DECLARED))
     elif field is not None:
@@ -233,7 +233,7 @@ def test_a_name_that_is_taken_is_never_overwritten(ring: RingWriter) -> None:
         (b"HSRING\x00\x09" + bytes(8192), "version"),
     ],
 )
-def test_a_foreign_file_is_refused_with_a_clear_word(
+def test_other_files_are_rejected_with_a_clear_message(
     tmp_path: Path, content: bytes, why: str
 ) -> None:
     path = tmp_path / "foreign.ring"
@@ -243,7 +243,7 @@ def test_a_foreign_file_is_refused_with_a_clear_word(
 
 
 @pytest.mark.parametrize("rank", [-1, 1 << 17, 2**31 - 1])
-def test_a_rank_that_no_job_has_is_refused(ring: RingWriter, rank: int) -> None:
+def test_impossible_rank_is_rejected(ring: RingWriter, rank: int) -> None:
     ring.put_world(rank, 4)
     with pytest.raises(RingError, match=f"no job has a rank {rank}"):
         RingReader(ring.path)
@@ -269,10 +269,10 @@ def test_a_group_whose_name_or_members_are_gone_is_refused(
 
 
 @pytest.mark.parametrize(("disabled", "kind"), [(0, "unknown"), (1, None)])
-def test_of_a_recorder_that_gave_up_no_end_is_known(
+def test_end_is_unknown_after_the_recorder_failed(
     tmp_path: Path, disabled: int, kind: str | None
 ) -> None:
-    """That nothing was noted of it is no sign then."""
+    """That nothing was recorded does not mean anything then."""
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
     here = {
@@ -361,8 +361,8 @@ def test_text_fields_are_decoded() -> None:
     assert decode_text(np.bytes_(b"abc\x00\x00")) == "abc"
 
 
-def test_threads_are_given_places_of_their_own(tmp_path: Path) -> None:
-    """Values, groups and records of four threads that are switched as often as can be."""
+def test_threads_get_distinct_slots(tmp_path: Path) -> None:
+    """Values, groups and records of four threads that are switched as often as possible."""
     ring = RingWriter(tmp_path / "rank_3.ring", IDENTITY, 16, values_bytes=1 << 22)
     ids: list[dict[bytes, int]] = [{} for _ in range(4)]
     groups: list[list[int]] = [[] for _ in range(4)]
