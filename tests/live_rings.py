@@ -1,4 +1,4 @@
-"""Rings as running ranks write them, without the ranks: to test and measure looking at them."""
+"""Rings as running ranks would write them, without the ranks, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _ENQUEUED_NS = layout.group_offset("enqueued_ns") // 8
 
 
 class RingRank:
-    """One rank's ring and the operations it is told to record.
+    """One rank's ring, into which tests record operations.
 
     Parameters
     ----------
     folder, rank, world:
-        Where, who and of how many.
+        Directory, rank and world size.
     slots:
         Records the ring keeps.
     pid, start_ticks, boot_id, pid_namespace:
@@ -76,7 +76,7 @@ class RingRank:
         self.ids: dict[tuple[str, int], tuple[int, int]] = {}
 
     def join(self, name: str, desc: str, ranks: Sequence[int]) -> int:
-        """Enter a group; returns its number."""
+        """Add a group; returns its index."""
         index = list(ranks).index(self.rank)
         group = self.ring.add_group(name, desc, ranks, "gloo", 0, index, observable=True)
         self.seqs[group] = [0, 0]
@@ -147,7 +147,7 @@ class RingRank:
             self.ring.cells[self.ring.group_cells(group) + _COMPLETED] = seq
 
     def sample(self, line: int) -> None:
-        """Publish a stack of the main thread, inside its unfinished operation, and beat."""
+        """Publish a stack of the main thread in its unfinished operation, and a heartbeat."""
         inside = "F 7\0all_reduce\0/lib/python3/site-packages/torch/distributed/c10d.py\n"
         frames = f"F {line}\0step\0/work/train.py\nF 3\0<module>\0/work/train.py"
         frames = inside + frames if self.open else frames

@@ -37,7 +37,7 @@ class JobResult:
     values: dict[int, dict[str, object]] = field(default_factory=dict)
 
     def assert_ok(self, check: str, ranks: Sequence[int] = ()) -> None:
-        """The check ran and held on every rank that reported, or on these."""
+        """Assert that the check passed on every rank that reported, or on these."""
         assert self.ranks, f"no rank reported anything:\n{self.output[-4000:]}"
         for rank in ranks or self.ranks:
             found = self.ranks.get(rank, {}).get(check, "nothing reported")
@@ -50,7 +50,7 @@ class JobResult:
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """This environment without what a surrounding job may have left in it."""
+    """The environment without variables of a surrounding job."""
     env = {
         name: value
         for name, value in os.environ.items()
@@ -61,7 +61,7 @@ def environment(**extra: str) -> dict[str, str]:
 
 
 def worlds(size: int, started: Iterable[int] | None = None) -> list[dict[str, str]]:
-    """What a launcher tells each of ``started`` ranks, all by default, of a world of that size."""
+    """A launcher's variables for each of the ``started`` ranks (default: all) of such a world."""
     port = str(free_port())
     return [
         {
@@ -88,14 +88,14 @@ def torchrun(
 
 
 def run(command: Sequence[str], env: dict[str, str], *, timeout_s: float = 120.0) -> JobResult:
-    """Any command as a job; killed with all it started when it takes too long."""
+    """Run any command as a job; after the timeout, it and all its children are killed."""
     return run_each(command, [env], timeout_s=timeout_s)
 
 
 def run_each(
     command: Sequence[str], environments: Sequence[dict[str, str]], *, timeout_s: float = 120.0
 ) -> JobResult:
-    """The command once per environment, at the same time; output in the order of these."""
+    """Run the command once per environment, in parallel; output is in the same order."""
     with tempfile.TemporaryDirectory() as results:
         running = [
             subprocess.Popen(

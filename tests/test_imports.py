@@ -1,4 +1,4 @@
-"""What a process pays for having HangScope installed."""
+"""What it costs a process to have HangScope installed."""
 
 from __future__ import annotations
 

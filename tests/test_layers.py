@@ -1,4 +1,4 @@
-"""Layers import one way only: this fails when one imports the wrong way."""
+"""Layers import in one direction only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ON_REQUEST = {
     # HANGSCOPE_CHECK_REDUCE hands samples to the toolkit's reference checker.
     ("recording", "toolkit"),
 }
-"""Imports allowed inside a function only."""
+"""Imports allowed only inside functions."""
 FROM_BELOW = {
     "trace": (
         "files",
@@ -66,8 +66,8 @@ FROM_BELOW = {
     ),
     "toolkit": ("barriers", "environments", "launching", "reductions", "warmup", "doctor"),
 }
-"""The parts of the large layers: each imports only those before it. What is not listed (the
-tables of a trace, the model of a diagnosis, lists of ranks) lies below all of them."""
+"""The parts of the large layers; each imports only those before it. What is not listed (the tables
+of a trace, the model of a diagnosis, lists of ranks) is below all of them."""
 
 
 def imports(path: Path) -> Iterator[tuple[str, bool]]:
@@ -141,7 +141,7 @@ def test_the_ring_knows_neither_torch_nor_pandas() -> None:
 
 
 def height_of(module: str) -> int:
-    """How far up in its layer a module is; -1 for what all of its parts share."""
+    """Position of a module's part within its layer; -1 for what all parts share."""
     _, layer, *rest = module.split(".")
     inside = ".".join(rest)
     parts = [p for p in FROM_BELOW[layer] if f"{inside}.".startswith(f"{p}.")]

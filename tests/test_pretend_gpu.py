@@ -1,4 +1,4 @@
-"""What the pretended GPU's libraries are made of; that torch runs on them is ``make nccl``."""
+"""The stub libraries of the pretended GPU; ``make nccl`` runs torch on them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_what_is_made_up_does_nothing() -> None:
 
 
 def test_what_decides_the_order_of_things_is_not_made_up() -> None:
-    """A function that is renamed by mistake would be replaced by one that does nothing."""
+    """A function that is misnamed would be replaced by a stub that does nothing."""
     decisive = {
         "libcudart": ("cudaEventQuery", "cudaStreamSynchronize", "cudaMemcpyAsync"),
         "libnccl": ("ncclAllReduce", "ncclGroupEnd", "ncclCommSplit", "ncclCommAbort"),

@@ -179,7 +179,7 @@ def _keys(groups: Any) -> dict[int, tuple[int, int, int]]:
 
 
 def soak(minutes: float, seed: int, say: Any = print) -> Tally:
-    """Run jobs until the time is over."""
+    """Run jobs for ``minutes``."""
     tally = Tally()
     rng = random.Random(seed)
     deadline_s = time.monotonic() + minutes * 60
@@ -222,7 +222,7 @@ def _one(plan: Plan, folder: Path, tally: Tally) -> list[str]:
         return wrong_records(plan, folder / "on", whole=False, tally=tally)
     wrong, grown = _against_twin(plan, folder, tally)
     if grown and not wrong:
-        # What leaks does so every time.
+        # A leak recurs every time.
         tally.again += 1
         wrong, again = _against_twin(plan, folder / "again", tally)
         wrong += [text for text in again if text in grown]
@@ -230,7 +230,7 @@ def _one(plan: Plan, folder: Path, tally: Tally) -> list[str]:
 
 
 def _against_twin(plan: Plan, folder: Path, tally: Tally) -> tuple[list[str], list[str]]:
-    """Run a job with and without HangScope; what was wrong, and what seems to have grown."""
+    """Run a job with and without HangScope; returns (errors, what seems to have grown)."""
     on = run_job(plan, folder / "on", record=True)
     off = run_job(plan, folder / "off", record=False)
     tally.restarts += plan.generations - 1
@@ -258,7 +258,7 @@ def _against_twin(plan: Plan, folder: Path, tally: Tally) -> tuple[list[str], li
 
 
 def _gloo_failed(folder: Path, size: int) -> bool:
-    """Whether a job ended because Gloo could not connect, and HangScope said nothing."""
+    """Whether a job ended because Gloo could not connect, without a report of HangScope."""
     logs = [(folder / f"log{rank}").read_text("utf-8", "replace") for rank in range(size)]
     return any(map(_GLOO_CONNECTING.search, logs)) and not any(
         "[hangscope]" in log or "hangscope/recording" in log for log in logs
@@ -270,7 +270,7 @@ def _growth(result: Any, what: str) -> float:
 
 
 def _said_of(run: Path, victim: int) -> str:
-    """What is said of a run whose victim is not named alone; empty where it is."""
+    """The verdict on a run if it does not name exactly the victim; else empty."""
     from hangscope.diagnosis import diagnose
     from hangscope.trace.load import load_trace
 

@@ -1,7 +1,6 @@
 """One rank of a soak job, and the plan that it follows.
 
-Everything that a job does follows from a `Plan`, so the plan alone determines what must be on
-record.
+The `Plan` determines everything a job does, and so what must be recorded.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from typing import Any
 
 OPS = ("all_reduce", "broadcast", "all_gather", "_all_gather_base", "reduce", "barrier")
 SIZES = tuple(range(8, 4104, 8))
-"""Numbers of elements: as many as find room in the ring, whatever a job draws."""
+"""Numbers of elements; few enough that all their signatures fit into the ring."""
 GROUPS_PER_THREAD = 3
 SETTLE_S = 5.0
-"""How long a rank waits at its end for sockets and threads that are still being closed."""
+"""How long a rank waits at its end for sockets and threads to be closed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One job: everything in it follows from these numbers."""
+    """One job, completely determined by these numbers."""
 
     seed: int
     size: int
@@ -36,18 +35,18 @@ class Plan:
     operations: int
     """Per thread."""
     kind: str
-    """``clean``, ``restart`` (all groups are destroyed and made again) or ``kill``."""
+    """``clean``, ``restart`` (all groups are destroyed and created again) or ``kill``."""
     generations: int = 1
 
 
 def members_of(plan: Plan, generation: int, thread: int, group: int) -> list[int]:
-    """The ranks of a group: never fewer than two."""
+    """The ranks of a group, at least two."""
     rng = random.Random(f"{plan.seed}/{generation}/{thread}/{group}/members")
     return sorted(rng.sample(range(plan.size), rng.randint(2, plan.size)))
 
 
 def steps_of(plan: Plan, generation: int, thread: int) -> list[tuple[int, str, int]]:
-    """What a thread does, the same on every rank: (group, operation, number of elements)."""
+    """A thread's steps, the same on every rank: (group, operation, number of elements)."""
     rng = random.Random(f"{plan.seed}/{generation}/{thread}/steps")
     return [
         (rng.randrange(GROUPS_PER_THREAD), rng.choice(OPS), rng.choice(SIZES))
@@ -148,7 +147,7 @@ def usage() -> dict[str, float]:
 
 
 def settled(first: dict[str, float]) -> dict[str, float]:
-    """`usage` once nothing more is being closed."""
+    """`usage` after everything has been closed."""
     deadline_s = time.monotonic() + SETTLE_S
     while True:
         gc.collect()

@@ -20,7 +20,7 @@ and the first of them would wait for longer than a short timeout in earnest."""
 
 
 def is_timed(demo: Demo) -> bool:
-    """Whether the verdict, or that there is none, turns on how long something takes."""
+    """Whether the verdict, or its absence, depends on how long something takes."""
     return demo.hangs or demo.verdict == "healthy"
 
 

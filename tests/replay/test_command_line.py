@@ -1,4 +1,4 @@
-"""What every command promises: one line for an error, data on stdout, colour only when wanted."""
+"""All commands: errors are one line, data goes to stdout, colour only when wanted."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_shell_completes_commands_and_names() -> None:
 
 
 def test_a_directory_that_may_not_be_read_is_one_line() -> None:
-    """Root may read everything: a name too long for the system is refused to everybody."""
+    """Root may read everything, but nobody can open a name that is too long."""
     done = _hangscope("tui", "x" * 300)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1

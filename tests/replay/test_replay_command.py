@@ -1,4 +1,4 @@
-"""``hangscope replay`` as a user meets it."""
+"""``hangscope replay`` from a user's view."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from hangscope.trace.rings.read import read_ring
 
 
 def _write(path: Path, records: int, slot_count: int) -> RingWriter:
-    """A ring as a recorder would leave it: two groups, one stack a record, phases, exception."""
+    """A ring as a recorder leaves it: two groups, one stack per record, phases, an exception."""
     identity = RingIdentity(
         "run", 3, 8, host="gpu-node-17", cwd="/home/ann/secret", boot_id="boot", pid=4711
     )

@@ -1,4 +1,4 @@
-"""Every recorded hang keeps its verdict, and nothing in the recordings says where it was made."""
+"""Every recorded hang keeps its verdict, and no recording tells where it was made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of a look at living processes, and that it comes back as it was."""
+"""Observations of live processes are kept, and read back unchanged."""
 
 from __future__ import annotations
 

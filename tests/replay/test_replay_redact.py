@@ -1,4 +1,4 @@
-"""What redaction takes away, and what it must leave for the diagnosis."""
+"""What redaction removes, and what it must keep for the diagnosis."""
 
 from __future__ import annotations
 

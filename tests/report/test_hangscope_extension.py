@@ -1,4 +1,4 @@
-"""What our own dumps tell beside the format, written and read again."""
+"""The extra key of our own dumps survives being written and read."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_what_only_a_log_says_is_no_story() -> None:
 
 @pytest.mark.skipif(not ROOT.is_dir(), reason="no recorded hangs beside the tests")
 def test_exports_are_judged_like_what_they_were_made_of(tmp_path: Path) -> None:
-    """Of all recorded hangs but those of which only a log is there."""
+    """For all recorded hangs except those with nothing but a log."""
     judged, differing = 0, []
     for path in find_fixtures([ROOT]):
         trace = load_trace([path / "dumps"])
@@ -131,7 +131,7 @@ def test_exports_are_judged_like_what_they_were_made_of(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not ROOT.is_dir(), reason="no recorded hangs beside the tests")
 def test_an_export_leaves_open_what_its_source_left_open(tmp_path: Path) -> None:
-    """Native Gloo lists no members and notes no ends: neither is known of its export."""
+    """Native Gloo lists no members and records no completions, so its export has neither."""
     trace = load_trace([ROOT / "native-healthy" / "dumps"])
     flight_recorder.write(trace, tmp_path)
     again = load_trace([tmp_path])

@@ -1,4 +1,4 @@
-"""The pages that a user reads name what the code knows, all of it."""
+"""The documentation mentions everything that the code knows."""
 
 from __future__ import annotations
 

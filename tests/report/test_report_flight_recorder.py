@@ -1,4 +1,4 @@
-"""Dumps that torch's own analyzer loads, and judges as it would judge native ones."""
+"""Dumps that torch's own analyzer loads and diagnoses like native ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever a reader makes of a damaged file, every report of it comes out whole."""
+"""Every report can be written for whatever a reader makes of a damaged file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ INT64 = st.one_of(
 
 @st.composite
 def damaged(draw: st.DrawFn) -> Trace:
-    """A trace with any numbers in its columns, indexes within what the tables hold or -1."""
+    """A trace with arbitrary numbers in its columns; indexes are valid or -1."""
     base = samples.hang(4, steps=1).trace
     groups = draw(st.sampled_from([base.groups, (), (Group("", ""), Group("0", "x\x1b", (0,)))]))
     signatures = draw(st.sampled_from([base.signatures, ()]))

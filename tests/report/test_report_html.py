@@ -1,4 +1,4 @@
-"""The page: self-contained, escaped, small, and really opened by a browser where there is one."""
+"""The page: self-contained, escaped, small, and opened in a real browser if there is one."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_a_browser_renders_it(name: str, tmp_path: Path) -> None:
 
 
 def test_labels_of_the_wait_for_graph_keep_apart() -> None:
-    """Ranks that wait for each other have arrows both ways, and words on each."""
+    """Ranks that wait for each other have arrows both ways, each with a label."""
     diagnosis = samples.deadlock().diagnosis
     edges = [
         WaitEdge(a, b, group, 5, "all_reduce", label)

@@ -1,4 +1,4 @@
-"""``analyze --json``: the contract's keys, whatever the names in it are."""
+"""``analyze --json`` has the promised keys, whatever names it contains."""
 
 from __future__ import annotations
 

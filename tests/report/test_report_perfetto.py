@@ -1,4 +1,4 @@
-"""The Chrome trace, held against the rules of its format and loaded by a JSON parser."""
+"""The Chrome trace follows the rules of its format and is valid JSON."""
 
 from __future__ import annotations
 

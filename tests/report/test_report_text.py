@@ -172,7 +172,7 @@ def test_deadlock_prints_the_wait_for_graph_and_its_doubt() -> None:
 
 
 def test_sides_in_different_groups_name_theirs() -> None:
-    """On a circle, operations of the same name and number may be those of different groups."""
+    """On a cycle, operations of the same name and number may be of different groups."""
     assert "of dp" not in show(samples.hang().diagnosis)
     text = show(samples.deadlock().diagnosis, 100)
     assert "all_reduce #9 of dp" in text

@@ -1,4 +1,4 @@
-"""Where a job parted, in time: collectives, circles across groups, and point-to-point."""
+"""The moment of divergence: collectives, cycles across groups, and point-to-point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evidence is taken away at random: answers may get vaguer, no innocent may become ``certain``."""
+"""Evidence is removed at random: answers may get vaguer, but never accuse an innocent rank."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def some_case(rng: random.Random, number: int) -> Case:
 
 
 def eroded(case: Case, rng: random.Random, folder: Path) -> frozenset[int]:
-    """Write dumps with parts of the evidence missing; gives the ranks without one."""
+    """Write dumps with parts of the evidence missing; returns the ranks without a dump."""
     world = case.run.job.world
 
     def sometimes(chance: float) -> bool:

@@ -65,7 +65,7 @@ def test_a_dialect_says_the_same_as_the_ring(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_blame_is_exact() -> None:
-    """A sample of what docs/simulator-score.md shows; the whole is `python -m tools.simulator`."""
+    """A sample of docs/simulator-score.md; `python -m tools.simulator` runs all of it."""
     outcomes = list(score.run(330, 11, with_stock=False))
     counts = Counter(o.mine for o in outcomes)
     failures = [(o.case.truth.fault, o.dialect, o.detail) for o in outcomes if o.mine != "exact"]

@@ -1,4 +1,4 @@
-"""Barriers that name the missing, in real jobs."""
+"""Barriers that name the missing ranks, in real jobs."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_sampled_reductions_of_a_running_job(sampling: JobResult, check: str) ->
 
 @pytest.fixture
 def whole_environment() -> Iterator[None]:
-    """Put back every variable, not only those a test names."""
+    """Restore every variable, not only those a test names."""
     before = dict(os.environ)
     for name in DETERMINISTIC_NCCL_ENV:
         os.environ.pop(name, None)

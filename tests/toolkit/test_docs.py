@@ -1,4 +1,4 @@
-"""The tables in the documentation name tests that exist, and leave no row out."""
+"""The tables in the documentation name existing tests, and no row is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor says of several devices, processes or networks, it says from two on."""
+"""Findings about several devices, processes or networks begin at two."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The environment: what is set, kept, found wrong and printed."""
+"""The environment: variables set and kept, problems found, output."""
 
 from __future__ import annotations
 

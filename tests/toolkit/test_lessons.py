@@ -1,4 +1,4 @@
-"""One test per lesson that reviews of such tools have taught, named after it."""
+"""One test per lesson from reviews of such tools, named after the lesson."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_no_function_fails_when_nothing_is_initialised() -> None:
 
 
 def test_no_strategys_options_are_hidden_in_anothers_config() -> None:
-    """Warm-up has no FSDP or DDP switches at all, and works for both."""
+    """Warm-up works for FSDP and DDP without any switches for either."""
     for function in (
         hangscope.warmup_training,
         hangscope.warmup_communicators,
@@ -49,7 +49,7 @@ def test_no_strategys_options_are_hidden_in_anothers_config() -> None:
 
 
 def test_no_magic_numbers() -> None:
-    """Numbers of some size have a name at the top of their module."""
+    """Larger numbers have a name at the top of their module."""
     found = []
     for path in TOOLKIT.rglob("*.py"):
         tree = ast.parse(path.read_text())

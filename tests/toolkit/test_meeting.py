@@ -1,4 +1,4 @@
-"""The protocol by which members meet, on a store that counts requests."""
+"""The meeting protocol, on a store that counts requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def store_group(store: CountingStore, size: int, me: int) -> StoreGroup:
 
 
 class Crowd:
-    """Members as threads, each with its own count of generations, as in its own process."""
+    """Members as threads, each with its own generation counters, like separate processes."""
 
     def __init__(self, size: int) -> None:
         self.store = CountingStore()
@@ -157,7 +157,7 @@ def test_host_of_a_silent_rank_is_read_off_the_layout() -> None:
 
 
 def test_requests_per_member_do_not_grow_with_their_number() -> None:
-    """Apart from looks for the verdict, which are paced: see docs/toolkit.md for larger crowds."""
+    """Except for polls for the verdict, which are paced; docs/toolkit.md has larger groups."""
     per_member = {}
     for size in (16, 256):
         crowd = Crowd(size)

@@ -1,4 +1,4 @@
-"""One member that meets nobody, on a clock of its own: how often it looks, and what it leaves."""
+"""A single member on a simulated clock: how often it polls, and what it leaves in the store."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _KEY = "test@life/0"
 
 
 class Alone:
-    """A member whose clock goes on by what it sleeps."""
+    """A member whose clock advances only when it sleeps."""
 
     def __init__(self, size: int, me: int = 0) -> None:
         self.store, self.size, self.me = CountingStore(), size, me
         self.progress = _Progress()
         self.pauses: list[float] = []
         self.meanwhile: Callable[[], None] = lambda: None
-        """What others do whenever it sleeps."""
+        """Called whenever it sleeps: actions of other members."""
 
     @property
     def now_s(self) -> float:
@@ -62,7 +62,7 @@ class Alone:
 
 
 def _once(act: Callable[[], object]) -> Callable[[], None]:
-    """Does it when it is called for the first time, and nothing afterwards."""
+    """Wrap a function so that only the first call has an effect."""
     due = [act]
 
     def called() -> None:

@@ -1,4 +1,4 @@
-"""Nodes meet in the job's store: each life of the job by itself, whatever its nodes are called."""
+"""Nodes meet in the job's store: each attempt separately, whatever the nodes are called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots of training state in one process: everything goes back, bit for bit."""
+"""Snapshots of training state in one process: everything is restored, bit for bit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hangscope.toolkit.warmup.training import Rewindable, warmup_training
 
 
 class Counting(nn.Module):
-    """A module with everything that can move: dropout, norms, counters, extra state."""
+    """A module with every kind of mutable state: dropout, norms, counters, extra state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ def test_module_goes_back_with_counters_replaced_buffers_and_extra_state() -> No
 def test_zero_grad_is_not_enough(
     make: Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer], fresh: bool
 ) -> None:
-    """Momentum, schedule, scaler and random state all go back, not only the gradients."""
+    """Momentum, schedule, scaler and random state are all restored, not only the gradients."""
     torch.manual_seed(0)
     model = Counting()
     optimizer = make(model.parameters())

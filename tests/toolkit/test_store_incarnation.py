@@ -42,7 +42,7 @@ def test_restarted_ranks_share_another_one() -> None:
 def test_clocks_of_other_hosts_do_not_count() -> None:
     store = CountingStore()
     first = join(store, 0, began=100.0, now=102.0, host="a")
-    # Host b's clock is 20 s ahead: its process seems to have begun after the life did.
+    # Host b's clock is 20 s ahead: its process seems to have begun after the incarnation did.
     assert join(store, 8, began=120.0, now=122.0, host="b") == first
     restarted = join(store, 8, began=170.0, now=172.0, host="b")
     assert restarted != first
@@ -56,7 +56,7 @@ def test_old_life_that_this_host_never_joined() -> None:
 
 
 def test_start_of_a_process_is_known_to_a_hundredth() -> None:
-    """A job may be restarted within the second: the attempt before joined just before that."""
+    """A job may be restarted within a second of the previous attempt."""
     module = "hangscope.toolkit.barriers.store_incarnation"
     code = f"from {module} import _process_start; print(_process_start())"
     for _ in range(3):

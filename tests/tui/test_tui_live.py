@@ -16,7 +16,7 @@ from hangscope.tui.snapshot import take
 
 
 class Moving:
-    """A job whose state the test decides."""
+    """A job whose state is set by the test."""
 
     title, live = "a live run", True
 

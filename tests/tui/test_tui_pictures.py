@@ -28,7 +28,7 @@ async def _settled(pilot: Pilot[None]) -> None:
 
 
 async def _calm(pilot: Pilot[None]) -> None:
-    """Wait until the screen stands still, however slow the machine is."""
+    """Wait until the screen no longer changes, however slow the machine is."""
     same, before = 0, ""
     for _ in range(200):
         await pilot.pause()

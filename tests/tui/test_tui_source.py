@@ -1,4 +1,4 @@
-"""A live look judges where something has changed, and otherwise lets the verdict grow older."""
+"""A live look diagnoses only if something has changed, and otherwise ages the last verdict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hangscope.tui.source import LiveSource, later
 
 
 class Run:
-    """A job that shows the same picture until it is told otherwise."""
+    """A job that stays the same until the test changes it."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = replace(trace, live=True, looks=2)
@@ -100,7 +100,7 @@ def test_a_verdict_is_gone_over_again(judged: list[Trace], monkeypatch: pytest.M
 
 
 def test_a_healthy_job_is_judged_at_every_look(judged: list[Trace]) -> None:
-    """Waiting becomes a hang by nothing but lasting."""
+    """A wait becomes a hang merely by lasting."""
     live = LiveSource(Run(samples.healthy().trace))
     for _ in range(3):
         _, diagnosis = live.look()
@@ -123,7 +123,7 @@ def test_time_that_is_not_known_stays_unknown() -> None:
 
 
 def test_a_recorded_look_is_not_followed() -> None:
-    """A fixture's journal says that its processes lived: then, not now."""
+    """A fixture's journal says that its processes were alive, but that was then."""
     from hangscope.tui.source import StaticSource, open_source
 
     fixture = Path(__file__).resolve().parents[2] / "fixtures" / "loader-asleep" / "dumps"

@@ -60,7 +60,7 @@ def hung_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def wait_until_still(directory: Path, seconds: float) -> None:
-    """Until no rank has issued anything for so long, after all have issued something."""
+    """Wait until all ranks have issued something, and then none has for ``seconds``."""
     until = time.monotonic() + JOB_S
     seen: list[int] = []
     since = time.monotonic()
@@ -75,7 +75,7 @@ def wait_until_still(directory: Path, seconds: float) -> None:
 
 
 class Terminal:
-    """A tmux pane of its own server."""
+    """A tmux pane in a separate server."""
 
     def __init__(self, name: str, command: str, columns: int, rows: int, term: str) -> None:
         self.tmux = ["tmux", "-L", name, "-f", "/dev/null"]

@@ -1,4 +1,4 @@
-"""The sentences on the screen: whole at 80 columns, and clear where there is nothing to show."""
+"""The texts on the screen: complete at 80 columns, and clear if there is nothing to show."""
 
 from __future__ import annotations
 
