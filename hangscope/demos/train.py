@@ -75,7 +75,7 @@ def lock_holding_the_gil() -> None:
 
 
 def save_checkpoint(step: int, rank: int, metrics: dist.ProcessGroup, fault: str) -> None:
-    """Rank 0 saves; whoever guards a barrier like this has a deadlock."""
+    """Rank 0 saves; guarding a barrier like this makes a deadlock."""
     if rank == 0 and fault == "rank-guarded" and step == FAULT_STEP:
         dist.barrier(group=metrics)
 
@@ -104,7 +104,7 @@ def pass_activations(step: int, rank: int, fault: str) -> None:
 
 
 def strike(step: int, rank: int, fault: str) -> None:
-    """Faults that happen to a process rather than in its program."""
+    """Inject faults of the process rather than of its program."""
     if step != FAULT_STEP:
         return
     if fault == "gil-held" and rank == 3:

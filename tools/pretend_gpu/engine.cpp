@@ -6,8 +6,8 @@
 namespace {
 constexpr std::chrono::microseconds kPause{100}, kLongPause{5000};
 
-// How long to sleep between two looks at what has not moved for so many of them: a job that hangs
-// should cost its machine nothing.
+// How long to sleep between looks, by how many of them have found no progress: a hung job should
+// not cost its machine anything.
 std::chrono::microseconds pause(int looks) {
   return std::min(kLongPause, kPause * (1 + looks / 200));
 }

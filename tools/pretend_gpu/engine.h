@@ -1,5 +1,5 @@
-// Streams and what stands in them. One thread a process moves everything on, as a device does: it
-// needs no GIL, and a stopped process stops it.
+// Streams and their queued work. One thread per process executes it, like a device: it needs no
+// GIL, and stops when the process is stopped.
 #pragma once
 #include <atomic>
 #include <chrono>

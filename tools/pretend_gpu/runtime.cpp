@@ -195,7 +195,7 @@ API cudaMalloc(void** p, size_t n) {
 }
 API cudaMallocAsync(void** p, size_t n, cudaStream_t) { return cudaMalloc(p, n); }
 API cudaFree(void* p) {
-  engine().wait_for_all();  // as a device does: what stands in a stream may use it
+  engine().wait_for_all();  // like a device: queued work may still use it
   release(p);
   return cudaSuccess;
 }
@@ -243,7 +243,7 @@ API cudaMemcpy(void* d, const void* s, size_t n, cudaMemcpyKind) {
   memmove(d, s, n);
   return cudaSuccess;
 }
-// Where the stream is busy, in its order. What comes from the host is read now, as of pageable
+// If the stream is busy, in stream order. Host memory is read now, as with pageable
 // memory.
 static cudaError_t copy(void* d, const void* s, size_t n, cudaMemcpyKind kind,
                         cudaStream_t stream) {
