@@ -55,12 +55,12 @@ def test_the_headers_are_those_that_torch_was_built_with() -> None:
     )
 
 
-def test_what_is_made_up_does_nothing() -> None:
+def test_stubs_do_nothing() -> None:
     made = stubs({"cudaProfilerStart"})
     assert made == 'extern "C" long long cudaProfilerStart() { return 0; }\n'
 
 
-def test_what_decides_the_order_of_things_is_not_made_up() -> None:
+def test_ordering_functions_are_not_stubs() -> None:
     """A function that is misnamed would be replaced by a stub that does nothing."""
     decisive = {
         "libcudart": ("cudaEventQuery", "cudaStreamSynchronize", "cudaMemcpyAsync"),

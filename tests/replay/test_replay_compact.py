@@ -121,7 +121,7 @@ def test_a_torn_slot_stays_counted(tmp_path: Path) -> None:
     assert len(read_ring(small).records) == 7
 
 
-def test_a_process_on_its_way_out_has_no_exit_yet(tmp_path: Path) -> None:
+def test_exiting_process_has_no_exit_yet(tmp_path: Path) -> None:
     original, small = tmp_path / "rank_3.ring", tmp_path / "small.ring"
     _write(original, 3, 16).record_exit(ExitKind.CLEAN, 0)
     compact_ring(original, small)
@@ -158,7 +158,7 @@ def test_no_stray_memory_gets_into_the_file(tmp_path: Path) -> None:
         assert not header[~used].any()
 
 
-def test_what_is_no_ring_is_refused(tmp_path: Path) -> None:
+def test_other_files_are_rejected(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"HSRING" + bytes(header_offset("phases")))
     with pytest.raises(RingError):
         compact_ring(tmp_path / "x", tmp_path / "y")

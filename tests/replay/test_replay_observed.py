@@ -19,7 +19,7 @@ def _trace() -> Trace:
     return load_recorded(FIXTURES / "gil-holder" / "dumps")
 
 
-def test_a_living_job_stays_as_it_was_seen() -> None:
+def test_live_job_keeps_its_observed_state() -> None:
     trace = _trace()
     assert trace.live
     assert trace.looks == 2
@@ -30,7 +30,7 @@ def test_a_living_job_stays_as_it_was_seen() -> None:
     assert abs(trace.observed_ns - newest) < 10**9
 
 
-def test_a_look_survives_writing_and_reading(tmp_path: Path) -> None:
+def test_observation_survives_a_round_trip(tmp_path: Path) -> None:
     trace = _trace()
     signal = ThreadStack(
         "MainThread", True, (Frame("hold", "/home/ann/x.py", 7),), 5, source="signal"
@@ -57,7 +57,7 @@ def test_a_look_survives_writing_and_reading(tmp_path: Path) -> None:
     assert (moment.observed_ns, moment.looks) == (trace.observed_ns, 2)
 
 
-def test_a_process_that_was_gone_is_gone(tmp_path: Path) -> None:
+def test_ended_process_stays_ended(tmp_path: Path) -> None:
     trace = _trace()
     facts = replace(trace.ranks[2], alive=False, process_state="gone")
     write_observed(replace(trace, ranks={2: facts}, live=False), tmp_path / NAME)
@@ -68,7 +68,7 @@ def test_a_process_that_was_gone_is_gone(tmp_path: Path) -> None:
     assert read_moment(tmp_path) is None
 
 
-def test_damaged_looks_are_passed_over(tmp_path: Path) -> None:
+def test_damaged_observations_are_skipped(tmp_path: Path) -> None:
     head = {"hangscope": "journal/1", "run_id": "r", "attempt": 0, "live": True}
     events = [
         {"event": "seen"},
@@ -92,7 +92,7 @@ def test_damaged_looks_are_passed_over(tmp_path: Path) -> None:
     assert read_moment(tmp_path) is None  # says no time
 
 
-def test_nothing_is_written_where_no_process_was_seen(tmp_path: Path) -> None:
+def test_nothing_is_written_without_observed_processes(tmp_path: Path) -> None:
     trace = load_recorded(FIXTURES / "log-exception" / "dumps")
     assert not write_observed(trace, tmp_path / NAME)
     assert not (tmp_path / NAME).exists()

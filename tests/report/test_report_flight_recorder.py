@@ -96,7 +96,7 @@ def test_a_name_used_twice_stays_two_groups() -> None:
     assert sorted(config) == ["0", "0@epoch0.1"]
 
 
-def test_what_nobody_recorded_is_not_exported() -> None:
+def test_inferred_rows_are_not_exported() -> None:
     job = samples.hang()
     records = job.trace.records.copy()
     records["flags"][records["collective_seq"] == 103] |= int(Flag.SYNTHETIC)
@@ -149,7 +149,7 @@ def test_calls_that_returned_are_over_in_the_dump_too() -> None:
     assert not (trace.records["state"] == State.COMPLETED).any()
 
 
-def test_an_export_looks_at_all_records_once_however_many_ranks(
+def test_export_passes_over_the_records_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passes = []

@@ -77,7 +77,7 @@ def test_nothing_is_fetched_and_nothing_runs(name: str) -> None:
     assert not re.search(r"https?://", html)
 
 
-def test_everything_of_the_verdict_is_there() -> None:
+def test_page_contains_the_whole_verdict() -> None:
     text = page(JOBS["hang"]).text
     for words in (
         "Rank 2 never joined all_reduce #103 in group dp (ranks 0–3)",
@@ -179,7 +179,7 @@ def test_a_browser_renders_it(name: str, tmp_path: Path) -> None:
     assert "Timeline" in dom.text
 
 
-def test_labels_of_the_wait_for_graph_keep_apart() -> None:
+def test_wait_graph_labels_do_not_overlap() -> None:
     """Ranks that wait for each other have arrows both ways, each with a label."""
     diagnosis = samples.deadlock().diagnosis
     edges = [

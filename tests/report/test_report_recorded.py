@@ -51,7 +51,7 @@ def test_all_reports_of_all_recorded_hangs() -> None:
 @pytest.mark.parametrize(
     "path", [p for p in FIXTURES if p.name.startswith("native-")], ids=lambda p: p.name
 )
-def test_dumps_of_dumps_are_judged_alike_or_not_at_all(path: Path, tmp_path: Path) -> None:
+def test_dumps_of_dumps_get_the_same_verdict_or_none(path: Path, tmp_path: Path) -> None:
     trace, diagnosis = diagnose_fixture(load_fixture(path))
     flight_recorder.write(trace, tmp_path)
     again = diagnose(load_trace([tmp_path]))

@@ -16,7 +16,7 @@ def test_one_place_is_one_branch() -> None:
     assert root.frames == tuple(reversed(samples.BACKWARD))
 
 
-def test_fork_where_ranks_part() -> None:
+def test_fork_where_ranks_diverge() -> None:
     [root] = merge([((0, 1, 3), samples.BACKWARD), ((2,), samples.LOADER)])
     assert root.frames == (samples.MAIN,)
     assert [c.ranks for c in root.children] == [(0, 1, 3), (2,)]

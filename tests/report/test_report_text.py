@@ -81,7 +81,7 @@ def test_no_line_is_wider_than_the_terminal(
     assert text.count("\n") < (40 if width >= 80 and not everything else 130)
 
 
-def test_one_rank_is_told_of_with_the_names_of_groups_that_all_else_uses() -> None:
+def test_one_rank_uses_the_same_group_labels() -> None:
     text = show(samples.hang().diagnosis, rank=2)
     assert "Last  all_reduce #102 in group dp\n" in text
 
@@ -111,7 +111,7 @@ def test_8192_ranks_are_one_screen() -> None:
 
 @pytest.mark.parametrize("colour", [False, True])
 @pytest.mark.parametrize("options", [{}, {"all_findings": True}, {"rank": 2}])
-def test_names_from_files_steer_nothing(colour: bool, options: dict[str, object]) -> None:
+def test_names_from_files_are_escaped(colour: bool, options: dict[str, object]) -> None:
     text = show(samples.hostile().diagnosis, 200, colour, **options)
     assert "\\x1b[31m[red]\\u202e<script>" in text  # shown as text, markup and all
     for char in ("\x07", "\u202e", "\udc80", "\x1b[31m["):
@@ -151,7 +151,7 @@ def test_inconclusive_says_what_is_open_and_what_to_collect() -> None:
     assert "Sure" not in text  # nobody is named that could be more or less sure
 
 
-def test_of_other_findings_one_line_is_told_unless_all_are_asked_for() -> None:
+def test_other_findings_are_one_line_unless_all_are_requested() -> None:
     diagnosis = samples.deadlock().diagnosis
     first = show(diagnosis)
     assert "1 more finding: --all shows them" in first
@@ -179,7 +179,7 @@ def test_sides_in_different_groups_name_theirs() -> None:
     assert "broadcast #4 of 1" in text
 
 
-def test_the_place_stands_on_the_line_only_where_all_of_them_fit() -> None:
+def test_locations_are_on_the_line_only_if_all_fit() -> None:
     for width in range(60, 140):
         lines = show(samples.deadlock().diagnosis, width).splitlines()
         rows = [line for line in lines if line.startswith("   rank  ")]
@@ -200,7 +200,7 @@ def test_one_rank() -> None:
     assert "No source says anything about rank 99." in show(samples.hang().diagnosis, rank=99)
 
 
-def test_source_line_stands_below_the_frame(tmp_path: Path) -> None:
+def test_source_line_is_below_the_frame(tmp_path: Path) -> None:
     file = tmp_path / "data.py"
     file.write_text("\n\n    time.sleep(3600)  # \x1b[31mred\n")
     loader = (Frame("load_batch", str(file), 3), samples.MAIN)
@@ -245,7 +245,7 @@ def test_crash_without_stacks_still_reads_well() -> None:
     assert "▸" not in text
 
 
-def test_a_doubt_names_missing_evidence_only_where_some_is() -> None:
+def test_confidence_note_names_missing_evidence_only_if_any() -> None:
     likely = (Verdict.MISSING_RANK, Confidence.LIKELY)
     assert "missing" in confidence_note(*likely, ("rank 1 left no dump",))
     assert "missing" not in confidence_note(*likely)

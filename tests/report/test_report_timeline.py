@@ -16,7 +16,7 @@ from hangscope.report.timeline import divergence_ns, divergence_rows, timeline
 from hangscope.trace.model import Flag, Frame, Signature, State
 
 
-def test_the_job_parts_when_the_first_waiter_begins() -> None:
+def test_divergence_is_when_the_first_waiter_begins() -> None:
     job = samples.hang()
     finding = job.diagnosis.findings[0]
     at = divergence_ns(job.trace, spans(job.trace), finding, (0, 1, 2, 3))

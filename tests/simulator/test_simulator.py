@@ -36,7 +36,7 @@ def test_the_same_numbers_give_the_same_case() -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_every_fault_takes(fault: str) -> None:
+def test_every_fault_has_an_effect(fault: str) -> None:
     case = draw(1, 1, fault)
     healthy = case.truth.verdicts <= {"healthy", "quiescent"}
     ends = healthy or fault in ENDS_WELL  # wrong results hang nobody

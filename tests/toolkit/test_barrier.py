@@ -59,7 +59,7 @@ def test_rank_that_dies_inside_counts_as_arrived() -> None:
     result.assert_ok("late_after_a_death", [3])
 
 
-def test_lost_store_is_said() -> None:
+def test_lost_store_is_reported() -> None:
     result = processes("death_job", worlds(3), arguments=["store"])
     result.assert_ok("lost_store_is_said", [1, 2])
 
@@ -109,7 +109,7 @@ def test_likely_causes(
     assert words in likely_cause(store_group, Outcome(False, missing=missing), details)
 
 
-def test_node_that_is_gone_is_said() -> None:
+def test_node_that_is_gone_is_reported() -> None:
     store_group = StoreGroup(CountingStore(), "c", tuple(range(16)), 0)
     hosts = {rank: f"node1 (pid {rank})" for rank in range(8, 16)}
     text = likely_cause(store_group, Outcome(False, missing=tuple(range(8, 16)), hosts=hosts), {})

@@ -31,7 +31,7 @@ def test_one_process_leaves_the_other_devices_idle(devices: int, said: list[str]
 
 
 @pytest.mark.parametrize(("world", "said"), [("1", []), ("2", ["master"])])
-def test_who_is_alone_meets_nobody_at_an_address(world: str, said: list[str]) -> None:
+def test_single_node_needs_no_reachable_address(world: str, said: list[str]) -> None:
     assert checks(WORLD_SIZE=world, **ONE) == said
 
 

@@ -204,7 +204,7 @@ def test_d5_accelerate_without_configuration(tmp_path: Path) -> None:
     ("command", "level"),
     [("sh launch.sh", "note"), ("A=1 no-such-launcher train.py", "warning")],
 )
-def test_a_command_that_cannot_be_taken_apart_is_said(command: str, level: str) -> None:
+def test_unparsable_command_is_reported(command: str, level: str) -> None:
     findings = list(check_files(replace(BARE, command=tuple(command.split())), None, None))
     assert [(f.check, f.level) for f in findings] == [("command", level)]
     assert "only this host and its environment were checked" in findings[0].what
@@ -299,7 +299,7 @@ def test_devices_are_read_from_nvidia_smi() -> None:
     assert devices[0].memory_bytes == 81559 * 2**20
 
 
-def test_commands_are_taken_apart() -> None:
+def test_commands_are_parsed() -> None:
     line = "A=1 python -m torch.distributed.run --nnodes=2 --standalone -m pkg.train --lr 3"
     command = parse_command(line.split())
     assert command is not None

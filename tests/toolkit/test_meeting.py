@@ -50,7 +50,7 @@ class Crowd:
         return outcomes
 
 
-def test_everybody_meets_again_and_again() -> None:
+def test_members_meet_repeatedly() -> None:
     crowd = Crowd(5)
     for _ in range(4):
         outcomes = crowd.meet(list(range(5)))
@@ -113,7 +113,7 @@ def test_member_that_dies_between_counting_and_releasing() -> None:
     assert all(o.met for o in outcomes.values()), "all three had come"
 
 
-def test_what_was_said_is_told_to_all() -> None:
+def test_all_members_learn_what_was_said() -> None:
     crowd = Crowd(4)
     outcomes: dict[int, Outcome] = {}
 

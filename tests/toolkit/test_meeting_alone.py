@@ -73,7 +73,7 @@ def _once(act: Callable[[], object]) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("size", [2, 400, 10_000])
-def test_looks_become_rarer_up_to_what_the_store_bears(size: int) -> None:
+def test_polls_become_rarer_up_to_the_cap(size: int) -> None:
     alone = Alone(size)
     outcome = alone.meet(timeout_s=30.0)
     longest_s = min(LONGEST_CAP_S, max(SHORTEST_CAP_S, size / SERVER_LOOKS_PER_S))
@@ -84,14 +84,14 @@ def test_looks_become_rarer_up_to_what_the_store_bears(size: int) -> None:
     assert all(b == pytest.approx(a * 1.5) for a, b in pairwise(growing))
 
 
-def test_whoever_is_elected_judges_as_soon_as_its_time_is_up() -> None:
+def test_elected_member_judges_when_its_time_is_up() -> None:
     alone = Alone(2)
     outcome = alone.meet()
     assert (outcome.missing, outcome.arrived) == ((1,), (0,))
     assert alone.now_s == pytest.approx(1.0)
 
 
-def test_an_elected_judge_is_waited_for_and_believed() -> None:
+def test_others_wait_for_the_elected_judge() -> None:
     alone = Alone(3)
     alone.store.add(f"{_KEY}/judge0", 1)
     verdict = {"met": False, "missing": "2", "arrived": "0-1", "site": "save"}
@@ -106,14 +106,14 @@ def test_an_elected_judge_is_waited_for_and_believed() -> None:
     assert f"{_KEY}/judge1" not in alone.store.data, "nobody else was elected"
 
 
-def test_a_judge_that_says_nothing_is_replaced_after_a_while() -> None:
+def test_silent_judge_is_replaced() -> None:
     alone = Alone(2)
     alone.store.add(f"{_KEY}/judge0", 1)
     assert alone.meet().missing == (1,)
     assert alone.now_s == pytest.approx(1.0 + JUDGE_GRACE_S)
 
 
-def test_who_came_says_goodbye_to_what_failed_and_who_was_late_does_not() -> None:
+def test_arrived_members_sign_off_and_late_ones_do_not() -> None:
     alone = Alone(2)
     alone.meet(site="save")
     assert alone.store.data[f"{_KEY}/gone"] == b"1"
@@ -125,7 +125,7 @@ def test_who_came_says_goodbye_to_what_failed_and_who_was_late_does_not() -> Non
     assert late.progress.goodbye is None
 
 
-def test_one_member_alone_cleans_up_behind_all_and_keeps_what_is_still_read() -> None:
+def test_last_member_deletes_only_unused_keys() -> None:
     """Two that fail and two that succeed, of three members whose order does not matter."""
     members = [Alone(3, me) for me in range(3)]
     for member in members:
@@ -145,7 +145,7 @@ def test_one_member_alone_cleans_up_behind_all_and_keeps_what_is_still_read() ->
     assert store.requests["delete_key"] == 3 + 3 + 4, "by one of the three"
 
 
-def test_only_who_compares_is_told_what_was_said() -> None:
+def test_only_comparing_meetings_return_what_was_said() -> None:
     assert Alone(1).meet().said == {}
     assert Alone(1).meet(compare=True).said == {"": (0,)}
 
@@ -159,7 +159,7 @@ def test_only_who_compares_is_told_what_was_said() -> None:
         ({}, ""),
     ],
 )
-def test_a_member_says_on_which_node_it_is(
+def test_member_registers_its_node(
     variables: dict[str, str], node: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("GROUP_RANK", "SLURM_NODEID"):
@@ -172,7 +172,7 @@ def test_a_member_says_on_which_node_it_is(
     assert (rank, host, said) == (0, socket.gethostname(), node)
 
 
-def test_the_missing_are_on_the_hosts_that_they_told_or_that_are_around_them() -> None:
+def test_hosts_of_the_missing() -> None:
     alone = Alone(5)
     here = socket.gethostname()
     alone.store.append(f"{_KEY}/roll", "damaged\n" + json.dumps([2, here, 1, "", ""]) + "\n")

@@ -39,7 +39,7 @@ def store() -> HashStore:
     return HashStore()
 
 
-def test_node_0_hears_all_and_all_hear_its_verdict(store: HashStore, tmp_path: Path) -> None:
+def test_node_0_gets_all_reports_and_all_get_its_verdict(store: HashStore, tmp_path: Path) -> None:
     one = Node(store, tmp_path / "1", OtherNode)
     one.says("report", "one")
     assert one.has == {}, "nobody is there yet"
@@ -55,7 +55,7 @@ def test_node_0_hears_all_and_all_hear_its_verdict(store: HashStore, tmp_path: P
 
 
 @pytest.mark.parametrize("stamp", [b"", b"x", b"x y", b"x -1", b"x " + b"9" * 5000, b"\xff \xff"])
-def test_what_others_have_written_into_the_store_ends_nothing(
+def test_foreign_values_in_the_store_are_ignored(
     store: HashStore, tmp_path: Path, stamp: bytes
 ) -> None:
     first, one = Node(store, tmp_path / "0", FirstNode), Node(store, tmp_path / "1", OtherNode)
@@ -70,9 +70,7 @@ def test_what_others_have_written_into_the_store_ends_nothing(
     assert list(first.has.values()) == ["one, later"]
 
 
-def test_the_next_life_of_a_job_reads_nothing_of_the_one_before(
-    store: HashStore, tmp_path: Path
-) -> None:
+def test_next_attempt_reads_nothing_of_the_previous_one(store: HashStore, tmp_path: Path) -> None:
     first, other = Node(store, tmp_path / "0", FirstNode), Node(store, tmp_path / "1", OtherNode)
     other.says("report", "before")
     first.says("verdict", "Rank 2 never joined")

@@ -23,7 +23,7 @@ def join(store: CountingStore, rank: int, began: float, now: float, host: str = 
     )
 
 
-def test_ranks_of_one_attempt_share_a_life() -> None:
+def test_ranks_of_one_attempt_share_an_incarnation() -> None:
     store = CountingStore()
     first = join(store, 0, began=100.0, now=102.0)
     assert join(store, 1, began=100.5, now=103.0) == first
@@ -31,7 +31,7 @@ def test_ranks_of_one_attempt_share_a_life() -> None:
     assert join(store, 0, began=100.0, now=200.0) == first, "a second initialisation"
 
 
-def test_restarted_ranks_share_another_one() -> None:
+def test_restarted_ranks_share_a_new_incarnation() -> None:
     store = CountingStore()
     old = {join(store, rank, began=100.0, now=101.0 + rank) for rank in range(3)}
     new = {join(store, rank, began=150.0, now=152.0 + rank) for rank in range(3)}
@@ -49,7 +49,7 @@ def test_clocks_of_other_hosts_do_not_count() -> None:
     assert join(store, 0, began=150.0, now=152.0, host="a") == restarted
 
 
-def test_old_life_that_this_host_never_joined() -> None:
+def test_old_incarnation_that_this_host_never_joined() -> None:
     store = CountingStore()
     first = join(store, 0, began=100.0, now=102.0, host="a")
     assert join(store, 8, began=1000.0, now=1002.0, host="b") != first
@@ -70,7 +70,7 @@ def test_start_of_a_process_is_known_to_a_hundredth() -> None:
         time.sleep(0.3)  # within a second of the one before, at another place of it
 
 
-def test_store_that_dies_with_rank_0_has_one_life() -> None:
+def test_store_that_dies_with_rank_0_has_one_incarnation() -> None:
     store = CountingStore()
     ids = {
         store_incarnation.join(store, 0, environ={}, started_s=float(t), host="a", now_s=float(t))

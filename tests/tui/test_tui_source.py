@@ -50,7 +50,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[Trace]:
     return seen
 
 
-def test_a_job_that_stands_still_is_judged_once(judged: list[Trace]) -> None:
+def test_stalled_job_is_diagnosed_once(judged: list[Trace]) -> None:
     live = LiveSource(Run(samples.hang(8, culprit=3, steps=4).trace), "job")
     _, first = live.look()
     _, second = live.look()
@@ -68,7 +68,7 @@ def test_a_job_that_stands_still_is_judged_once(judged: list[Trace]) -> None:
     )
 
 
-def test_whatever_changes_is_judged(judged: list[Trace]) -> None:
+def test_changed_job_is_diagnosed(judged: list[Trace]) -> None:
     run = Run(samples.hang(8, culprit=3, steps=4).trace)
     live = LiveSource(run)
     live.look()
@@ -82,7 +82,9 @@ def test_whatever_changes_is_judged(judged: list[Trace]) -> None:
     assert len(judged) == 3
 
 
-def test_a_verdict_is_gone_over_again(judged: list[Trace], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdict_is_recomputed_after_a_while(
+    judged: list[Trace], monkeypatch: pytest.MonkeyPatch
+) -> None:
     now_s = 1000.0
     monkeypatch.setattr(source, "time", SimpleNamespace(monotonic=lambda: now_s))
     live = LiveSource(Run(samples.hang(8, culprit=3, steps=4).trace))
@@ -99,7 +101,7 @@ def test_a_verdict_is_gone_over_again(judged: list[Trace], monkeypatch: pytest.M
     assert len(judged) == 3
 
 
-def test_a_healthy_job_is_judged_at_every_look(judged: list[Trace]) -> None:
+def test_healthy_job_is_diagnosed_at_every_look(judged: list[Trace]) -> None:
     """A wait becomes a hang merely by lasting."""
     live = LiveSource(Run(samples.healthy().trace))
     for _ in range(3):
@@ -122,7 +124,7 @@ def test_time_that_is_not_known_stays_unknown() -> None:
     assert later(diagnosis, 5.0).stalled_s is None
 
 
-def test_a_recorded_look_is_not_followed() -> None:
+def test_fixture_is_not_live() -> None:
     """A fixture's journal says that its processes were alive, but that was then."""
     from hangscope.tui.source import StaticSource, open_source
 
