@@ -105,7 +105,7 @@ def _against_crashed(context: Context, cause: Cause, here: list[Place]) -> Cause
             return _acquitted(cause, f"what {rank_s(context.gaps)} did, of which nothing is left")
         if all(place.phase in (INIT, NEW_GROUP) for place in here):
             return _could_not_connect(context, cause, here)
-    if beside := _exchanging_alone_with(context, ranks, here) - set(ranks):
+    if beside := _partners_in_pairs(context, ranks, here) - set(ranks):
         words = Words(
             f"{rank_s(ranks).capitalize()} aborted in an exchange with {rank_s(beside)} alone and "
             "left no record",
@@ -150,7 +150,7 @@ def _could_not_connect(context: Context, cause: Cause, here: list[Place]) -> Cau
     return nobody.with_victims({*ranks, *(w for place in here for w in place.waiters)})
 
 
-def _exchanging_alone_with(context: Context, ranks: tuple[int, ...], here: list[Place]) -> set[int]:
+def _partners_in_pairs(context: Context, ranks: tuple[int, ...], here: list[Place]) -> set[int]:
     """Ranks that wait for ranks which aborted unrecorded in a collective of two: either may be
     wrong.
 

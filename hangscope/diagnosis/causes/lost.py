@@ -43,7 +43,7 @@ def lost_ranks(
         cause = explanation(context, lost)
         if cause is not None:
             return [cause]
-    alone = len(lost.ranks) == 1 and not _beyond(context)
+    alone = len(lost.ranks) == 1 and not _presumed_beyond(context)
     confidence = Confidence.LIKELY if alone else Confidence.AMBIGUOUS
     return [Cause(Verdict.RANK_LOST, lost.ranks, places, confidence, lost.began_ns)]
 
@@ -87,7 +87,7 @@ def _collection_failed(context: Context, lost: LostRanks) -> Cause | None:
 
     Then a wait for one of the missing ranks says nothing about what the other missing ranks do.
     """
-    beyond = _beyond(context)
+    beyond = _presumed_beyond(context)
     untold = {r for r in context.unrecorded if context.processes[r].end is not End.CLEAN}
     silent = max(len(lost.ranks), len({*context.gaps, *untold})) + beyond
     total = _heard_of(context) + beyond
@@ -131,7 +131,7 @@ def _heard_of(context: Context) -> int:
     return len({*context.trace.ranks, *context.gaps})
 
 
-def _beyond(context: Context) -> int:
+def _presumed_beyond(context: Context) -> int:
     """How many ranks there must be beyond the last one heard of.
 
     Hardly any job has an odd number of ranks: if there is only a log and no world size, the rank

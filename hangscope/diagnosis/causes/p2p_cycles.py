@@ -35,7 +35,7 @@ class _Cycle:
     fellow_suspects: frozenset[int]
     """Ranks of equally shaped cycles beside it. If there are any, the graph singles out no rank."""
     places: list[Place]
-    lonely: list[int]
+    unmatched: list[int]
     """Indices of the places of halves that are due and unmatched."""
 
     @property
@@ -70,21 +70,21 @@ def p2p_cycle_cause(
     # A half issued after a host's first one is not due yet: nobody has left it out.
     first = _first_halves(context, ranks)
     halves = [i for i in cause.places if waits.places[i].p2p]
-    lonely = [i for i in halves if _stands_at(context, waits.places[i], first)] or halves
+    unmatched = [i for i in halves if _stands_at(context, waits.places[i], first)] or halves
     places = places_at(context, cause.places)
-    cycle = _Cycle(context, cause, ranks, groups, fellow_suspects, places, lonely)
-    for settle in _IN_TURN:
+    cycle = _Cycle(context, cause, ranks, groups, fellow_suspects, places, unmatched)
+    for settle in _STRATEGIES:
         settled = settle(cycle)
         if settled is not None:
             return settled
-    return _doubt_one_mistake_of_all(context, cause, ranks, places, lonely)
+    return _one_mistake_of_all(context, cause, ranks, places, unmatched)
 
 
-def _run_ahead(cycle: _Cycle) -> Cause | None:
+def _blame_ahead(cycle: _Cycle) -> Cause | None:
     """Blame the rank that left a collective out, or began one round too many."""
     context, cause = cycle.context, cycle.cause
-    ahead = _left_early(context, cause, cycle.lonely)
-    ahead = ahead or _a_round_more(context, cycle.ranks, cycle.places)
+    ahead = _skipped_collective(context, cause, cycle.unmatched)
+    ahead = ahead or _extra_round(context, cycle.ranks, cycle.places)
     return _accusing(cause, ahead, alone=True) if len(ahead) == 1 else None
 
 
@@ -93,12 +93,12 @@ def _deviating(cycle: _Cycle) -> Cause | None:
     context, cause, ranks = cycle.context, cycle.cause, cycle.ranks
     stage = odd_stage(context, ranks, cycle.groups)
     if stage is not None:
-        return _of_halves(
+        return _pointing_to_halves(
             context, _accusing(cause.with_evidence(_often(stage)), (stage.rank,), alone=True)
         )
     # Finished operations must be recorded to be compared.
     odd = () if cycle.is_blank else deviants(context, ranks, cycle.groups, cycle.fellow_suspects)
-    closed = _among_themselves(context, set(odd)) if len(odd) > 1 else set()
+    closed = _closed_cycle(context, set(odd)) if len(odd) > 1 else set()
     if closed:
         # These wait for each other; another receiver there may just wait for a rank that deviated.
         return _accusing(cause, tuple(sorted(closed)), alone=len(closed) == len(odd))
@@ -106,10 +106,10 @@ def _deviating(cycle: _Cycle) -> Cause | None:
         odd = ()  # if most deviated, it is everybody's code
     odd = odd or outliers_by_total(context, ranks, cycle.groups, cycle.fellow_suspects)
     # A rank that deviated keeps members of its groups from reaching theirs.
-    return _of_halves(context, _accusing(cause, odd, alone=len(odd) == 1)) if odd else None
+    return _pointing_to_halves(context, _accusing(cause, odd, alone=len(odd) == 1)) if odd else None
 
 
-def _another_order(cycle: _Cycle) -> Cause | None:
+def _different_order(cycle: _Cycle) -> Cause | None:
     """Blame the rank that reached a collective and a half in a different order."""
     if cycle.fellow_suspects:
         return None
@@ -118,22 +118,22 @@ def _another_order(cycle: _Cycle) -> Cause | None:
         return None
     cause = _accusing(cycle.cause, astray, alone=True)
     owes = any(p.p2p and astray[0] in p.absent for p in cycle.places)
-    return _of_halves(cycle.context, cause) if owes else cause
+    return _pointing_to_halves(cycle.context, cause) if owes else cause
 
 
-def _without_its_half(cycle: _Cycle) -> Cause | None:
+def _blame_missing_half(cycle: _Cycle) -> Cause | None:
     """Blame the rank that went on without its half, or whose removal breaks the cycle; only for
     cycles with collectives."""
-    context, cause, ranks, lonely = cycle.context, cycle.cause, cycle.ranks, cycle.lonely
-    if len(lonely) == len(cause.places) or cycle.fellow_suspects:
+    context, cause, ranks, unmatched = cycle.context, cycle.cause, cycle.ranks, cycle.unmatched
+    if len(unmatched) == len(cause.places) or cycle.fellow_suspects:
         return None
-    odd = _who_went_on(context, ranks, lonely)
+    odd = _went_on_without_half(context, ranks, unmatched)
     if odd and (len(ranks) == 2 or len(odd) > 1) and _may_be_either(cycle):
         return replace(cause, confidence=Confidence.AMBIGUOUS)
     if odd:
         hidden = len(ranks) > 2 and bool(ranks & context.hidden)
         sure = Confidence.LIKELY if hidden else cause.confidence
-        return _of_halves(context, replace(cause, culprits=odd, confidence=sure))
+        return _pointing_to_halves(context, replace(cause, culprits=odd, confidence=sure))
     breakers = breakers_of(cycle.places, ranks)
     return replace(cause, culprits=(breakers[0],)) if len(breakers) == 1 else None
 
@@ -144,19 +144,19 @@ def _may_be_either(cycle: _Cycle) -> bool:
     That is so if a whole row of halves is missing rather than one, or if nothing shows what came
     before and nobody's halves were counted.
     """
-    row = len({cycle.context.waits.places[i].seq for i in cycle.lonely}) > 1
+    row = len({cycle.context.waits.places[i].seq for i in cycle.unmatched}) > 1
     counted = any(p.half is not None and p.half.peer == NONE for p in cycle.places)
     return row or (cycle.is_blank and not counted)
 
 
-def _out_of_its_steps(cycle: _Cycle) -> Cause | None:
+def _blame_unusual_step(cycle: _Cycle) -> Cause | None:
     """Blame ranks whose last step did not repeat an earlier one."""
     if cycle.is_blank:
         return None
     odd = deviating_rank(cycle.context, cycle.ranks) or out_of_step(cycle.context, cycle.ranks)
     if not odd:
         return None
-    return _of_halves(cycle.context, _accusing(cycle.cause, odd, alone=True))
+    return _pointing_to_halves(cycle.context, _accusing(cycle.cause, odd, alone=True))
 
 
 def _accusing(cause: Cause, culprits: tuple[int, ...], *, alone: bool) -> Cause:
@@ -165,7 +165,7 @@ def _accusing(cause: Cause, culprits: tuple[int, ...], *, alone: bool) -> Cause:
     return replace(cause, culprits=culprits, confidence=confidence)
 
 
-def _gone_on_to_collectives(cycle: _Cycle) -> Cause | None:
+def _blame_gone_ahead(cycle: _Cycle) -> Cause | None:
     """Blame the one rank, or the few, that wait for the rest of the cycle in collectives."""
     cause, ranks, places = cycle.cause, cycle.ranks, cycle.places
     breakers = breakers_of(places, ranks)
@@ -180,13 +180,13 @@ def _gone_on_to_collectives(cycle: _Cycle) -> Cause | None:
     return None
 
 
-_IN_TURN: tuple[Callable[[_Cycle], Cause | None], ...] = (
-    _run_ahead,
-    _gone_on_to_collectives,
+_STRATEGIES: tuple[Callable[[_Cycle], Cause | None], ...] = (
+    _blame_ahead,
+    _blame_gone_ahead,
     _deviating,
-    _another_order,
-    _without_its_half,
-    _out_of_its_steps,
+    _different_order,
+    _blame_missing_half,
+    _blame_unusual_step,
 )
 """Ways to settle a cycle, strongest evidence first; each returns None if it settles nothing."""
 
@@ -197,15 +197,15 @@ def _often(stage: OddStage) -> str:
     return f"rank {stage.rank} came to {stage.line} {stage.times} times, {others} each"
 
 
-def _of_halves(context: Context, cause: Cause) -> Cause:
+def _pointing_to_halves(context: Context, cause: Cause) -> Cause:
     """Point out halves that the accused left out and others wait for, on the cycle or behind it."""
     accused, places = set(cause.culprits), context.waits.places
     due = [i for i, p in enumerate(places) if p.p2p and not accused.isdisjoint(p.targets)]
     return replace(cause, verdict=Verdict.P2P_UNMATCHED).with_first(due) if due else cause
 
 
-def _doubt_one_mistake_of_all(
-    context: Context, cause: Cause, ranks: set[int], places: list[Place], lonely: list[int]
+def _one_mistake_of_all(
+    context: Context, cause: Cause, ranks: set[int], places: list[Place], unmatched: list[int]
 ) -> Cause:
     """No rank stands out. Only if all do the same can it be one mistake in everybody's code."""
     # If some have issued everything the others need, one mistake may be behind it all.
@@ -213,10 +213,10 @@ def _doubt_one_mistake_of_all(
     # The same goes if they wait at different lines, also of a framework (one user line may run a
     # whole schedule of stages): then no loop is wrong for all.
     stacks = {context.stack(p.row) for p in places}
-    one_kind = len(lonely) == len(cause.places) and len(stacks) == 1 and () not in stacks
+    one_kind = len(unmatched) == len(cause.places) and len(stacks) == 1 and () not in stacks
     if one_kind and not ranks - lacking and not ranks & context.hidden:
         return cause
-    ends = _ends_of_what_is_missing(places, ranks) or cause.culprits
+    ends = _ends_of_missing_exchange(places, ranks) or cause.culprits
     return replace(cause, culprits=ends, confidence=Confidence.AMBIGUOUS)
 
 
@@ -238,7 +238,7 @@ def _stands_at(context: Context, place: Place, first: dict[int, int]) -> bool:
     )
 
 
-def _ends_of_what_is_missing(places: list[Place], ranks: set[int]) -> tuple[int, ...]:
+def _ends_of_missing_exchange(places: list[Place], ranks: set[int]) -> tuple[int, ...]:
     """The ranks between which something was never issued, if everything else on the cycle was.
 
     The others are merely queued: they have issued what their partners have issued.
@@ -264,7 +264,7 @@ def _who_wait_with(places: list[Place], few: set[int]) -> tuple[int, ...]:
     return tuple(sorted(few.union(*(p.waiters for p in places if not few.isdisjoint(p.waiters)))))
 
 
-def _left_early(context: Context, cause: Cause, lonely: list[int]) -> tuple[int, ...]:
+def _skipped_collective(context: Context, cause: Cause, unmatched: list[int]) -> tuple[int, ...]:
     """Ranks at a p2p number no counterpart has reached, absent where most others wait for them.
 
     They skipped a collective and went on.
@@ -272,7 +272,7 @@ def _left_early(context: Context, cause: Cause, lonely: list[int]) -> tuple[int,
     waits = context.waits
     due = [waits.places[i] for i in cause.places if not waits.places[i].p2p]
     found = set()
-    for place in (waits.places[i] for i in lonely):
+    for place in (waits.places[i] for i in unmatched):
         for rank in place.waiters:
             missed = any(rank in p.absent and len(p.waiters) > len(p.absent) for p in due)
             if missed and ran_ahead(context, rank, place.group, place.seq):
@@ -296,7 +296,7 @@ def _against_counterparts(
     return tuple(odd)
 
 
-def _a_round_more(context: Context, ranks: set[int], places: list[Place]) -> tuple[int, ...]:
+def _extra_round(context: Context, ranks: set[int], places: list[Place]) -> tuple[int, ...]:
     """The only rank with a whole row of unmatched halves, while all others have met elsewhere.
 
     They wait for it in a collective, and no counterpart in a sibling group has reached such a row.
@@ -330,13 +330,15 @@ def _calls(context: Context, rank: int, peer: int) -> int:
     return len({*zip(halves["group"].tolist(), halves["p2p_seq"].tolist(), strict=True)})
 
 
-def _who_went_on(context: Context, ranks: set[int], lonely: list[int]) -> tuple[int, ...]:
+def _went_on_without_half(
+    context: Context, ranks: set[int], unmatched: list[int]
+) -> tuple[int, ...]:
     """Ranks that left their half out and went on to something that needs the waiting side.
 
     Several did so only if each waits where its own partner has arrived but is held up by that half.
     A partner that has not arrived there may have left something out itself.
     """
-    places = [context.waits.places[i] for i in lonely]
+    places = [context.waits.places[i] for i in unmatched]
     waiting = {r for place in places for r in place.waiters}
     wanted = {r for place in places for r in place.absent} & ranks
     ends = wanted - waiting
@@ -358,7 +360,7 @@ def _waits_of(context: Context, rank: int) -> list[Place]:
     return [context.waits.places[i] for i in context.waits.out(rank)]
 
 
-def _among_themselves(context: Context, ranks: set[int]) -> set[int]:
+def _closed_cycle(context: Context, ranks: set[int]) -> set[int]:
     """The cycle of receives that contains ``ranks``, if each waits for a rank that never sent."""
     waits = context.waits
     closed, queue = set(ranks), list(ranks)

@@ -45,14 +45,14 @@ def with_creation_order(context: Context, causes: list[Cause]) -> list[Cause]:
     ranks.
     """
     calls = {rank: call for rank, f in context.trace.ranks.items() if (call := call_of(f))}
-    foreign = _foreign(context)
-    if foreign and not calls:
+    may_omit_unused = _may_omit_unused(context)
+    if may_omit_unused and not calls:
         reports = _in_use(context)
-        edges = _stood_in_vain(context, reports)
+        edges = _unused_group_conflicts(context, reports)
     else:
         reports = _reports(context, calls)
         under_way = {(call.number, rank) for rank, call in calls.items()}
-        edges = _contradictions(reports, _past(reports, calls), under_way, foreign)
+        edges = _contradictions(reports, _past(reports, calls), under_way, may_omit_unused)
     if not edges or not _held_up(context, edges):
         return causes
     culprits, decided = _fewest(edges)
@@ -88,7 +88,7 @@ def _in_use(context: Context) -> Reports:
     return reports
 
 
-def _stood_in_vain(context: Context, reports: Reports) -> list[Edge]:
+def _unused_group_conflicts(context: Context, reports: Reports) -> list[Edge]:
     """(number, rank, rank): one is a member of the other's group with that number but uses a
     different group of its own, and one of the two groups has never completed anything.
 
@@ -145,7 +145,7 @@ def _reports(context: Context, calls: Calls) -> Reports:
     return reports
 
 
-def _foreign(context: Context) -> bool:
+def _may_omit_unused(context: Context) -> bool:
     """Whether not everything comes from rings: groups that were never used may then be missing."""
     return any(s.format not in (formats.RING, formats.JOURNAL) for s in context.trace.sources)
 
@@ -160,12 +160,12 @@ def _past(reports: Reports, calls: Calls) -> dict[int, int]:
 
 
 def _contradictions(
-    reports: Reports, past: dict[int, int], under_way: set[tuple[int, int]], foreign: bool
+    reports: Reports, past: dict[int, int], under_way: set[tuple[int, int]], may_omit_unused: bool
 ) -> list[Edge]:
     """(number, rank, rank) of pairs that cannot have created the same groups.
 
     A rank past a number without having its group contradicts those that list it there: all of them
-    or, if groups created long ago may be unrecorded (``foreign``), those whose call is
+    or, if groups created long ago may be unrecorded (``may_omit_unused``), those whose call is
     ``under_way``.
     """
     edges: list[Edge] = []
@@ -187,7 +187,7 @@ def _contradictions(
                 if key < other and not {key, other} <= apart:
                     edges += [(number, a, b) for a in by for b in rest]
             silent = [r for r in members[key] if r not in by_rank and past.get(r, 0) > number]
-            sure = [a for a in by if not foreign or (number, a) in under_way]
+            sure = [a for a in by if not may_omit_unused or (number, a) in under_way]
             edges += [(number, a, b) for a in sure for b in silent]
             if len(edges) > _MAX_EDGES:
                 return edges[:_MAX_EDGES]

@@ -72,7 +72,7 @@ def without_ends_after_standstill(
     killed (for memory, say) in the long computation the others waited for. A stopped rank computes
     nothing.
     """
-    processes = {rank: _over_before(trace, process) for rank, process in processes.items()}
+    processes = {rank: _killed_for_lingering(trace, process) for rank, process in processes.items()}
     latest = last_moved_ns(trace)
     if not latest or not any(
         process.end in (End.CRASHED, End.CLEAN) for process in processes.values()
@@ -114,7 +114,7 @@ class _EndsOfStandstill:
         """When the first rank timed out; 0 if none did."""
         processes = self.processes.values()
         return min(
-            (h.end_ns for h in processes if h.secondary and _in_vain(h) and h.end_ns), default=0
+            (h.end_ns for h in processes if h.secondary and _timed_out(h) and h.end_ns), default=0
         )
 
     @cached_property
@@ -192,13 +192,13 @@ class _EndsOfStandstill:
         last_ns = first.end_ns + (NOTICED_LATE_NS if unseen else 0)
         return any(
             (process.end_ns < first.end_ns and _was_ended(self.trace, process))
-            or (process.end_ns < last_ns and _in_vain(process))
+            or (process.end_ns < last_ns and _timed_out(process))
             for process in self.processes.values()
             if process.end_ns >= self.stood_ns
         )
 
 
-def _over_before(trace: Trace, process: ProcessState) -> ProcessState:
+def _killed_for_lingering(trace: Trace, process: ProcessState) -> ProcessState:
     """A rank killed from outside long after its program ended was killed only for lingering."""
     facts = trace.ranks[process.rank]
     if (
@@ -273,7 +273,7 @@ def _without_who_gave_up(
     A rank that aborts before any waiting one, or alone without having waited, has failed.
     """
     silent = {r: h for r, h in processes.items() if _gave_up(trace, h, stood_ns)}
-    waited_until_ns = [  # 0: nobody knows, and then no end is known to come before it
+    waited_until_ns = [  # 0: unknown; then no end is known to precede it
         exit_.at_ns
         for r in silent
         if (exit_ := trace.ranks[r].exit) is not None
@@ -341,7 +341,7 @@ def _was_ended(trace: Trace, process: ProcessState) -> bool:
     return process.end is End.TORN_DOWN and exit_.signal in (*_OUTSIDE, SIGABRT)
 
 
-def _in_vain(process: ProcessState) -> bool:
+def _timed_out(process: ProcessState) -> bool:
     """Whether a rank timed out waiting for others that were still there."""
     return bool(WAITED_IN_VAIN.search(process.end_text))
 

@@ -46,7 +46,7 @@ def external_stop(
     trace: Trace, front: Frontiers, processes: Mapping[int, ProcessState]
 ) -> Stop | None:
     """What ended every rank from outside; None if nothing did."""
-    way = killed_together(trace, processes) or _left_together(trace, front, processes)
+    way = killed_together(trace, processes) or _exited_together(trace, front, processes)
     if way is not None:
         return Stop(way)
     told = signalled_together(processes, trace)
@@ -68,7 +68,7 @@ def killed_together(trace: Trace, processes: Mapping[int, ProcessState]) -> str 
         return None
     ways, ended_ns = [], {}
     for rank, process in processes.items():
-        if _came_of_the_stop(trace.ranks[rank], process):
+        if _reacted_to_stop(trace.ranks[rank], process):
             ways += _way_of_its_own(trace.ranks[rank])
             continue
         own = (
@@ -93,7 +93,7 @@ def killed_together(trace: Trace, processes: Mapping[int, ProcessState]) -> str 
     return None if _some_ended_first(trace, ended_ns) else min(common)
 
 
-def _came_of_the_stop(facts: RankFacts, process: ProcessState) -> bool:
+def _reacted_to_stop(facts: RankFacts, process: ProcessState) -> bool:
     """Whether a rank told to stop exited in its own way, or raised as the others went: its time of
     end then shows nothing."""
     if process.end is not End.TORN_DOWN:
@@ -107,7 +107,7 @@ def _way_of_its_own(facts: RankFacts) -> list[frozenset[str]]:
     return [frozenset({"SIGTERM"})] if asked and left_by_itself(facts) else []
 
 
-def _left_together(
+def _exited_together(
     trace: Trace, front: Frontiers, processes: Mapping[int, ProcessState]
 ) -> str | None:
     """The status, if every rank exited with it at one moment without a message, some from within a

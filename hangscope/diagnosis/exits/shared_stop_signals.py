@@ -42,7 +42,7 @@ def signalled_together(processes: Mapping[int, ProcessState], trace: Trace) -> f
     here = [process for process in rest if _on_host_of(process, first, trace)]
     if (rest and not here) or not all(_came_later(process, first, trace) for process in rest):
         return frozenset()
-    deaf = len(here) == len(rest) and all(_heard_nothing(process, trace) for process in rest)
+    deaf = len(here) == len(rest) and all(_ran_no_python(process, trace) for process in rest)
     raised = sum(trace.ranks[process.rank].exception is not None for process in rest)
     several = len(told) > 1 and (by_and_by or len(told) > 2 * raised)
     return told if several or (deaf and trace.ranks[first.rank].was_interrupted) else frozenset()
@@ -131,7 +131,7 @@ def _is_told_with(
     return same and (soon or not at_once)
 
 
-def _heard_nothing(process: ProcessState, trace: Trace) -> bool:
+def _ran_no_python(process: ProcessState, trace: Trace) -> bool:
     """Whether a rank has run no Python since, as far as known: it was killed, or lives on."""
     exit_, exception = trace.ranks[process.rank].exit, trace.ranks[process.rank].exception
     killed = exit_ is None or exit_.kind in ("signal", "oom", "unknown")

@@ -30,7 +30,7 @@ def with_vanished(trace: Trace) -> Trace:
     of_host: dict[str | None, list[RankFacts]] = {}
     for facts in trace.ranks.values():
         of_host.setdefault(facts.host, []).append(facts)
-    silent = {h: own for h, own in of_host.items() if all(map(_nobody_knows, own))}
+    silent = {h: own for h, own in of_host.items() if all(map(_end_unknown, own))}
     others = [f for host, own in of_host.items() if host not in silent for f in own]
     if not silent or not others:
         return trace
@@ -112,6 +112,6 @@ def _late_ns(facts: RankFacts) -> int:
     return int(_BEATS * 1e9 * (facts.heartbeat_interval_s or 1))
 
 
-def _nobody_knows(facts: RankFacts) -> bool:
+def _end_unknown(facts: RankFacts) -> bool:
     """Whether a rank has recorded but nothing shows whether it ended."""
     return facts.alive is None and facts.exit is None and facts.heartbeat_ns > 0

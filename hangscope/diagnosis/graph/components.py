@@ -93,13 +93,13 @@ def cycles_without(waits: Waits, lost: AbstractSet[int]) -> list[tuple[set[int],
         absent = () if unsure else tuple(r for r in place.absent if r not in lost)
         behind = () if unsure else tuple(r for r in place.behind if r not in lost)
         places.append(replace(place, absent=absent, behind=behind, unknown=()))
-    places = _that_last(places, waits.cut)
+    places = _remaining(places, waits.cut)
     places_of = {r: [i for i in m if places[i].targets] for r, m in waits.places_of.items()}
     found = components(replace(waits, places=places, places_of=places_of))
     return [(ranks, here) for ranks, here in found if ranks and here]
 
 
-def _that_last(places: list[Place], cut: AbstractSet[int]) -> list[Place]:
+def _remaining(places: list[Place], cut: AbstractSet[int]) -> list[Place]:
     """The places reduced to targets that wait themselves; places without targets lose their
     waiters.
 

@@ -58,7 +58,7 @@ def signs(context: Context) -> str:
         _of_a_kind(context)
         or _of_a_failure(claims)
         or _of_a_detail(claims)
-        or _of_the_last(context)
+        or _of_last_dumped(context)
         or (NO_MORE if claims else "Nothing in the evidence shows whether or why the job hangs")
     )
 
@@ -94,7 +94,7 @@ def _of_a_detail(claims: Sequence[Claim]) -> str:
     return ""
 
 
-def _of_the_last(context: Context) -> str:
+def _of_last_dumped(context: Context) -> str:
     """What was issued, waited in or said last."""
     claims = context.trace.claims
     last = next((c.text for c in claims if c.details.get("announced_last")), "")

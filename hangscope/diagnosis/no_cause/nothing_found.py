@@ -47,14 +47,14 @@ _FAILURES = frozenset({"oom", "device_error"})
 def without_cause(
     context: Context, killed: str | None, snapshot: Snapshot | None
 ) -> Finding | None:
-    """Judge a trace in which nobody is found to wait for anybody.
+    """Judge a trace in which no rank is known to wait for another.
 
     Parameters
     ----------
     killed:
         How every rank was ended from outside at about the same time; None if they were not.
-    moment:
-        What shows that the dumps are a moment of a moving job; None if nothing does.
+    snapshot:
+        The evidence that the dumps show a moving job; None if there is none.
 
     Returns
     -------

@@ -122,8 +122,10 @@ class _Orders:
         odd = set()
         for groups, accused in suspects.items():
             alike = {r: first for r, first in known.items() if self._alike(groups, r, a, b)}
-            alike = {r: first for r, first in alike.items() if self._abreast(accused[0], r, a, b)}
-            enough = len(self._who_did(alike, a, b) - {*ranks}) >= _ENOUGH
+            alike = {
+                r: first for r, first in alike.items() if self._equally_far(accused[0], r, a, b)
+            }
+            enough = len(self._with_members_that_did(alike, a, b) - {*ranks}) >= _ENOUGH
             if enough and len({*alike.values()}) == 1:
                 usual = next(iter(alike.values()))
                 odd |= {r for r in accused if self._a_first(r, a, b) is (not usual)}
@@ -142,7 +144,7 @@ class _Orders:
         pairs = zip(groups, its, (a[1], b[1]), strict=True)
         return all(same_program(self._context, g, other, seq) for g, other, seq in pairs)
 
-    def _abreast(self, rank: int, other: int, a: Meeting, b: Meeting) -> bool:
+    def _equally_far(self, rank: int, other: int, a: Meeting, b: Meeting) -> bool:
         """Whether two ranks were equally far in each group when they were last at the same place of
         the other; assumed if not recorded.
 
@@ -167,7 +169,7 @@ class _Orders:
             self._progress[rank, group] = progress_in(self._context, rank, group)
         return self._progress[rank, group]
 
-    def _who_did(self, known: Iterable[int], a: Meeting, b: Meeting) -> set[int]:
+    def _with_members_that_did(self, known: Iterable[int], a: Meeting, b: Meeting) -> set[int]:
         """These ranks, and the members of groups that finished both with them: those used the same
         order, recorded or not."""
         context, found = self._context, set(known)

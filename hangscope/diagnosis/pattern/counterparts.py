@@ -60,20 +60,20 @@ def unlike_whom(
         ranks = context.trace.groups[group].ranks
         if rank not in ranks:
             continue
-        votes: dict[bool, list[_Doings]] = {True: [], False: []}
+        votes: dict[bool, list[_Activity]] = {True: [], False: []}
         position = ranks.index(rank)
-        mine = _doings(context, rank, group)
+        mine = _activity_of(context, rank, group)
         for other in siblings(context, group):
             counterpart = context.trace.groups[other].ranks[position]
             if counterpart in without:
                 continue
-            theirs = _doings(context, counterpart, other)
+            theirs = _activity_of(context, counterpart, other)
             differs = _pairs_differ(mine, theirs)
             fell_behind = _diverged(mine.progress, theirs.progress)
             if fell_behind is None:
-                fell_behind = _alone_at_one(context, rank, group, other)
+                fell_behind = _lags_at_common_place(context, rank, group, other)
             if fell_behind is False:
-                fell_behind = _beyond(context, rank, group, mine, theirs)
+                fell_behind = _ran_past_counterpart(context, rank, group, mine, theirs)
             if differs is not None or fell_behind is not None:
                 votes[bool(differs) or bool(fell_behind)].append(theirs)
         apart = [its for its in votes[True] if not any(_unlike(its, f) for f in votes[False])]
@@ -83,7 +83,7 @@ def unlike_whom(
     return tuple(found)
 
 
-class _Doings(NamedTuple):
+class _Activity(NamedTuple):
     """What a rank did in one of its groups."""
 
     rank: int
@@ -91,23 +91,23 @@ class _Doings(NamedTuple):
     progress: Progress
 
 
-def _doings(context: Context, rank: int, group: int) -> _Doings:
-    return _Doings(rank, _pairs(context, rank, group), progress_in(context, rank, group))
+def _activity_of(context: Context, rank: int, group: int) -> _Activity:
+    return _Activity(rank, _pairs(context, rank, group), progress_in(context, rank, group))
 
 
-def _pairs_differ(mine: _Doings, theirs: _Doings) -> bool | None:
+def _pairs_differ(mine: _Activity, theirs: _Activity) -> bool | None:
     """Whether two counterparts issued different halves under one number; None if they share
     none."""
     common = mine.pairs.keys() & theirs.pairs.keys()
     return any(mine.pairs[k] != theirs.pairs[k] for k in common) if common else None
 
 
-def _unlike(mine: _Doings, theirs: _Doings) -> bool:
+def _unlike(mine: _Activity, theirs: _Activity) -> bool:
     """Whether two counterparts differ, where they can be compared."""
     return bool(_pairs_differ(mine, theirs) or _diverged(mine.progress, theirs.progress))
 
 
-def _agree(mine: _Doings, theirs: _Doings) -> bool:
+def _agree(mine: _Activity, theirs: _Activity) -> bool:
     """Whether two counterparts agree wherever they can be compared."""
     common = mine.progress.keys() & theirs.progress.keys()
     even = all(mine.progress[place] == theirs.progress[place] for place in common)
@@ -131,7 +131,7 @@ def _diverged(mine: Progress, theirs: Progress) -> bool | None:
     return ahead[-1] != (0, 0)
 
 
-def _alone_at_one(context: Context, rank: int, group: int, other: int) -> bool | None:
+def _lags_at_common_place(context: Context, rank: int, group: int, other: int) -> bool | None:
     """Whether only this rank lagged its counterpart at the one place both have reached.
 
     Without older records the group's other members are the reference: at least one of them must be
@@ -147,7 +147,9 @@ def _alone_at_one(context: Context, rank: int, group: int, other: int) -> bool |
     return apart[rank] if rank in apart and False in apart.values() else None
 
 
-def _beyond(context: Context, rank: int, group: int, mine: _Doings, theirs: _Doings) -> bool:
+def _ran_past_counterpart(
+    context: Context, rank: int, group: int, mine: _Activity, theirs: _Activity
+) -> bool:
     """Whether the rank has issued more in ``group`` than its counterpart had when that one went on
     to the next collective of another group, where this rank is still expected.
 
@@ -157,7 +159,7 @@ def _beyond(context: Context, rank: int, group: int, mine: _Doings, theirs: _Doi
     due = [
         theirs.progress[place]
         for place in ((g, seq + 1) for g, seq in last.items())
-        if place in theirs.progress and not _came_alone(context, theirs.rank, *place)
+        if place in theirs.progress and not _is_alone_at(context, theirs.rank, *place)
     ]
     if not due:
         return False
@@ -165,7 +167,7 @@ def _beyond(context: Context, rank: int, group: int, mine: _Doings, theirs: _Doi
     return issued > max(collectives for collectives, _ in due)
 
 
-def _came_alone(context: Context, rank: int, group: int, seq: int) -> bool:
+def _is_alone_at(context: Context, rank: int, group: int, seq: int) -> bool:
     """Whether none of the other members (at least two) has issued a collective of the rank's."""
     if len(context.trace.groups[group].ranks) <= _FEW:
         return False

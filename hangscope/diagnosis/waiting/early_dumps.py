@@ -30,10 +30,10 @@ def overtaken(context: Context) -> frozenset[int]:
     """Ranks that moved on after their dumps were written, as other dumps show."""
     front = context.front
     known = _members(context, (front.enqueued != UNKNOWN) & (front.enqueued < front.ended))
-    return known | _without_a_word(context)
+    return known | _missing_from_dump(context)
 
 
-def _without_a_word(context: Context) -> frozenset[int]:
+def _missing_from_dump(context: Context) -> frozenset[int]:
     """Ranks with complete dumps that lack a group which moved on and needed them.
 
     A rank whose dump lists only unfinished operations, or whose older records are overwritten, may

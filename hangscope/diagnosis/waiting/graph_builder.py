@@ -64,13 +64,13 @@ class GraphBuilder:
         self.places += lock_places(self.trace, self.collectives.bounds, self.processes, self.places)
         if self.unobserved:
             self.places += device_places(self.trace, self.front, self.collectives, self.places)
-        self._without_the_finished()
+        self._drop_finished()
         places_of: dict[int, list[int]] = defaultdict(list)
         for index, place in enumerate(self.places):
             for rank in place.waiters:
                 places_of[rank].append(index)
         held = held_up_by_sends(self.places, places_of, self.oldest_row)
-        of_rank = {rank: self._strongest(rank, at, held) for rank, at in places_of.items()}
+        of_rank = {rank: self._blocking_places(rank, at, held) for rank, at in places_of.items()}
         return Waits(self.places, of_rank, self.device)
 
     def _add_halves(self, halves: list[Half], blocking: frozenset[int]) -> None:
@@ -90,7 +90,7 @@ class GraphBuilder:
                 self.device[place.half.rank] = index
         self.device |= late_devices(self.trace, self.front, self.collectives, self.places)
 
-    def _strongest(
+    def _blocking_places(
         self, rank: int, at: list[int], held: Mapping[int, Collection[int]]
     ) -> list[int]:
         """Of the places where a rank waits, those that explain why it stands still.
@@ -137,7 +137,7 @@ class GraphBuilder:
         members = self._members(group, pairs)
         extra = self.unlisted.of(group, members, self._seen_in)
         if len(members) + len(extra) < 2:
-            self._alone(group, pairs, members)
+            self._single_member(group, pairs, members)
             return
         progress = self._progress(group, pairs)
         if not progress.known.any():
@@ -186,10 +186,10 @@ class GraphBuilder:
                 and 0 < here.pending[i] <= here.finished
                 and self.collectives.needs_all(group, int(here.rows[i]))
             ):
-                self._go_past_the_finished(group, here, i, process)
+                self._skip_finished_by_peers(group, here, i, process)
         return here
 
-    def _go_past_the_finished(
+    def _skip_finished_by_peers(
         self, group: int, here: GroupProgress, i: int, process: ProcessState
     ) -> None:
         """A frozen process could not record a completion that a peer recorded."""
@@ -241,16 +241,16 @@ class GraphBuilder:
         if unknown and all(failed_with_others(r, oldest.get(r, NONE)) for r in absent):
             absent = ()  # a rank that left nothing explains their ends
         place = replace(place, absent=absent, unknown=tuple(unknown))
-        return place if absent else self._with_late(place, progress)
+        return place if absent else self._with_behind(place, progress)
 
-    def _alone(self, group: int, pairs: Ints, members: tuple[int, ...]) -> None:
+    def _single_member(self, group: int, pairs: Ints, members: tuple[int, ...]) -> None:
         """A group with one known member: the member waits, and nothing says for whom."""
         outsiders = bool(self.trace.groups[group].outsiders)
         for pair in pairs.tolist():
             rank, seq = int(self.front.rank[pair]), int(self.front.pending[pair])
             row = int(self.front.pending_row[pair])
             if not seq and outsiders:
-                row = self._last_unseen(group, rank)
+                row = self._last_unobserved(group, rank)
                 seq = int(self.trace.records["collective_seq"][row]) if row >= 0 else 0
             if row < 0:
                 row = self.collectives.row_of(group, rank, seq)
@@ -271,7 +271,7 @@ class GraphBuilder:
     def _issued_ns(self, row: int) -> int:
         return int(self.trace.records["created_ns"][row]) if row >= 0 else 0
 
-    def _last_unseen(self, group: int, rank: int) -> int:
+    def _last_unobserved(self, group: int, rank: int) -> int:
         """The rank's newest operation, if it is in this group and its end was not observed."""
         if rank not in self.collectives.bounds:
             return NONE
@@ -340,7 +340,7 @@ class GraphBuilder:
         self.device.update(dict.fromkeys(waiters, len(self.places)))
         return replace(place, waiters=waiters)
 
-    def _with_late(self, place: Place, progress: GroupProgress) -> Place:
+    def _with_behind(self, place: Place, progress: GroupProgress) -> Place:
         """The place with the members that issued it but are held up by something older."""
         first_here, behind = [], []
         members = zip(
@@ -349,7 +349,7 @@ class GraphBuilder:
         for rank, seq, row in members:
             if not seq or seq > place.seq:
                 continue
-            if seq < place.seq or (row >= 0 and self._after_older(rank, row)):
+            if seq < place.seq or (row >= 0 and self._is_behind_older(rank, row)):
                 behind.append(rank)
             else:
                 first_here.append(rank)
@@ -365,7 +365,7 @@ class GraphBuilder:
         # The older operation holds the others up.
         return replace(place, waiters=tuple(first_here), behind=tuple(gone or behind))
 
-    def _after_older(self, rank: int, row: int) -> bool:
+    def _is_behind_older(self, rank: int, row: int) -> bool:
         """Whether an older unfinished operation holds ``row`` up: threads with groups of their own
         run in parallel on the host, but not on a device."""
         oldest = self.oldest_row.get(rank, row)
@@ -380,7 +380,7 @@ class GraphBuilder:
         own = in_issue_order(records[low : row + 1]) & self.front.unfinished[low : row + 1]
         return bool(own[:-1].any())
 
-    def _without_the_finished(self) -> None:
+    def _drop_finished(self) -> None:
         """Remove waits of ranks that ended cleanly, whatever their last records look like.
 
         Exception: a rank whose last operation failed because some member never issued it or left no

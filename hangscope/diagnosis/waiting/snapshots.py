@@ -37,13 +37,13 @@ def snapshot_of(context: Context) -> Snapshot | None:
     times and of processes that have not ended count. If a rank left no dump, it may have died just
     then, with all others waiting for it.
     """
-    if not _may_tell(context):
+    if not _only_live_dumps(context):
         return None
     trace = context.trace
     quiet_s = _quiet_s(context)
     if not quiet_s or any(_gave_up(context, rank) for rank in context.bounds):
         return None
-    last, first = max(quiet_s.values()), min(_of_the_last(context, quiet_s))
+    last, first = max(quiet_s.values()), min(_of_last_dumped(context, quiet_s))
     usual = 2 * _longest_gap_s(context)
     waited, timeouts = context.longest_wait_s(context.waits.places), recorded_timeouts(context)
     if timeouts is not None and waited >= NEARLY * timeouts.shortest_s:
@@ -72,7 +72,7 @@ def snapshot_of(context: Context) -> Snapshot | None:
     return None
 
 
-def _may_tell(context: Context) -> bool:
+def _only_live_dumps(context: Context) -> bool:
     """Whether all evidence is dumps of processes that have not ended, and not all of them wait for
     a rank without a dump."""
     trace = context.trace
@@ -92,7 +92,7 @@ def _dumped_within(context: Context, ranks: Collection[int], limit_s: float) -> 
     return first > 0 and max(written.values()) - first < limit_s * SECOND_NS
 
 
-def _of_the_last(context: Context, quiet_s: dict[int, float]) -> list[float]:
+def _of_last_dumped(context: Context, quiet_s: dict[int, float]) -> list[float]:
     """Values of the ranks that were dumped last: at earlier dumps the job may still have moved."""
     written = {r: context.trace.ranks[r].observed_ns for r in quiet_s}
     newest = max(written.values())

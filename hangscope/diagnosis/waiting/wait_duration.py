@@ -41,11 +41,11 @@ def overdue_only(context: Context) -> None:
             narrowed = replace(place, absent=absent, behind=behind, unknown=())
             context.waits.narrow(index, narrowed)
             kept.append(index)
-    kept += _in_the_way(context, kept, limit / 4)
+    kept += _blocked_targets(context, kept, limit / 4)
     context.waits.keep_only({*kept, *_locks_that_last(context, kept)})
 
 
-def _in_the_way(context: Context, kept: list[int], least_s: float) -> list[int]:
+def _blocked_targets(context: Context, kept: list[int], least_s: float) -> list[int]:
     """Places where ranks that others have waited for long enough are stuck themselves.
 
     They arrived late and are now held up too, if not for as long, so they are not busy with work of

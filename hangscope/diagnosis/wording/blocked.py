@@ -80,7 +80,7 @@ def blocked_in(process: ProcessState | None) -> str:
     """What the call below the user's innermost line waits for, if known."""
     if process is None:
         return ""
-    if compiles := _told_by(_COMPILES, [path for path, _ in _below(process)]):
+    if compiles := _first_match(_COMPILES, [path for path, _ in _below(process)]):
         return compiles
     if process.state == "busy":
         return ""
@@ -117,9 +117,9 @@ def _details(wait: KernelWait) -> tuple[str, ...]:
 def _in_library(process: ProcessState) -> str:
     """What the library functions below the user's innermost line wait for."""
     below = _below(process)
-    return _told_by(_BLOCKED_IN_CALL, [f"{file}:{name}" for file, name in below]) or _told_by(
-        _BLOCKED_IN, [file for file, _ in below]
-    )
+    return _first_match(
+        _BLOCKED_IN_CALL, [f"{file}:{name}" for file, name in below]
+    ) or _first_match(_BLOCKED_IN, [file for file, _ in below])
 
 
 def _below(process: ProcessState) -> list[tuple[str, str]]:
@@ -131,7 +131,7 @@ def _below(process: ProcessState) -> list[tuple[str, str]]:
     return [(frame.filename.replace("\\", "/"), frame.name) for frame in below]
 
 
-def _told_by(patterns: tuple[tuple[str, str], ...], calls: list[str]) -> str:
+def _first_match(patterns: tuple[tuple[str, str], ...], calls: list[str]) -> str:
     """The text of the first pattern that matches one of the calls."""
     for pattern, words in patterns:
         if any(re.search(pattern, call) for call in calls):

@@ -28,12 +28,12 @@ _MOST_LINES = 17
 
 
 def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
-    """Lines for a report, the most telling first.
+    """Lines for a report, most informative first.
 
     Parameters
     ----------
     place:
-        The one that the summary speaks of.
+        The one in the summary.
     """
     places = [context.waits.places[i] for i in cause.places]
     ordered = sorted(places, key=lambda p: (p is not place, p.began_ns or 1 << 62))

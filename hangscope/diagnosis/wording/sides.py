@@ -27,12 +27,12 @@ _MOST_ALONE = 8
 
 
 def sides_of(context: Context, cause: Cause, place: Place | None) -> tuple[Side, ...]:
-    """Who did what where the job parted, each with where it differs from the others.
+    """What each side did where the job diverged, and where it differs from the others.
 
     Parameters
     ----------
     place:
-        The one that the summary speaks of.
+        The one in the summary.
     """
     paired = cause.verdict is Verdict.P2P_UNMATCHED and bool(cause.sides)
     if cause.mismatch is not None:
@@ -54,7 +54,7 @@ def sides_of(context: Context, cause: Cause, place: Place | None) -> tuple[Side,
         sides = [s for s in sides if s.ranks != cause.culprits]
         doing = f"in {shown[0].name}"
         sides.append(Side(cause.culprits, stack=shown, full_stack=cause.stack, activity=doing))
-    return _with_divergence(_told_apart(sides))
+    return _with_divergence(_with_framework_frames(sides))
 
 
 def _across_places(context: Context, cause: Cause) -> list[Side]:
@@ -111,7 +111,7 @@ def _absent_together(context: Context, ranks: tuple[int, ...], group: int) -> li
     return [_side_of_absent(context, others, group)] if others else []
 
 
-def _told_apart(sides: list[Side]) -> list[Side]:
+def _with_framework_frames(sides: list[Side]) -> list[Side]:
     """If all sides came from one line of the user's (a trainer's), add the framework frames where
     they diverge."""
     shown = [side for side in sides if side.stack]
