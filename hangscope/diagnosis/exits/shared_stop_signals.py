@@ -28,9 +28,9 @@ def signalled_together(processes: Mapping[int, ProcessState], trace: Trace) -> f
 
     Several ranks of one host at one moment qualify; so does one interrupted rank if no other could
     have shown an interrupt. A launcher's reaction to a failure is about as fast, but the failure
-    comes first; and if one rank was signalled alone, most others raise as they lose it. A host with
-    several ranks qualifies by itself. Logs have whole seconds, so they do not show what happened at
-    one moment.
+    comes first; and if one rank was signalled alone, most others raise as they lose it. One whole
+    host out of several was told on its own, which does not qualify. Logs have whole seconds, so
+    they do not show what happened at one moment.
     """
     asked = [h for h in processes.values() if _was_asked(h, trace)]
     if trace.missing_ranks or not asked or signalled_alone(processes, trace) is not None:
