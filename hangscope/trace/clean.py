@@ -43,7 +43,7 @@ def prose(text: str, limit: int = MAX_TEXT) -> str:
 
 
 def as_name(value: Any, default: str = "") -> str:
-    """Convert any value that stands in place of a name to a `name`."""
+    """Convert any value found in place of a name to a `name`."""
     if type(value) is str:
         return name(value)
     if isinstance(value, bytes):
@@ -56,7 +56,7 @@ def as_name(value: Any, default: str = "") -> str:
 def as_int(
     value: Any, default: int = 0, *, low: int = -(1 << 63), high: int = (1 << 63) - 1
 ) -> int:
-    """Convert any value that stands in place of an integer: int, numeric string, float, None."""
+    """Convert any value found in place of an integer: int, numeric string, float, None."""
     if type(value) is int:
         number = value
     elif isinstance(value, bool):
@@ -80,7 +80,7 @@ def as_int(
 
 
 def as_quantity(value: Any) -> float | None:
-    """Convert any value that stands in place of a rate or duration; None if it is not plausible."""
+    """Convert any value found in place of a rate or duration; None if it is not plausible."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if 0 <= value < _MOST else None

@@ -1,4 +1,4 @@
-"""Flight Recorder dumps for tests, made entry by entry as the versions and dialects write them."""
+"""Builds Flight Recorder dumps for tests, as the various versions and dialects write them."""
 
 from __future__ import annotations
 

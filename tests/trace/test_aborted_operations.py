@@ -1,4 +1,4 @@
-"""Dumps written after a watchdog had aborted its communicators: what let go had not finished."""
+"""Dumps written after a watchdog aborted its communicators: aborted operations did not finish."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _let_go(seq: int, at_s: float, **changes: Any) -> dict[str, Any]:
 
 
 def test_who_was_aborted_in_a_collective_has_not_finished_it(tmp_path: Path) -> None:
-    """Rank 2 never came; rank 0 gave up, let go of all it held, and only then wrote its dump."""
+    """Rank 2 never came; rank 0 gave up, aborted its communicators, and then wrote its dump."""
     _write(tmp_path, 0, [entry(1), entry(2), _let_go(3, 603.1), _let_go(4, 603.2)], 604)
     _write(tmp_path, 1, [entry(1), entry(2), pending(3), pending(4)], 603)
     _write(tmp_path, 2, [entry(1), entry(2)], 603)
@@ -41,7 +41,7 @@ def test_who_was_aborted_in_a_collective_has_not_finished_it(tmp_path: Path) -> 
 
 
 def test_without_timeouts_the_moment_of_the_dump_tells(tmp_path: Path) -> None:
-    """Rank 1 was told to dump by another rank's watchdog, long before its own timeout."""
+    """Rank 1 was signalled to dump by another rank's watchdog, long before its own timeout."""
     held: dict[str, Any] = {"timeout_ms": None}
     _write(tmp_path, 0, [entry(1, **held), _let_go(2, 300.0, **held)], 301)
     _write(tmp_path, 1, [entry(1, **held), pending(2, **held)], 300)
@@ -84,7 +84,7 @@ def test_a_timeout_that_is_short_is_a_silence(tmp_path: Path) -> None:
 
 
 def test_who_has_given_up_retires_nothing_any_more(tmp_path: Path) -> None:
-    """A timeout of half a minute, unknown to the dump: what ended at its end is not noted."""
+    """A timeout of half a minute that is not in the dump: no end was recorded when it expired."""
     held: dict[str, Any] = {"timeout_ms": None}
     late = {**held, "retired": False}
     for rank in (0, 1):
@@ -96,7 +96,7 @@ def test_who_has_given_up_retires_nothing_any_more(tmp_path: Path) -> None:
 
 
 def test_a_job_whose_ranks_let_go_is_not_called_a_moving_one(tmp_path: Path) -> None:
-    """Where nothing tells that they gave up, nothing tells that they went on either."""
+    """If nothing shows that they gave up, nothing shows that they went on, either."""
     held: dict[str, Any] = {"timeout_ms": None}
     for rank in range(3):
         _write(tmp_path, rank, [entry(1, **held), entry(2, **held), _let_go(3, 40.0, **held)], 41)
@@ -105,7 +105,7 @@ def test_a_job_whose_ranks_let_go_is_not_called_a_moving_one(tmp_path: Path) -> 
 
 
 def test_what_was_never_retired_after_a_long_silence_was_let_go(tmp_path: Path) -> None:
-    """The date of the dumps is that of another clock, and no timeout is on record."""
+    """The dumps are dated by another clock, and no timeout is recorded."""
     held: dict[str, Any] = {"timeout_ms": None}
     late = {**held, "retired": False}
     for rank in (0, 1):

@@ -1,4 +1,4 @@
-"""Numbers of ranks that no job has: readers make lists of all ranks, so such a number is none."""
+"""Impossible ranks are rejected, because readers build lists of all ranks."""
 
 from __future__ import annotations
 

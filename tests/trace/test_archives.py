@@ -1,4 +1,4 @@
-"""Compressed files, and archives of what a job left."""
+"""Compressed files, and archives of a job's files."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_what_is_packed_again_is_packed_as_it_was(tmp_path: Path, packing: str) 
 def test_what_is_cut_off_is_read_as_far_as_it_goes(
     tmp_path: Path, pack: Callable[[bytes], bytes]
 ) -> None:
-    """Who is silent there may have spoken in what is lost."""
+    """A rank that is silent may have spoken in the part that is lost."""
     more = b"".join(bytes(f"{i * 7919 % 100_003} {i}\n", "ascii") for i in range(300_000))
     path = tmp_path / "job.log.packed"
     path.write_bytes(pack(WAITS + more)[:-2000])
@@ -149,7 +149,7 @@ def test_a_link_in_an_archive_is_not_followed(tmp_path: Path) -> None:
 def test_a_member_that_cannot_be_written_is_left_out(
     tmp_path: Path, pack: Callable[[Mapping[str, bytes]], bytes], names: tuple[str, str]
 ) -> None:
-    """A file where another needs a folder, a folder where one needs a file, names too long."""
+    """A file in place of a folder, a folder in place of a file, names that are too long."""
     bad = max(range(2), key=lambda index: (len(names[index]) > 255, index))
     path = tmp_path / "job.packed"
     path.write_bytes(
@@ -212,7 +212,7 @@ def test_an_archive_that_ends_early_gives_what_comes_before(tmp_path: Path) -> N
 
 
 def test_in_a_folder_archives_are_left_alone(tmp_path: Path) -> None:
-    """Checkpoints are archives, and so are data sets."""
+    """Checkpoints and data sets are archives, too."""
     (tmp_path / "model.pt").write_bytes(zipped(JOB))
     (tmp_path / "job.log").write_bytes(WAITS)
     trace = load_trace([tmp_path])

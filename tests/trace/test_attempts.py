@@ -1,4 +1,4 @@
-"""Several lives of a job in one place: the newest is read, the others are named."""
+"""Several attempts of a job in one place: the newest is read, the others are reported."""
 
 from __future__ import annotations
 

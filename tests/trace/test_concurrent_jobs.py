@@ -1,4 +1,4 @@
-"""Dumps of jobs that ran at the same time, collected into one place."""
+"""Dumps of jobs that ran at the same time, collected in one place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dumps made of a profiler's events: one row of counters for all groups, numbers that may be 0."""
+"""Dumps made from profiler events: one row of counters for all groups, numbers that may be 0."""
 
 from __future__ import annotations
 

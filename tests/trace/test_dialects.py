@@ -1,4 +1,4 @@
-"""Dumps in the spellings of collectors nobody here wrote: all of them give the same answer."""
+"""Dumps in the spelling of various collectors: all give the same answer."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def without_states(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_counters_tell_what_entries_without_a_state_leave_open(tmp_path: Path) -> None:
-    """Ranks 0 and 2 exchange; rank 1 has left its half out, and all have issued what comes next."""
+    """Ranks 0 and 2 exchange; rank 1 has skipped its half, and all have issued what follows."""
     for rank in range(3):
         rows = [entry(1, record_id=0)]
         rows += [] if rank == 1 else [

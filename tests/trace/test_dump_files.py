@@ -1,4 +1,4 @@
-"""Files of dumps that are damaged, hostile, large or many: a warning each, and the rest is read."""
+"""Damaged, hostile, large or many dump files: one warning each, and the rest is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two processes that call themselves the same rank."""
+"""Two processes with the same rank."""
 
 from __future__ import annotations
 

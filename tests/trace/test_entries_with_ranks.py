@@ -1,4 +1,4 @@
-"""Entries that say themselves of which rank they are: one file for a job, or one line an entry."""
+"""Entries that state their own rank: one file for a job, or one entry per line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _lines(path: Path, entries: list[dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("name", ["job.jsonl", "trace_1.jsonl", "all.json"])
 def test_one_file_of_all_ranks_is_taken_apart(tmp_path: Path, name: str) -> None:
-    """A number in its name cannot mean them all, nor can the counters of one of them."""
+    """A number in its name cannot apply to all of them, nor can the counters of one."""
     mixed = [one for step in range(2) for rank in range(WORLD) for one in _entries(rank)[step:][:1]]
     if name.endswith("l"):
         _lines(tmp_path / name, mixed)
@@ -52,7 +52,7 @@ def test_a_file_of_one_rank_is_that_ranks(tmp_path: Path, name: str) -> None:
 
 
 def test_a_files_name_tells_whose_it_is_where_all_entries_agree_on_another(tmp_path: Path) -> None:
-    """They may count in another way than the job: by node, say."""
+    """Entries may number differently than the job, for example by node."""
     write(tmp_path, "trace_1", [{**one, "rank": 0} for one in _entries(0)])
     assert list(load_trace([tmp_path]).ranks) == [1]
 

@@ -1,4 +1,4 @@
-"""Ranks and attempts in the names that recorders and collectors give their files."""
+"""Ranks and attempts in the file names that recorders and collectors use."""
 
 from __future__ import annotations
 

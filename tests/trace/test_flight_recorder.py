@@ -1,4 +1,4 @@
-"""Dumps of every version and dialect, each read from files as a cluster leaves them."""
+"""Dumps of every version and dialect, read from files as a cluster leaves them."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def test_a_dump_without_a_version_keeps_the_members_it_lists(tmp_path: Path) -> 
 def test_a_field_that_only_some_operations_have_is_read_where_all_have_as_many(
     tmp_path: Path,
 ) -> None:
-    """One entry has a root where another has a reduce op: the number of fields is the same."""
+    """One entry has a root, another a reduce op: the number of fields is the same."""
     for rank in (0, 1):
         reduced = [entry(seq, reduce_op="SUM") for seq in (1, 3)]
         sent = entry(2, "nccl:broadcast", root=rank)
@@ -311,8 +311,9 @@ def test_a_field_that_only_some_operations_have_is_read_where_all_have_as_many(
 
 
 def test_what_stands_in_a_batch_is_not_over_before_the_batch(tmp_path: Path) -> None:
-    """torch 2.4 to 2.9: the event behind a collective in ``_coalescing_manager`` lies before the
-    launch, and the group's counter follows it."""
+    """torch 2.4 to 2.9: the event after a collective in ``_coalescing_manager`` precedes the
+    launch, and the group's counter follows it.
+    """
     op = "nccl:all_gather_into_tensor_coalesced"
     for rank in range(4):
         entries = [
@@ -333,7 +334,7 @@ def test_what_stands_in_a_batch_is_not_over_before_the_batch(tmp_path: Path) -> 
 
 
 def test_who_is_not_the_root_of_a_scatter_gives_no_tensor(tmp_path: Path) -> None:
-    """torch writes an undefined tensor down for the empty list: no size and no dtype of its own."""
+    """torch records an undefined tensor for the empty list: no size, and a dtype of its own."""
     there = {"output_sizes": [[4096], [4096]], "output_dtypes": ["Float", "Float"]}
     nothing = {"output_sizes": [[0]], "output_dtypes": ["UNKNOWN_SCALAR"]}
     for rank, outs in enumerate((there, nothing)):

@@ -44,7 +44,7 @@ def test_a_counter_that_counts_pairs_is_not_taken_for_collectives(tmp_path: Path
 
 
 def test_a_counter_that_pairs_may_have_moved_vouches_for_no_collective(tmp_path: Path) -> None:
-    """Rank 1's last operation was its fifth send; of the fifth broadcast nothing is known."""
+    """Rank 1's last operation was its fifth send; nothing is known about the fifth broadcast."""
     status = {"0": {"last_enqueued_collective": 5, "last_completed_collective": 5}}
     row = pending(5, "nccl:broadcast", p2p_seq_id=5, record_id=9)
     write(tmp_path, "trace_0", dump([row], pg_status=status))
@@ -56,7 +56,7 @@ def test_a_counter_that_pairs_may_have_moved_vouches_for_no_collective(tmp_path:
 
 
 def test_counters_of_a_default_group_that_is_called_by_a_word() -> None:
-    """``pg_status`` counts the groups that were used; a name that is no number shifts nothing."""
+    """``pg_status`` counts the groups in use; a non-numeric name shifts nothing."""
     config = {
         name: {"name": name, "desc": desc, "ranks": ranks}
         for name, desc, ranks in (

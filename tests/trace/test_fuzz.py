@@ -1,7 +1,4 @@
-"""Whatever a file holds: one warning at most, the good file beside it read, no exception.
-
-What these found stands as plain tests in `test_found_by_fuzzing`.
-"""
+"""Whatever a file contains: at most one warning, the good file beside it is read, no exception."""
 
 from __future__ import annotations
 

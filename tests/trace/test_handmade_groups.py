@@ -1,4 +1,4 @@
-"""Groups made by hand, as rings list them: one place each, the others unknown."""
+"""Groups built by hand, as rings list them: one known group rank each, the others unknown."""
 
 from __future__ import annotations
 

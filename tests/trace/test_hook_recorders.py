@@ -1,4 +1,4 @@
-"""Recorders that hang on hooks: one counter for all groups, states that retiring overtakes."""
+"""Recorders built on hooks: one counter for all groups, retired entries with unchanged state."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _written(folder: Path, rank: int, document: dict[str, Any], at_s: float = 70
 
 
 def _one_counter(rank: int, groups: list[str], open_from: int) -> dict[str, Any]:
-    """torchcomms: everything the process issues has the next number, and none says completed."""
+    """torchcomms: every operation of the process gets the next number, and none says completed."""
     entries = []
     for number, group in enumerate(groups):
         over = number < open_from
@@ -57,7 +57,7 @@ def _judged(folder: Path) -> tuple[Verdict, tuple[int, ...]]:
 
 
 def test_one_counter_for_all_groups_is_taken_apart(tmp_path: Path) -> None:
-    """The pairs of ranks have met a different number of times: no number of theirs agrees."""
+    """Pairs of ranks have met a different number of times, so their raw numbers disagree."""
     for rank in range(WORLD):
         before = ["tp"] * (2 if rank < 2 else 3) + ["world"]
         groups = before if rank == 2 else [*before, "world"]
@@ -71,7 +71,7 @@ def test_one_counter_for_all_groups_is_taken_apart(tmp_path: Path) -> None:
 
 
 def test_one_counter_that_has_lost_its_beginning_gives_no_numbers(tmp_path: Path) -> None:
-    """Where the ring has wrapped, nobody knows how often a rank has been in each of its groups."""
+    """After the buffer has wrapped, nothing shows how often a rank has used each group."""
     for rank in range(WORLD):
         groups = ["tp"] * (10 + rank // 2) + ["world"] * 3
         document = _one_counter(rank, groups, len(groups) - 1)
@@ -86,7 +86,7 @@ def test_one_counter_that_has_lost_its_beginning_gives_no_numbers(tmp_path: Path
 
 
 def test_the_numbers_of_a_single_group_are_everybodys_too(tmp_path: Path) -> None:
-    """Only what is unfinished is listed, and each rank has issued another number of others."""
+    """Only unfinished entries are listed, and each rank has issued a different number of others."""
     for rank in range(WORLD):
         document = _one_counter(rank, ["tp"] * (5 + rank) + ["world"], 5 + rank)
         document["entries"] = document["entries"][-1:]
@@ -97,7 +97,7 @@ def test_the_numbers_of_a_single_group_are_everybodys_too(tmp_path: Path) -> Non
 
 
 def test_counters_of_groups_are_left_alone(tmp_path: Path) -> None:
-    """Two groups of which one was used once: its number and its record's id agree by chance."""
+    """Of two groups, one was used once: its number equals its record id by coincidence."""
     rows = [
         entry(1, record_id=1, process_group=("1", "tp"), pg_id=1),
         pending(2, record_id=2, process_group=("1", "tp"), pg_id=1),
@@ -231,7 +231,7 @@ def _nccl2(rank: int, received: int, steps: int = 4) -> dict[str, Any]:
 
 
 def test_ends_that_were_noted_at_issue_are_none(tmp_path: Path) -> None:
-    """What lies before a collective that has ended is over, what comes after it is not known."""
+    """What precedes a finished collective is over; what follows it is unknown."""
     _written(tmp_path, 0, _nccl2(0, received=4))
     records = load_trace([tmp_path]).records
     pairs = records[(records["flags"] & int(Flag.P2P)) != 0]

@@ -1,4 +1,4 @@
-"""Machines that go by one host name, whose processes have the same numbers: containers."""
+"""Machines that share a host name, with the same pids: containers."""
 
 from __future__ import annotations
 

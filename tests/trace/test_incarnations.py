@@ -1,4 +1,4 @@
-"""Jobs that go by one name: launchers without a name of their own give the next job the same."""
+"""Jobs with one run id: launchers that give a job no id of its own reuse it for the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a dump leaves out: finished entries, their numbers, what the ring has overwritten."""
+"""What a dump omits: finished entries, their numbers, and what the buffer has overwritten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What logs announce: operations of torch's debug wrapper and of NCCL, and communicators."""
+"""Announcements in logs: operations by torch's debug wrapper and NCCL, and communicators."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_log_that_merely_ends_accuses_nobody() -> None:
 
 
 def test_places_of_smaller_groups_are_no_ranks() -> None:
-    """Groups are not named there, so nothing tells which numbers belong together."""
+    """Groups are not named there, so nothing shows which numbers belong together."""
     text = "".join(wrapped(r, s, place=r % 2) for s in (7, 8) for r in range(4))
     found = judged(text + "".join(wrapped(r, 9, place=r % 2) for r in (0, 1, 2)) + STOPPED)
     assert found.culprits == ()

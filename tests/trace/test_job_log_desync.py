@@ -52,7 +52,9 @@ SNAPSHOT = """\
 
 
 def test_a_desync_report_tells_what_the_others_have_finished() -> None:
-    """Kernels of a group run one after the other: who has begun the next has finished this one."""
+    """Kernels of a group run one after another: a rank that has begun the next has finished this
+    one.
+    """
     trace = trace_of(SNAPSHOT)
     assert counters(trace)[(1, "0")] == (52, 51)
     assert counters(trace)[(2, "0")] == (51, 50)

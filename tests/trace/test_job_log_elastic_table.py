@@ -1,4 +1,4 @@
-"""Tables of torchrun that quote the error file of a process, and prefixes that nobody knows."""
+"""Torchrun's failure tables that quote a process's error file, and unknown prefixes."""
 
 from __future__ import annotations
 

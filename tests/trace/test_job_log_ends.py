@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Whose end is it? Launchers tell local ranks, late kills and the words of nobody in particular."""
+"""Attribution of process ends: local ranks, late kills, and anonymous messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs as they are pasted: the end cut off, half of what a rank said, a job that was restarted."""
+"""Pasted logs: truncated, with half of a rank's output, or of a restarted job."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_worker_that_ray_found_dead_is_the_rank_of_its_process(report: str) ->
 
 
 def test_who_is_silent_where_ray_leaves_alike_lines_out_may_have_spoken() -> None:
-    """Of lines that differ in their numbers alone it prints the first and how many followed."""
+    """Of lines that differ only in numbers, Ray prints the first and a count."""
     label = "[PG ID 0 PG GUID 0(default_pg) Rank {r}] ProcessGroupNCCL preparing to dump debug info"
     begun = RAY.format(pid=702) + "[rank2]:[I816 11:00:01.111111111 ProcessGroupNCCL.cpp:1] begun\n"
     late = "world_size=4\n" + begun + "".join(timeout(r, 78) for r in (0, 1, 3))
@@ -95,7 +95,7 @@ def test_who_is_silent_where_ray_leaves_alike_lines_out_may_have_spoken() -> Non
 
 
 def test_a_part_that_ends_between_the_lines_of_a_watchdog_accuses_no_silent_rank() -> None:
-    """Each prints two lines: of the last rank, or of the first, one is missing."""
+    """Each rank prints two lines; one of the last rank's, or of the first's, is missing."""
     whole = "".join(timeout(rank, 9) for rank in (0, 1, 3))
     assert diagnose(trace_of(whole)).culprits == (2,)
     lines = whole.splitlines(keepends=True)

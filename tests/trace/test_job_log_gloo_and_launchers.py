@@ -1,4 +1,4 @@
-"""What Gloo, the reducer, the rendezvous and launchers say of a rank, and how ranks ended."""
+"""Output of Gloo, DDP's reducer, rendezvous and launchers about a rank, and how ranks ended."""
 
 from __future__ import annotations
 

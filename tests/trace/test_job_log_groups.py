@@ -1,4 +1,4 @@
-"""Which group, and which rank in it, the numbers of watchdogs are of."""
+"""Which group, and which group rank, the numbers in watchdog messages refer to."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def overdue_at(place: int, ran_ms: int, seq: int = 77) -> str:
 
 
 def test_a_number_that_two_processes_give_themselves_is_no_rank() -> None:
-    """Before torch 2.2 each says its place: here two groups of four, of which place 2 is silent."""
+    """Before torch 2.2 each states its group rank: two groups of four, of which 2 is silent."""
     text = "".join(overdue_at(p, 600_000 + 10 * k + p) for k in (1, 2) for p in (0, 1, 3))
     found = diagnose(trace_of(text))
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())

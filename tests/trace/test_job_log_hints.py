@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Lines that show that something is wrong, and not with whom: they are told, and accuse nobody."""
+"""Lines that show a problem but not whose: they are reported and accuse nobody."""
 
 from __future__ import annotations
 

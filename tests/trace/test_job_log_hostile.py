@@ -1,4 +1,4 @@
-"""Logs that were made to cost much: a few characters that stand for much, repeated often."""
+"""Logs designed to be expensive: a few characters that expand to a lot, repeated often."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waits that a kernel gave up itself: symmetric memory, DeepEP, userbuffers."""
+"""Waits that a kernel itself gave up: symmetric memory, DeepEP, userbuffers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of jobs that somebody or something ended, and what starters say of single processes."""
+"""Logs of jobs that were killed, and launcher output about single processes."""
 
 from __future__ import annotations
 

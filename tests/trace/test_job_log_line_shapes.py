@@ -1,4 +1,4 @@
-"""What is found out once for all lines of a shape holds for each of them."""
+"""Results cached per line shape hold for every line of that shape."""
 
 from __future__ import annotations
 

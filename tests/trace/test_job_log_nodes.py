@@ -1,4 +1,4 @@
-"""Local ranks in the log of several nodes: the same number on each of them."""
+"""Local ranks in a log of several nodes, each of which has the same ones."""
 
 from __future__ import annotations
 

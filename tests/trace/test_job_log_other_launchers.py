@@ -1,5 +1,5 @@
 # ruff: noqa: E501
-"""Ends of processes as starters other than torchrun tell them, and the verdict they lead to."""
+"""Process ends as reported by launchers other than torchrun, and the resulting verdict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prefixes that tell whose line it is, and whose stacks those are."""
+"""Prefixes that state whose line it is, and whose stacks those are."""
 
 from __future__ import annotations
 

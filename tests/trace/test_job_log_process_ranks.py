@@ -1,4 +1,4 @@
-"""Process ids and local ranks mean something on one machine only."""
+"""Pids and local ranks are valid on one machine only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs that end while ranks wait to meet."""
+"""Logs that end while ranks wait at rendezvous."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs that hold several lives of one job without a line that says so."""
+"""Logs of several attempts of one job without a line that says so."""
 
 from __future__ import annotations
 

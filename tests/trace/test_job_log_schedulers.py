@@ -1,4 +1,4 @@
-"""How processes ended, in the words of schedulers and MPI libraries."""
+"""Process ends in the output of schedulers and MPI libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tracebacks in a log: whose they are."""
+"""Attribution of tracebacks in a log."""
 
 from __future__ import annotations
 

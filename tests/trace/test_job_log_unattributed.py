@@ -1,4 +1,4 @@
-"""Exceptions of which a log does not say whose they are, and prefixes that nobody knows."""
+"""Exceptions whose process the log does not state, and unknown prefixes."""
 
 from __future__ import annotations
 

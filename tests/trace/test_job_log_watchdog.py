@@ -1,4 +1,4 @@
-"""The watchdog's lines in every version, prefix and state of damage."""
+"""Watchdog lines in every version, with every prefix, and damaged."""
 
 from __future__ import annotations
 

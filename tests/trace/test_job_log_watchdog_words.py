@@ -1,4 +1,4 @@
-"""What single sentences of a watchdog tell of its rank, and sentences that only look like them."""
+"""Single watchdog sentences, and sentences that only look like them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs that were copied out of a terminal, which broke their lines wherever its edge was."""
+"""Logs copied from a terminal that wrapped their lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Journals are files like any other: what stands in them may be torn, foreign or made up."""
+"""Journals are untrusted files: their content may be torn, foreign or made up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the main thread of a real process does not go on for, told from outside."""
+"""What the main thread of a real process waits for, observed from outside."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def processes() -> Iterator[Processes]:
 
 
 def _waits(pid: int, kind: str) -> KernelWait:
-    """Looks until the process waits for that."""
+    """Poll until the process waits for that."""
     deadline_s = time.monotonic() + 10
     while (wait := main_thread_wait(pid)) is None or wait.kind != kind:
         if time.monotonic() > deadline_s:
@@ -91,7 +91,7 @@ def test_who_holds_the_lock_of_a_file(code: str, processes: Processes, tmp_path:
 
 
 def test_a_file_that_another_one_has_locked(processes: Processes, tmp_path: Path) -> None:
-    """Who polls for a lock is seen to sleep, with the file open."""
+    """A process that polls for a lock is asleep with the file open."""
     path = str(tmp_path / "meta.db")
     holder = processes.start(FLOCK, path)
     assert holder.stdout is not None
@@ -118,7 +118,7 @@ def test_a_pipe_without_anybody_at_its_other_end(
 
 
 def test_who_cannot_be_seen_may_be_at_the_other_end(processes: Processes) -> None:
-    """As the runtime of a container that reads what its processes write."""
+    """For example the container runtime that reads the output of its processes."""
     writer = processes.start("import os; os.write(1, b'x' * 1_000_000)")
     wait = _waits(writer.pid, "full pipe")
     hidden = processes_at_other_end(writer.pid, os.readlink(f"/proc/{writer.pid}/fd/1"), True)
@@ -246,7 +246,7 @@ def test_the_share_of_a_processor(files: dict[str, str], told: str, tmp_path: Pa
 def test_who_may_use_next_to_nothing_of_a_processor_waits_for_that(
     share: float, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its threads wait for each other, as each runs but now and then."""
+    """Its threads wait for each other, because each runs only now and then."""
 
     def limit(pid: int, proc: Path, *, below: float = 1.0) -> str:
         return "some" if share < below else ""
@@ -286,7 +286,7 @@ def test_a_wait_that_was_made_up_does_no_harm() -> None:
     ],
 )
 def test_arguments_of_processes_are_not_told(arguments: list[str], shown: str) -> None:
-    """They may be secrets, and what a report says goes into a log."""
+    """They may be secrets, and reports go into a log."""
     process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         # The arguments are what a new program gets last: until then the name may be the old one's.

@@ -1,4 +1,4 @@
-"""Looking again and again gives what one look at everything gives."""
+"""Repeated incremental looks give the same as one full look."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A local rank in the log of one node, beside logs of others."""
+"""A local rank in the log of one node, beside logs of other nodes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Times of logs are local and have no year; those of records are neither."""
+"""Log timestamps are in local time and have no year, unlike recorded times."""
 
 from __future__ import annotations
 

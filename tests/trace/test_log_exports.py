@@ -1,4 +1,4 @@
-"""Logs as collectors export and show them: tables, answers of an API, names in front of lines."""
+"""Logs as collectors export and show them: tables, API responses, host columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several sources about one job, put together field by field and row by row."""
+"""Several sources about one job, merged field by field and row by row."""
 
 from __future__ import annotations
 

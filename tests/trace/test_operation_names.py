@@ -1,4 +1,4 @@
-"""One spelling for what every source calls differently."""
+"""Canonical operation names for the spellings of all sources."""
 
 from __future__ import annotations
 

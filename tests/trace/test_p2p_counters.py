@@ -1,4 +1,4 @@
-"""What a group's one counter says of sends and receives, and of what no entry tells."""
+"""What a group's single counter says about sends and receives, and about unlisted operations."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def over(rows: Records, completed: int, enqueued: int = 9) -> list[int]:
 def test_what_was_issued_before_for_the_same_partner_is_over(
     completed: int, finished: list[int]
 ) -> None:
-    """Not what was issued for another one: these finish in any order."""
+    """But not what was issued for another peer: those finish in any order."""
     rows = records((PAIR, 0, 1, 1), (PAIR, 0, 2, 2), (PAIR, 0, 3, 1))
     assert over(rows, completed) == finished
 

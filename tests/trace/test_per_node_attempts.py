@@ -1,4 +1,4 @@
-"""Nodes of an elastic job count their attempts each for itself; the job lives once."""
+"""Each node of an elastic job counts attempts by itself, but there is only one incarnation."""
 
 from __future__ import annotations
 

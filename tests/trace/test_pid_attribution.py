@@ -1,4 +1,4 @@
-"""Processes that one file knows by their ids, and another one by their ranks."""
+"""Processes that one file knows by pid and another by rank."""
 
 from __future__ import annotations
 

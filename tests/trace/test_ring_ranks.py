@@ -1,4 +1,4 @@
-"""Which rank a process is that has not said it, or of which a journal speaks."""
+"""The rank of a process that has not declared one, or that a journal mentions."""
 
 from __future__ import annotations
 

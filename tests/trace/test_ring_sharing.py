@@ -1,4 +1,4 @@
-"""What rings of one job are found to share is what each of them says on its own."""
+"""Values shared between the rings of a job equal those read from each ring alone."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ def test_what_was_decoded_stands_only_where_its_words_do() -> None:
         other[place] ^= 1
         return bytes(other)
 
-    found = {place: decoded.stands_in(keeper.keep(changed(place))) for place in range(512)}
+    found = {place: decoded.is_in(keeper.keep(changed(place))) for place in range(512)}
     assert {place for place, stands in found.items() if not stands} == {
         *range(16, 32),
         *range(96, 112),
     }
-    assert decoded.stands_in(keeper.keep(area[:112]))
-    assert not decoded.stands_in(keeper.keep(area[:104]))
-    assert not decoded.stands_in(keeper.keep(bytes(512)))  # another base from here on
-    assert not decoded.stands_in(keeper.keep(bytes(bytearray(area))))
+    assert decoded.is_in(keeper.keep(area[:112]))
+    assert not decoded.is_in(keeper.keep(area[:104]))
+    assert not decoded.is_in(keeper.keep(bytes(512)))  # another base from here on
+    assert not decoded.is_in(keeper.keep(bytes(bytearray(area))))
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""Rings read into one block of memory give the trace that they give one by one."""
+"""Rings read into one block of memory give the same trace as when read one by one."""
 
 from __future__ import annotations
 

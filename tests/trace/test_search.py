@@ -1,4 +1,4 @@
-"""Which files below a path are looked at, and what is said of a path that is no run."""
+"""Which files below a path are read, and what is reported for a path that is not a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What crosses the pipe from a worker: shared values once, and nothing lost on the way."""
+"""What a worker sends: shared values once, and nothing lost on the way."""
 
 from __future__ import annotations
 

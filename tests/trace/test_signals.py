@@ -1,4 +1,4 @@
-"""Signals by the numbers that Linux gives them, on whatever machine."""
+"""Linux signal numbers, on any machine."""
 
 from __future__ import annotations
 

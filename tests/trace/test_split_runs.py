@@ -1,4 +1,4 @@
-"""A job whose launchers were given several addresses, or one address by several names."""
+"""A job whose launchers were given several addresses, or one address under several names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A dump of an earlier attempt that lies among those of the newest, under a missing rank's name."""
+"""A dump of an earlier attempt among those of the newest, for a rank that is missing there."""
 
 from __future__ import annotations
 

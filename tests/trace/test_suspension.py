@@ -1,4 +1,4 @@
-"""What keeps a process from running: a debugger, a frozen control group, a core being written."""
+"""What suspends a process: a debugger, a frozen control group, a core dump being written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dumps that end in the middle: what stands before their entries is used."""
+"""Truncated dumps: everything before the entries is used."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_who_never_came_is_told_by_its_counters(tmp_path: Path, kind: str) -> No
 
 @pytest.mark.parametrize("kind", ["pickle", "json"])
 def test_who_waits_with_the_others_is_not_lost(tmp_path: Path, kind: str) -> None:
-    """Rank 2 left nothing; of rank 1 the counters tell that it waits as well."""
+    """Rank 2 left nothing; rank 1's counters show that it waits as well."""
     done = [entry(seq) for seq in range(1, 9)]
     _written(tmp_path, 0, dump([*done, pending(9)], 3), kind=kind, cut=False)
     _written(tmp_path, 1, dump([*done, pending(9)], 3), kind=kind, cut=True)

@@ -1,4 +1,4 @@
-"""Logs of another job that lie beside the records of this one."""
+"""Logs of another job that lie beside this job's records."""
 
 from __future__ import annotations
 

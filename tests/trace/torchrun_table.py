@@ -1,4 +1,4 @@
-"""The table of failures that torchrun prints at the end of a job."""
+"""The failure table that torchrun prints at the end of a job."""
 
 from __future__ import annotations
 
