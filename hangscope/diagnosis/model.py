@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from hangscope.trace.model import Source, Stack
+from hangscope.trace.model import Source, Stack, group_label
 
 SCHEMA = "hangscope/diagnosis/1"
 
@@ -62,9 +62,7 @@ class GroupRef:
     @property
     def label(self) -> str:
         """The group's description if it has one, else its name."""
-        if self.desc == "default_pg":
-            return "default"
-        return self.desc if self.desc and self.desc != "undefined" else self.name or "default"
+        return group_label(self.name, self.desc)
 
 
 @dataclass(frozen=True, slots=True)

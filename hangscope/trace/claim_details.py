@@ -56,6 +56,10 @@ class ClaimDetails(TypedDict, total=False):
     places: bool
     """Its numbers are ranks inside a smaller group."""
 
+    # Of launchers
+    failed_later: tuple[int, ...]
+    """Ranks of which a table tells that they failed; the one that was first is cut off."""
+
     # Of rendezvous
     joined: int
     """How many ranks had joined."""

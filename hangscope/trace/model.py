@@ -95,6 +95,21 @@ class Signature:
     output_numel: int | None = None
 
 
+def group_label(name: str, desc: str) -> str:
+    """The name people use for a group: the description where it says more than a default.
+
+    torchcomms describes each of its communicators by the backend.
+    """
+    if desc == "default_pg":
+        return "default"
+    return desc if desc and desc not in _SAYS_NOTHING else name or "default"
+
+
+_SAYS_NOTHING = frozenset(
+    {"undefined", "nccl", "nccl2", "ncclx", "rccl", "rcclx", "gloo", "xccl", "hccl", "mpi", "ucc"}
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """A process group, identified by name, members and epoch, because names repeat.
@@ -123,11 +138,7 @@ class Group:
     @property
     def label(self) -> str:
         """The name people use: the description, unless it is only a default."""
-        if self.desc and self.desc not in ("undefined", "default_pg"):
-            return self.desc
-        if self.desc == "default_pg":
-            return "default"
-        return self.name or "default"
+        return group_label(self.name, self.desc)
 
 
 @dataclass(frozen=True, slots=True)

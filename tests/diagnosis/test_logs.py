@@ -125,6 +125,37 @@ def test_fingerprints() -> None:
     assert blame(found(text)) == ("collective_mismatch", (2,))
 
 
+def compared(writer: int, other: int) -> str:
+    """What a rank raises once torch's debug mode has found the first one that differs from it."""
+    shape = (
+        "CollectiveFingerPrint(SequenceNumber=7, OpType=ALLREDUCE, TensorShape=[{}], "
+        "TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cpu))"
+    )
+    return (
+        "RuntimeError: Detected mismatch between collectives on ranks. Rank "
+        f"{writer} is running collective: {shape.format(4)}, but Rank {other} is running "
+        f"collective: {shape.format(6)}.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("world", "writer", "other", "culprits"),
+    [
+        (8, 1, 2, (0, 1, 2)),
+        (4, 1, 2, (0, 1, 2)),
+        (4, 1, 3, (3,)),
+        (None, 1, 2, (0, 1, 2)),
+        (None, 3, 4, (0, 1, 2, 3, 4)),
+        (None, 1, 7, (7,)),
+    ],
+)
+def test_a_comparison_stops_at_the_first_that_differs(
+    world: int | None, writer: int, other: int, culprits: tuple[int, ...]
+) -> None:
+    stated = f"WORLD_SIZE={world}\n" if world else ""
+    assert found(stated + compared(writer, other)).culprits == culprits
+
+
 def test_unused_parameters_of_one_rank() -> None:
     text = (
         "[rank1]: RuntimeError: Expected to have finished reduction in the prior iteration before "

@@ -84,11 +84,13 @@ def table(fixture: str, codes: dict[int, int], *, after_s: float = 700.0) -> str
     trace = load_trace([FIXTURES / fixture / "dumps"])
     last_s = int(trace.records["created_ns"].max()) / 1e9 + after_s
     at = datetime.datetime.fromtimestamp(last_s, datetime.timezone.utc)
+    heading = "Root Cause (first observed failure):\n"
     return "Failures:\n" + "".join(
-        f"[{rank}]:\n  time      : {at:%Y-%m-%d_%H:%M:%S}\n  host      : n0\n"
+        f"{heading if rank == min(codes) else ''}[{rank}]:\n"
+        f"  time      : {at:%Y-%m-%d_%H:%M:%S}\n  host      : n0\n"
         f"  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: {900 + rank})\n"
         "  error_file: <N/A>\n  traceback : none\n"
-        for rank, code in codes.items()
+        for rank, code in sorted(codes.items(), reverse=True)
     )
 
 

@@ -33,7 +33,9 @@ def table(codes: dict[int, int]) -> str:
     """What torchrun prints at the end: which ranks failed and which it stopped."""
     text = "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
     text += "=" * 60 + "\ntrain.py FAILED\n" + "-" * 60 + "\nFailures:\n"
-    for index, (rank, code) in enumerate(codes.items()):
+    first, *later = enumerate(codes.items())
+    for index, (rank, code) in (*later, first):
+        text += "Root Cause (first observed failure):\n" if index == 0 else ""
         text += f"[{index}]:\n  time      : 2026-11-21_10:00:0{min(rank, 9)}\n  host      : node0\n"
         text += f"  rank      : {rank} (local_rank: {rank})\n"
         text += f"  exitcode  : {code} (pid: {700 + rank})\n  error_file: <N/A>\n"

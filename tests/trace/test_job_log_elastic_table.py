@@ -136,3 +136,29 @@ def test_a_table_whose_lines_a_collector_has_joined() -> None:
     )
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
     assert sorted(trace_of(failed).ranks) == [2]
+
+
+def test_a_table_that_is_cut_off_before_the_first_failure_names_nobody() -> None:
+    text = "train.py FAILED\n" + RULE + "Failures:\n" + entry(6, 1, "To enable traceback see: x")
+    found = diagnose(trace_of(text + entry(4, -9, "Signal 9 (SIGKILL) received by PID 804", 50)))
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert "Rank 6 failed" in found.summary
+
+
+def test_a_failure_that_explains_itself_counts_in_a_table_that_is_cut_off() -> None:
+    text = "train.py FAILED\n" + RULE + "Failures:\n"
+    found = diagnose(trace_of(text + entry(6, 1, quoted("ValueError: corrupt shard 17"))))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (6,))
+
+
+def test_whoever_the_table_lists_first_has_failed_though_its_status_is_cut_off() -> None:
+    told = "To enable traceback see: x"
+    text = "Failures:\n" + entry(6, 1, told, 31) + "Root Cause (first observed failure):\n"
+    found = diagnose(trace_of(text + entry(3, 1, told, 31).partition("  exitcode")[0]))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (3,))
+    assert found.findings[0].confidence.value == "likely"
+
+
+def test_a_table_that_is_cut_off_in_its_only_row_tells_nothing_of_an_end() -> None:
+    text = "Root Cause (first observed failure):\n" + entry(1, 1, "x").partition("  exitcode")[0]
+    assert trace_of("[rank0]: step 3\n" + text).ranks[1].exit is None

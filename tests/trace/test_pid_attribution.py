@@ -93,6 +93,50 @@ def test_of_unknown_ranks_it_is_told_which_process_stands_elsewhere(tmp_path: Pa
     assert "/proc/502/environ" in found.findings[0].fix
 
 
+def titled(*titles: str, elsewhere: int) -> str:
+    """What an engine writes that lets py-spy look at its workers one after the other."""
+    return "\n".join(
+        spy(500 + place, LOADS if place == elsewhere else WAITS, title)
+        for place, title in enumerate(titles)
+    )
+
+
+@pytest.mark.parametrize(
+    "title",
+    ["sglang::scheduler_TP{r}", "VLLM::Worker_TP{r}_EP{r}", "sglang::scheduler_DP{r}_TP{r}"],
+)
+def test_the_titles_of_an_engines_workers_tell_their_ranks(tmp_path: Path, title: str) -> None:
+    found = answer(tmp_path, dumps=titled(*(title.format(r=r) for r in (2, 0, 3, 1)), elsewhere=2))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (3,))
+
+
+@pytest.mark.parametrize("worker", [2, 10])
+def test_workers_of_replicas_number_their_ranks_alike(tmp_path: Path, worker: int) -> None:
+    titles = [f"sglang::scheduler_TP{r}" for r in (*range(8), *range(8))]
+    found = answer(tmp_path, dumps=titled(*titles, elsewhere=worker))
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert found.summary.startswith(f"Process {500 + worker} is at data.py:12")
+
+
+def test_a_title_alone_in_its_file_may_be_of_any_replica(tmp_path: Path) -> None:
+    files = {f"p{r}": spy(500 + r, WAITS, f"VLLM::Worker_TP{r}") for r in range(3)}
+    found = answer(tmp_path, **files, p3=spy(503, LOADS, "VLLM::Worker_TP3"))
+    assert found.summary.startswith("Process 503 is at data.py:12")
+
+
+@pytest.mark.parametrize("sign", ["Rank 5: ", "Rank 5, node n1, device 1, iteration 12: "])
+def test_a_message_that_begins_with_its_writer_is_that_ranks(tmp_path: Path, sign: str) -> None:
+    raised = (
+        'Traceback (most recent call last):\n  File "/app/grad.py", line 9, in check\n    f()\n'
+        f"AssertionError: {sign}found NaN in local grad norm\n"
+    )
+    found = answer(tmp_path, job="[rank3]: step 11\n" + raised)
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (5,))
+    assert found.confidence.value == "likely"
+    of_another = raised.replace(sign, "Rank 5 did not answer: ")
+    assert not answer(tmp_path, job="[rank3]: step 11\n" + of_another).culprits
+
+
 def test_one_stack_alone_is_shown(tmp_path: Path) -> None:
     found = answer(tmp_path, spy=spy(4711, WAITS, "ray::WorkerDict.update_actor"))
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.exits.shared_stop_signals import signal_of, signalled_alone
 from hangscope.diagnosis.model import Verdict
@@ -29,12 +30,30 @@ def doubt_ends(context: Context, causes: list[Cause]) -> list[Cause]:
     alone = signalled_alone(context.processes, context.trace)
     failures = [facts.exception for facts in context.trace.ranks.values()]
     lost = any(failure is not None and lost_a_peer(failure) for failure in failures)
+    later = _failed_later(context)
     return [
-        cause.doubted(*_why_an_answer(context, cause, not_killed, alone, lost))
-        if cause.verdict is Verdict.RANK_CRASHED
-        else cause
+        cause
+        if cause.verdict is not Verdict.RANK_CRASHED
+        else _not_the_first(cause)
+        if later.issuperset(cause.culprits)
+        else cause.doubted(*_why_an_answer(context, cause, not_killed, alone, lost))
         for cause in causes
     ]
+
+
+_FIRST_CUT = "torchrun's table ends before it tells which process failed first"
+
+
+def _not_the_first(cause: Cause) -> Cause:
+    failed = capital(rank_s(cause.culprits))
+    summary = f"{failed} failed, and the log does not show which process was the first"
+    return replace(cause.naming_nobody(_FIRST_CUT), words=Words(summary=summary))
+
+
+def _failed_later(context: Context) -> set[int]:
+    """Ranks that left a status alone, in a table of which the first process to fail is cut off."""
+    told = {r for c in context.trace.claims for r in c.details.get("failed_later", ())}
+    return {r for r in told if context.trace.ranks[r].exception is None}
 
 
 def _why_an_answer(

@@ -83,8 +83,34 @@ def _may_be_tie(context: Context, item: Mismatch, silent: int) -> bool:
     The same goes for members that lost that part of the record (``silent``).
     """
     first, second = (len(part.ranks) for part in item.parts[:2])
+    if first - second <= _not_compared(context, item):
+        return True
     lost = set(context.trace.groups[item.group].ranks) - context.on_record
     return may_be_tie(first, second, len(lost) + silent)
+
+
+def _not_compared(context: Context, item: Mismatch) -> int:
+    """How many members torch's comparison has not come to, if a log tells nothing else.
+
+    It goes through the ranks from 0 on and stops at the first difference: that nothing is told of
+    those behind is no sign that they agree with the majority. Without a stated size there are as
+    many as make a power of two, unless the last one that is known has spoken itself.
+    """
+    trace = context.trace
+    wrote = {
+        c.reporter for c in trace.claims if c.kind == "fingerprint_mismatch" and c.seq == item.seq
+    }
+    if not (trace.only_logs and wrote):
+        return 0
+    compared = {r for part in item.parts for r in part.ranks}
+    members = compared.union(trace.groups[item.group].ranks)
+    stated = any(facts.world_size for facts in trace.ranks.values())
+    beyond = 0 if stated or max(members) in wrote else _to_power_of_two(max(members) + 1)
+    return len(members) - len(compared) + beyond
+
+
+def _to_power_of_two(count: int) -> int:
+    return (1 << (count - 1).bit_length()) - count
 
 
 def _overwritten(context: Context, item: Mismatch) -> set[int]:

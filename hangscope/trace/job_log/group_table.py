@@ -18,7 +18,8 @@ class GroupTable:
             known = by_name.get(group[0])
             if known is None or (group[1] and not known[1]):
                 by_name[group[0]] = group
-        places, sizes = _places(evidence), _sizes(evidence)
+        places = _places(evidence)
+        sizes = {**_sizes(evidence), **evidence.group_sizes}
         self._index = {name: i for i, name in enumerate(by_name)}
         self.groups: tuple[Group, ...] = tuple(
             Group(

@@ -163,6 +163,7 @@ def _note_last(newest: LogLine, readers: Readers, evidence: Evidence) -> None:
             certain=False,
             joined=meeting.joined,
             clients=meeting.world,
+            world_size=meeting.world,
         )
     unfinished = watchdog.is_unfinished(newest)
     evidence.cut |= unfinished or readers.truncation.is_truncated(newest)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from hangscope.trace.job_log.lines.host_column import HostColumn, detect_host_column
 from hangscope.trace.job_log.lines.line import DRIVER_HOST, LogLine
+from hangscope.trace.job_log.lines.workers import rank_of_places
 
 ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-_]")
 """Colours and other escape sequences."""
@@ -200,7 +201,7 @@ def _note(line: LogLine, found: re.Match[str]) -> LogLine:
         hour, minute, second = map(int, groups["clock"].split(":"))
         if month <= 12:
             line = line._replace(at=(month, day, hour * 3600 + minute * 60 + second))
-    told = groups.get("rank") or _of_workers(groups)
+    told = groups.get("rank") or rank_of_places(groups)
     return line._replace(
         rank=int(told) if told else line.rank,
         task=int(groups["task"]) if groups.get("task") else line.task,
@@ -209,16 +210,3 @@ def _note(line: LogLine, found: re.Match[str]) -> LogLine:
         node=int(groups["node"]) if groups.get("node") else line.node,
         host=groups.get("host") or line.host,
     )
-
-
-def _of_workers(groups: dict[str, str | None]) -> str | None:
-    """The rank of a worker whose label states its mesh coordinates.
-
-    The expert-parallel coordinate is the rank if there is no pipeline; in the first stage of the
-    first replica, so is the tensor-parallel one. Otherwise sizes are needed that the label omits.
-    """
-    tensor = groups.get("tp") or groups.get("tp1")
-    first_stage = not any(int(groups.get(p) or 0) for p in ("pp", "pp1", "pp2"))
-    if not (tensor and first_stage):
-        return None
-    return groups.get("ep") or (None if int(groups.get("dp") or 0) else tensor)

@@ -11,7 +11,7 @@ from hangscope.trace.job_log.readers.evidence import Evidence
 _HOST = re.compile(r"^\s*host\s+: (\S+)")
 _RANK = re.compile(r"^\s*rank\s+: (\d+) \(local_rank: (\d+)\)")
 _TIME = re.compile(r"^\s*time\s+: \d{4}-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d)")
-_EXIT = re.compile(r"^\s*exitcode\s*: (-?\d+) \(pid: (\d+)\)")
+_EXIT = re.compile(r"^\s*exitcode\s*: (-?\d+)(?: \(pid: (\d+)\)|\s*$)")
 _TRACE = re.compile(r"^\s*traceback\s*: (.*)")
 _ROW = re.compile(
     r"^(?:\[\d+\]:)?(?P<time>\s*time\s*: .{19,40}) host\s*: (?P<host>\S+) rank\s*: (?P<rank>\d+) "
@@ -19,8 +19,13 @@ _ROW = re.compile(
 )
 """The whole entry in one line, as collectors join the lines of a message."""
 _NEXT = re.compile(r"^\s*(?:\[\d+\]:|-{5,}|={5,})")
+_PART = re.compile(r"^\s*(?:(Failures):|Root Cause\b)")
+"""The first process that failed stands last, below a heading of its own."""
 _QUOTED = "Traceback (most recent call last)"
-FORM = re.compile(r"^\s*(?:time|host|rank)\s+:|^(?:\[\d+\]:)?\s*time\s*: ")
+FORM = re.compile(
+    r"^\s*(?:time|host|rank)\s+:|^(?:\[\d+\]:)?\s*time\s*: |"
+    r"^\s*(?:Failures:|Root Cause\b)"
+)
 """The beginning of a line in a new entry."""
 
 
@@ -33,8 +38,15 @@ class ElasticTable:
         self._year = year
         """The year of all lines: those outside the table state none."""
         self._at_ns = 0
+        self._status_told = False
         self._quotes = False
         """Whether the next lines are the traceback from the process's error file."""
+        self._open: LogLine | None = None
+        """The heading of a table that has not told yet which process failed first."""
+        self._told = 0
+        """How many it has told of so far."""
+        self._later: set[int] = set()
+        """The ranks of which it has told that they failed."""
 
     def attributed(self, line: LogLine) -> LogLine:
         """The line, with the rank whose traceback the table is quoting."""
@@ -62,6 +74,12 @@ class ElasticTable:
         if row:
             self._at_once(row, line, at_ns, evidence)
             return True
+        found = _PART.match(text)
+        if found:
+            self._open, self.rank = line if found.group(1) else None, None
+            self._later.clear()
+            self._told *= self._open is None
+            return False  # other reports have such headings, too
         found = _TIME.match(text)
         if found:
             self._at_ns = _moment_ns(found, self._year)
@@ -72,7 +90,7 @@ class ElasticTable:
             return True
         found = _RANK.match(text)
         if found:
-            self.rank = int(found.group(1)[:8])
+            self.rank, self._status_told = int(found.group(1)[:8]), False
             notes = evidence.of(self.rank)
             notes.local_rank = int(found.group(2)[:8])
             notes.host = notes.host or self.host
@@ -81,13 +99,7 @@ class ElasticTable:
             return False
         found = _EXIT.match(text)
         if found:
-            notes = evidence.of(self.rank)
-            notes.pid = int(found.group(2)[:9])
-            evidence.processes.is_told(self.rank, notes.pid, line.machine)
-            # The table states when it happened; the line's prefix, when it was printed.
-            notes.exit_ns = self._at_ns or notes.exit_ns
-            notes.ended(int(found.group(1)[:6]), at_ns)
-            self._at_ns = 0
+            self._ended(self.rank, found, line, at_ns, evidence)
             return True
         found = _TRACE.match(text)
         if found:
@@ -97,6 +109,33 @@ class ElasticTable:
             self.rank = None
             return True
         return False
+
+    def _ended(
+        self, rank: int, found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence
+    ) -> None:
+        notes = evidence.of(rank)
+        if found.group(2):
+            notes.pid = int(found.group(2)[:9])
+            evidence.processes.is_told(rank, notes.pid, line.machine)
+        # The table says when it happened; the lines around it, when it was printed.
+        notes.exit_ns = self._at_ns or notes.exit_ns
+        notes.ended(int(found.group(1)[:6]), at_ns)
+        self._at_ns, self._status_told = 0, True
+        self._told += 1
+        self._later.add(rank)
+
+    def finish(self, evidence: Evidence) -> None:
+        """Note what a table says whose end is cut off: whoever is listed beside others has failed.
+
+        The process that failed first stands last: without it, the others may have failed of it.
+        """
+        if self.rank is not None and not self._status_told and self._told:
+            notes = evidence.of(self.rank)
+            notes.found_dead, notes.exit_ns = True, notes.exit_ns or self._at_ns
+            notes.exit_text = notes.exit_text or "torchrun lists it among those that failed"
+        if self._open is not None and self._later:
+            ranks = tuple(self._later)
+            evidence.claim("other", self._open, 0, certain=False, failed_later=ranks)
 
     def _at_once(self, row: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> None:
         rank, pid = int(row["rank"][:8]), int(row["pid"][:9])

@@ -205,6 +205,8 @@ class Evidence:
     ranks: dict[int, RankNotes] = field(default_factory=dict)
     claims: list[tuple[Claim, GroupId | None]] = field(default_factory=list)
     world_size: int | None = None
+    group_sizes: dict[str, int] = field(default_factory=dict)
+    """By the name of a group: how many members a line says it has."""
     processes: ProcessRanks = field(default_factory=ProcessRanks)
     ends: Ends = field(default_factory=Ends)
     comparisons: list[tuple[LogLine, int, Comparison]] = field(default_factory=list)

@@ -66,7 +66,10 @@ _SEGFAULT = re.compile(
     r"\*\*\* SIGSEGV received at time="
 )
 _NAN = re.compile(
-    r"checkForNaN|Minimum loss scale reached|loss is (?:nan|inf)\b|\bNaN or Inf found", re.I
+    r"checkForNaN|Minimum loss scale reached|loss is (?:nan|inf)\b|\bNaN or Inf found|"
+    r"rank (?P<at>\d{1,7}): found (?:nan|inf) in local|"
+    r"unexpected result (?:nan|inf) on rank (?P<on>\d{1,7})",
+    re.I,
 )
 _LOADER = re.compile(r"DataLoader worker \(pid(?:\(s\))? (\d+)[^)]*\) (?:is killed|exited)")
 _COMM = re.compile(
@@ -212,8 +215,11 @@ def _segfault(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
 
 def _signs(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """Problems that are not fatal by themselves: NaNs, a dead data loader worker."""
-    if _NAN.search(line.text):
-        evidence.claim("nan", line, at_ns, accused=_said_by(line), certain=False)
+    found = _NAN.search(line.text)
+    if found:
+        named = found["at"] or found["on"]
+        accused = _said_by(line) or ((int(named),) if named else ())
+        evidence.claim("nan", line, at_ns, accused=accused, certain=False)
     elif _LOADER.search(line.text):
         evidence.claim("other", line, at_ns, accused=_said_by(line), certain=False)
     else:

@@ -27,6 +27,8 @@ _PROCESS = re.compile(r"^\s*Process (\d{1,9}) on node (\S+) managing")
 _OF_RANK = re.compile(r"Rank (\d{1,7}) .*managed by process (\d{1,9}) on node (\S+)")
 FORM = re.compile(r"^\s*[#\d]|considered dead")
 _MAX_LINES = 4096
+_MOST_SHOWN = 8
+"""Ranks that are named one by one."""
 
 
 class RasReport:
@@ -59,7 +61,9 @@ class RasReport:
         text = line.text
         row = _GROUP_ROW.match(text)
         if row:
-            self._sizes[int(row.group("group")[:6])] = int(row.group("size"))
+            size = self._sizes[int(row.group("group")[:6])] = int(row.group("size"))
+            if size == self._gpus:
+                evidence.world_size = evidence.world_size or size
             return True
         gpus = _GPUS.match(text)
         if gpus:
@@ -132,7 +136,8 @@ class RasReport:
         rank = int(found.group(1))
         if self._kind == "INCOMPLETE":
             accused = (rank,) if self._is_world() else ()
-            evidence.claim("unreachable", line, at_ns, accused=accused, certain=False)
+            said = line.saying(f"Missing communicator data from: {text.strip()}")
+            evidence.claim("unreachable", said, at_ns, accused=accused, certain=False)
         elif self._last >= 0 and len(self._counts.get(self._last, ())) < _MAX_LINES:
             self._counts.setdefault(self._last, []).append(rank)
         return True
@@ -154,11 +159,19 @@ class RasReport:
             behind = self._counts.get(least, [])
             total = sum(launched.values())
             clear = len(behind) == launched.get(least) and len(behind) * 2 < total
+            counts = "; ".join(f"{n} by {self._who(n, launched[n])}" for n in sorted(launched))
             evidence.claim(
                 "missing_ranks",
-                line,
+                line.saying(f"{line.text.strip()}: {counts}"),
                 at_ns,
                 accused=tuple(behind) if clear and self._is_world() else (),
                 op=self._op,
             )
         self._clear()
+
+    def _who(self, launched: int, count: int) -> str:
+        """The ranks that have launched so many operations, where the report lists them."""
+        listed = self._counts.get(launched, [])
+        if len(listed) != count or count > _MOST_SHOWN:
+            return f"{count} ranks"
+        return f"rank{'s' if count > 1 else ''} {', '.join(map(str, listed))}"

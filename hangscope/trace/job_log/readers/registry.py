@@ -21,6 +21,7 @@ from hangscope.trace.job_log.readers import (
     desync,
     elastic_table,
     fatal_errors,
+    fr_trace,
     framework_reports,
     gloo,
     kernel_timeouts,
@@ -65,6 +66,7 @@ class Readers:
         self._table = elastic_table.ElasticTable(year)
         self._stalls = framework_reports.FrameworkReports()
         self._ras = ras.RasReport()
+        analysed = fr_trace.FrTrace()
         self._announced = debug_traces.DebugTraces()
         self._kernels = kernel_timeouts.KernelTimeouts()
         self.truncation = truncation.TruncationDetector()
@@ -82,6 +84,7 @@ class Readers:
             Reader(schedulers.read, schedulers.WORDS),
             Reader(self._starters.read, other_launchers.WORDS, follows=self._starters.follows),
             Reader(self._stalls.read, framework_reports.WORDS, follows=self._stalls.follows),
+            Reader(analysed.read, fr_trace.WORDS, follows=analysed.follows),
             Reader(self._ras.read, form=ras.FORM, follows=self._ras.follows),
             Reader(nodes.Nodes().read, nodes.WORDS),
             Reader(launcher.read, launcher.WORDS),
@@ -104,6 +107,7 @@ class Readers:
 
     def finish(self, evidence: Evidence) -> None:
         """Record what is known only once the log has ended."""
+        self._table.finish(evidence)
         self._stalls.finish(evidence)
         self._ras.finish(evidence)
         self._announced.finish(evidence)

@@ -9,6 +9,7 @@ import re
 
 from hangscope.trace import clean
 from hangscope.trace.job_log.lines.line import LogLine, Writer
+from hangscope.trace.job_log.lines.workers import rank_of_title
 from hangscope.trace.job_log.readers.evidence import Evidence, ProcessStacks
 from hangscope.trace.model import Frame, ThreadStack
 
@@ -67,6 +68,30 @@ _NEAR = 400
 """After this many lines without a stack, a dump is over."""
 
 
+class Titles:
+    """Ranks that only the titles of processes tell, where several of them differ.
+
+    Replicas number their ranks alike: one title alone may be of any of them, and where two
+    processes have the same one no title tells a rank.
+    """
+
+    def __init__(self) -> None:
+        self._told: list[tuple[int, ProcessStacks]] = []
+        self._pids: dict[int, int | None] = {}
+        self._replicas = False
+
+    def note(self, title: str, seen: ProcessStacks) -> None:
+        """A dump of a process of that title has begun."""
+        rank = rank_of_title(title)
+        if rank is None:
+            return
+        self._told.append((rank, seen))
+        self._replicas |= self._pids.setdefault(rank, seen.pid) != seen.pid
+        told = len(self._pids) > 1 and not self._replicas
+        for its_rank, dump in self._told:
+            dump.rank = its_rank if told else None
+
+
 class Stacks:
     """Follows dumps line by line, one per writer."""
 
@@ -78,6 +103,7 @@ class Stacks:
         """(line, rank) of the newest short line that mentions a rank."""
         self._process_above: tuple[int, re.Match[str]] | None = None
         """(line, match) of a line that may be the head of a py-spy dump."""
+        self._titles = Titles()
         self._left = _MOST_FRAMES
 
     def follows(self, line: LogLine) -> bool:
@@ -134,8 +160,12 @@ class Stacks:
         seen, command = self._open[key], found.group(2)
         seen.pid = int(found.group(1))
         argument, local = _RANK_ARGUMENT.search(command), _LOCAL_ARGUMENT.search(command)
+        if seen.rank is None and argument:
+            seen.rank = int(argument.group(1))
         if seen.rank is None:
-            seen.rank = int(argument.group(1)) if argument else self._named_above(line)
+            seen.rank = self._named_above(line)
+        if seen.rank is None:
+            self._titles.note(command, seen)
         if seen.rank is None and seen.local_rank is None and local:
             seen.local_rank = int(local.group(1))
 

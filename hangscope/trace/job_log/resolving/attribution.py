@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from hangscope.trace.helper_stacks import describe_helper
-from hangscope.trace.job_log.readers.evidence import Evidence
+from hangscope.trace.job_log.readers.evidence import Evidence, LoggedException
 from hangscope.trace.job_log.readers.stacks import threads_of
 from hangscope.trace.job_log.resolving.local_ranks import spans_nodes
 from hangscope.trace.job_log.resolving.unattributed import dead_thread_claim
+
+_SIGNED = re.compile(r"Rank (\d{1,7})(?::|, (?:node|host|device)\b)")
 
 
 def attribute_exceptions(evidence: Evidence) -> None:
@@ -29,6 +33,8 @@ def attribute_exceptions(evidence: Evidence) -> None:
         if unknown and node is not None and not several_in_a_task:
             rank = node  # srun --label with one task per rank
             evidence.of(rank).by_local_rank = True
+        if unknown and rank is None:
+            rank = _signed_by(trouble)
         if rank is not None:
             evidence.of(rank).exceptions.append(trouble)
         elif local is not None or node is not None or pid is not None:
@@ -38,6 +44,12 @@ def attribute_exceptions(evidence: Evidence) -> None:
             if trouble.thread_name != "MainThread":
                 evidence.claims.append((dead_thread_claim(trouble), None))
     evidence.pending_exceptions.clear()
+
+
+def _signed_by(trouble: LoggedException) -> int | None:
+    """The rank that a message begins with as whoever wrote it (``Rank 11: found NaN``)."""
+    found = _SIGNED.match(trouble.message)
+    return int(found.group(1)) if found else None
 
 
 def attribute_stacks(evidence: Evidence) -> None:

@@ -1,0 +1,118 @@
+"""What torch's own analysis of Flight Recorder dumps says, where it stands in a log."""
+
+from __future__ import annotations
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Confidence, Verdict
+from tests.trace.logs import trace_of
+
+
+def ranks(*numbers: int) -> str:
+    return "{" + ", ".join(map(str, numbers)) + "}"
+
+
+def report(
+    seq: int,
+    group: str,
+    expected: tuple[int, ...],
+    *,
+    missing: tuple[int, ...] = (),
+    state: str = "scheduled",
+    told: str = "",
+) -> str:
+    """As torch prints it from 2.6 on: who has not joined, or with what errors."""
+    rows = [
+        f"Collective sequence number: {seq} has errors"
+        if told
+        else f"Not all ranks joining collective, sequence number: {seq}",
+        f"internal record id: {seq + 40}",
+        f"group info: {group}",
+        "collective: nccl:all_reduce",
+        *([f"missing ranks: {ranks(*missing)}"] if missing else []),
+        "input sizes: [[64, 8]]",
+        "output sizes: [[64, 8]]",
+        f"world size: {len(expected)}",
+        f"expected ranks: {ranks(*expected)}",
+        f"collective state: {state}",
+        *([f"error msg: {told}"] if told else []),
+        "collective stack trace: ",
+        " all_reduce at /env/torch/distributed/distributed_c10d.py:2810",
+    ]
+    return "\n".join(rows) + "\n"
+
+
+def differing(*culprits: int, kind: str = "COLLECTIVE_TYPE_MISMATCH") -> str:
+    return ", ".join(f"Culprit rank {r}; Error type: {kind}, found: 'broadcast'" for r in culprits)
+
+
+OLD = """\
+Not all ranks joining collective 8 at entry 7
+group info: 0:default_pg
+collective: nccl:all_reduce
+missing ranks: {2}
+input sizes: [[64, 8]]
+output sizes: [[64, 8]]
+expected ranks: 4
+collective state: scheduled
+"""
+WORLD = (0, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        report(8, "0:default_pg", WORLD, missing=(2,)),
+        2 * report(8, "0:default_pg", WORLD, missing=(2,)),
+        report(8, "0:default_pg", WORLD, missing=(2,)).replace("\n", "\nINFO:Flight Recorder:"),
+        report(8, "0:default_pg", WORLD, missing=(2,)).replace("\n", "\n[rank1]: step 3, loss 2\n"),
+        OLD,
+    ],
+    ids=["torch 2.6", "printed twice", "logged", "others write in between", "torch 2.5"],
+)
+def test_whoever_has_not_joined_is_likely_missing(text: str) -> None:
+    found = diagnose(trace_of(text))
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (2,))
+    assert found.confidence is Confidence.LIKELY
+    assert "all_reduce #8 in group default (ranks 0–3)" in found.summary
+
+
+def test_a_rank_that_waits_in_another_group_is_not_the_one() -> None:
+    text = report(8, "0:default_pg", WORLD, missing=(2, 3))
+    found = diagnose(trace_of(text + report(5, "4:pair", (2, 3), missing=(3,))))
+    assert found.culprits == (3,)
+
+
+def test_ranks_that_wait_for_each_other_in_two_groups() -> None:
+    text = report(8, "0:default_pg", WORLD, missing=(0, 1))
+    found = diagnose(trace_of(text + report(5, "4:mesh", WORLD, missing=(2, 3))))
+    assert (found.verdict, found.culprits) == (Verdict.DEADLOCK_CYCLE, WORLD)
+    assert found.confidence is Confidence.AMBIGUOUS
+
+
+def test_what_the_others_have_finished_needs_nobody() -> None:
+    text = report(8, "0:default_pg", WORLD, missing=(2,), state="completed")
+    assert not diagnose(trace_of("[rank0]: step 3\n" + text)).culprits
+
+
+def test_a_communicator_of_torchcomms_is_called_by_its_name() -> None:
+    found = diagnose(trace_of(report(8, "replicas:gloo", WORLD, missing=(2,))))
+    assert "in group replicas" in found.summary
+
+
+@pytest.mark.parametrize(("culprits", "named"), [((3,), (3,)), ((1, 2, 3), (0,)), ((2, 3), WORLD)])
+def test_of_operations_that_differ_the_smaller_side_is_named(
+    culprits: tuple[int, ...], named: tuple[int, ...]
+) -> None:
+    """Torch calls culprits whoever differs from the first rank."""
+    text = report(8, "0:default_pg", WORLD, told=differing(*culprits))
+    found = diagnose(trace_of(text))
+    assert (found.verdict, found.culprits) == (Verdict.COLLECTIVE_MISMATCH, named)
+    assert found.findings[0].confidence is not Confidence.CERTAIN
+
+
+def test_that_one_rank_has_finished_and_another_has_not_is_no_mismatch() -> None:
+    told = differing(1, kind="COLLECTIVE_STATE_MISMATCH")
+    text = report(8, "0:default_pg", WORLD, told=told)
+    assert not diagnose(trace_of("[rank0]: step 3\n" + text)).culprits
