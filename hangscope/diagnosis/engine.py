@@ -16,6 +16,7 @@ from hangscope.diagnosis.causes.contradictions import (
     doubt_own_report,
 )
 from hangscope.diagnosis.causes.crashes import crash_causes
+from hangscope.diagnosis.causes.differing_models import weigh_models
 from hangscope.diagnosis.causes.doubts import (
     Inferred,
     doubt_clocks,
@@ -194,7 +195,7 @@ def _causes(context: Context) -> list[Cause]:
     found = doubt_crossed_p2p(context, found)
     found = accuse_handlers(context, found)
     found = accuse_all_vanished(context, found)
-    found += crash_causes(context, found)
+    found = weigh_models(context, found + crash_causes(context, found))
     return without_consequences(context, found)
 
 

@@ -9,8 +9,9 @@ from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.diagnosis.wording.phrases import capital, rank_s
 
 _FIX = (
-    "see whether the host of those ranks is up and has the same HangScope switched on, and look at "
-    "the log of its node; or run `hangscope analyze` over the run directories of all nodes"
+    "see whether the host of those ranks is up, can be reached from here and has the same "
+    "HangScope switched on, and look at the log of its node; or run `hangscope analyze` over the "
+    "run directories of all nodes"
 )
 
 

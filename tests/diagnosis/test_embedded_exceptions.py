@@ -128,6 +128,41 @@ def test_of_two_models_both_are_named() -> None:
     assert models(4, 6) == ("rank_crashed", (0, 1))
 
 
+def _sizes(count: int, *sizes: str) -> tuple[str, tuple[int, ...], str]:
+    """Ranks from 1 on find that a parameter of theirs has other sizes than rank 0's; it waits."""
+    job = Job(count, live=True)
+    job.all("broadcast")
+    for rank in (0, *range(1 + len(sizes), count)):
+        job.op(rank, "broadcast", done=False)
+    for rank, size in enumerate(sizes, start=1):
+        message = (
+            f"[{rank}]: params[2] in this process with sizes [{size}] appears not to match "
+            "sizes of the same param in process 0."
+        )
+        error = ExceptionFacts(
+            "RuntimeError", message, (REDUCER, *MINE), START + rank, "MainThread"
+        )
+        job.rank(rank, exception=error, exit=ExitFacts("exception", code=1), alive=False)
+    found = diagnose(job.trace())
+    return found.verdict.value, found.culprits, found.confidence.value
+
+
+def test_who_differs_from_rank_0_is_wrong_unless_all_others_do() -> None:
+    assert _sizes(4, "4, 32") == ("rank_crashed", (1,), "certain")
+    assert _sizes(4, "4, 32", "4, 32", "4, 32") == ("shape_mismatch", (0,), "likely")
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes"), [(2, ["5"]), (4, ["5", "5"]), (4, ["5", "6", "7"]), (5, ["5", "5", "5"])]
+)
+def test_where_models_of_several_sizes_are_as_many_all_are_named(
+    count: int, sizes: list[str]
+) -> None:
+    """Of the last ones, one of the two that say nothing may have been about to."""
+    found = _sizes(count, *sizes)
+    assert found[1:] == (tuple(range(count)), "ambiguous")
+
+
 def test_the_rank_whose_checkpoint_failed_tells_by_what() -> None:
     text = f"CheckpointException ranks:dict_keys([2])\n{WORKER}"
     assert original(raised(text), 2).message.startswith("shard 4 is cut short")

@@ -15,14 +15,17 @@ PUSH = Frame("push_grad", "/home/me/server.py", 6)
 CALL = (Frame("rpc_sync", API, 842), Frame("<module>", "/home/me/train.py", 17))
 
 
-def _judged(*handlers: int, nested: bool = False) -> Diagnosis:
-    """Rank 0 calls another rank's function, and the others wait for it in a barrier."""
+def _judged(*handlers: int, nested: bool = False, in_c: bool = False) -> Diagnosis:
+    """Rank 0 calls another rank's function, and the others wait for it in a barrier.
+
+    ``in_c``: that function is not written in Python, as ``time.sleep``.
+    """
     job = Job(4, live=True)
     job.steps(3)
     for rank in (1, 2, 3):
         job.op(rank, "barrier", size=(), done=False)
     job.rank(0, threads=(ThreadStack("MainThread", True, CALL, START),))
-    inner = (Frame("rpc_sync", API, 842), PUSH) if nested else (PUSH,)
+    inner = (Frame("rpc_sync", API, 842), PUSH) if nested else () if in_c else (PUSH,)
     for rank in handlers:
         job.rank(rank, threads=(ThreadStack("", False, (*inner, RUN), START),))
     return diagnose(job.trace())
@@ -42,6 +45,13 @@ def test_without_one_handler_alone_the_absent_rank_stays_accused() -> None:
     assert _judged().culprits == (0,)
     assert _judged(1, 2).culprits == (0,)
     assert _judged(2, nested=True).culprits == (0,)
+    found = _judged()
+    assert found.confidence.value == "likely", "it may be another one that does not answer"
+    assert "which rank owes the answer" in found.findings[0].unknowns[0]
+
+
+def test_a_handler_without_a_line_of_python_is_one() -> None:
+    assert _judged(2, in_c=True).culprits == (2,)
 
 
 SHUTDOWN = (

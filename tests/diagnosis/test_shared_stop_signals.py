@@ -219,6 +219,17 @@ def test_one_that_ended_alone_may_have_been_told_with_all_that_have_handlers(
     assert (*blame(found), found.confidence) == ("rank_crashed", (1,), confidence)
 
 
+@pytest.mark.parametrize("told", [{0, 2, 3}, {0}])
+def test_who_was_seen_to_be_told_with_the_first_has_only_not_ended_yet(told: set[int]) -> None:
+    """Live: a busy machine takes its time, and the first to end is as innocent as the others."""
+    job = _job(live=True)
+    at_ns = _at(job, 0.1)
+    untold = frozenset({0, 2, 3} - told)
+    exit_ = ExitFacts("signal", signal=15, at_ns=at_ns, untold=untold, told=frozenset(told))
+    job.rank(1, alive=False, exit=exit_)
+    assert blame(diagnose(job.trace(0.2))) == ("healthy", ())
+
+
 def test_several_that_the_others_outlive_were_told_alone() -> None:
     """Nobody takes a minute to stop, and half of the job waits on."""
     job = _job(live=True)

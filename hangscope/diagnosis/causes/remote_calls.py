@@ -39,15 +39,16 @@ def accuse_handlers(context: Context, causes: list[Cause]) -> list[Cause]:
     """If an accused rank waits for an answer, accuse the rank that does not give it."""
     asked = any(_is_of_callers(context, cause) for cause in causes)
     busy = _handlers(context) if asked else []
-    if len(busy) != 1:
-        return causes
-    (handler,) = busy
-    return [
-        _unanswered_by(context, cause, handler)
-        if handler.rank not in cause.culprits and _is_of_callers(context, cause)
-        else cause
-        for cause in causes
-    ]
+    return [_answered_for(context, cause, busy) for cause in causes] if asked else causes
+
+
+def _answered_for(context: Context, cause: Cause, busy: list[Handler]) -> Cause:
+    """The cause; one of callers names the rank that owes them an answer, where that is known."""
+    if not _is_of_callers(context, cause):
+        return cause
+    if len(busy) != 1 or busy[0].rank in cause.culprits:
+        return cause.doubted("which rank owes the answer for which these wait is not recorded")
+    return _unanswered_by(context, cause, busy[0])
 
 
 def _is_of_callers(context: Context, cause: Cause) -> bool:
@@ -222,4 +223,6 @@ def _handler(context: Context, rank: int) -> Handler | None:
         nested = any(_RPC.search(frame.filename) for frame in below)
         if not nested and any(not is_library(frame) for frame in inner):
             return Handler(rank, inner)
+        if not inner:  # what is called has no Python code of its own: it shows no frame
+            return Handler(rank, thread.stack[:1])
     return None

@@ -38,6 +38,7 @@ def signalled_together(processes: Mapping[int, ProcessState], trace: Trace) -> f
     first = min(asked, key=lambda h: (h.end_ns, h.rank))
     by_and_by = _one_after_the_other(processes, trace)
     told = frozenset(h.rank for h in asked if _is_told_with(h, first, trace, at_once=not by_and_by))
+    told |= _on_their_way(first, processes, trace)
     rest = [process for rank, process in processes.items() if rank not in told]
     here = [process for process in rest if _on_host_of(process, first, trace)]
     if (rest and not here) or not all(_came_later(process, first, trace) for process in rest):
@@ -78,6 +79,18 @@ def _one_after_the_other(processes: Mapping[int, ProcessState], trace: Trace) ->
     return bool((before and told - before) or (after and len(later) > 1))
 
 
+def _on_their_way(
+    first: ProcessState, processes: Mapping[int, ProcessState], trace: Trace
+) -> frozenset[int]:
+    """Ranks that live on, to which the same signal had been sent when it ended the first.
+
+    It will end them, too. Whether they were told with the first one or because of it does not show.
+    """
+    exit_ = trace.ranks[first.rank].exit
+    told = exit_.told if exit_ is not None else frozenset()
+    return frozenset(r for r in told if r in processes and not processes[r].gone)
+
+
 def _asked_on_one_host(processes: Mapping[int, ProcessState], trace: Trace) -> list[ProcessState]:
     """Ranks of the first one's host that a stop signal ended, by time."""
     asked = [h for h in processes.values() if h.gone and signal_of(trace.ranks[h.rank]) is not None]
@@ -92,7 +105,7 @@ def outlived(told: frozenset[int], processes: Mapping[int, ProcessState], trace:
     if not told or len(rest) < len(told):
         return False
     lived_on_ns = max(_last_seen_ns(h, trace) for h in rest) - min(
-        processes[r].end_ns for r in told
+        processes[r].end_ns for r in told if processes[r].gone
     )
     return lived_on_ns > trace.timeout_s * _SECOND_NS
 

@@ -1,0 +1,73 @@
+"""Models whose parameters differ in size, as DDP finds when it is made.
+
+Every rank compares its model with that of process 0, and raises where they differ. Process 0 has
+nothing to compare with: it waits for the others, also where its model is the one unlike all others.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from hangscope.diagnosis.cause import Cause, Words
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.processes.stacks import user_frames, where
+from hangscope.diagnosis.wording.crash_advice import crash
+from hangscope.diagnosis.wording.phrases import rank_s
+
+_DIFFERS = re.compile(
+    r"(?:\[(?P<rank>\d+)\]: )?(?P<what>params\[\d+\]) in this process with "
+    r"(?P<own>sizes|strides) (?P<value>\[[\d, ]*\]) appears not to match \w+ of the same param "
+    r"in process"
+)
+_REFERENCE = 0
+
+
+def weigh_models(context: Context, causes: list[Cause]) -> list[Cause]:
+    """The causes; where ranks failed as their models differ from rank 0's, whoever is fewer."""
+    return [_weighed(context, cause) for cause in causes]
+
+
+def _weighed(context: Context, cause: Cause) -> Cause:
+    """The cause as it is, unless those who raise may be right.
+
+    The numbers in the messages are members of DDP's group: they are ranks where each is its
+    writer's rank.
+    """
+    told = {rank: _said(context, rank) for rank in cause.culprits}
+    said = [found for found in told.values() if found is not None]
+    world = {*context.processes, *context.trace.missing_ranks}
+    rest = tuple(sorted(world.difference(told)))
+    ranks = all(found["rank"] in (None, str(r)) for r, found in told.items() if found is not None)
+    if len(said) != len(told) or not ranks or _REFERENCE not in rest or len(told) < len(rest):
+        return cause
+    alike = len({(found["what"], found["own"], found["value"]) for found in said}) == 1
+    if alike and rest == (_REFERENCE,) and len(told) > 1:
+        return _of_the_reference(context, cause, said[0])
+    both = cause.accusing(tuple(sorted((*told, *rest))), Confidence.AMBIGUOUS)
+    return both.with_unknown("which model is the wrong one: all compare theirs with rank 0's")
+
+
+def _of_the_reference(context: Context, cause: Cause, said: re.Match[str]) -> Cause:
+    """All others agree with each other, and not with rank 0."""
+    others = cause.culprits
+    stack = user_frames(context.processes[_REFERENCE].stack)
+    return replace(
+        cause.accusing((_REFERENCE,), Confidence.LIKELY),
+        verdict=Verdict.SHAPE_MISMATCH,
+        places=(),
+        words=Words(
+            f"Rank {_REFERENCE} made another model than {rank_s(others)}: the {said['own']} of "
+            f"{said['what']} are {said['value']} on all of them, not on rank {_REFERENCE}",
+            f"{rank_s(others)} ended as DDP compared the models; rank {_REFERENCE}, with which all "
+            "compare theirs, waits for them",
+            crash(said[0], where(stack[0]) if stack else "").fix,
+        ),
+        evidence=tuple(f"rank {r}: {context.processes[r].end_text}" for r in others[:8]),
+    ).with_unknown(f"the {said['own']} on rank {_REFERENCE}")
+
+
+def _said(context: Context, rank: int) -> re.Match[str] | None:
+    """What DDP has found on a rank."""
+    return _DIFFERS.search(context.processes[rank].end_text) if rank in context.processes else None
