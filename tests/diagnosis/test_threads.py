@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Diagnosis
 from hangscope.trace.model import ExceptionFacts, Frame, ThreadStack
 from tests.diagnosis.builder import START, Job
 
@@ -197,6 +198,58 @@ def _pool(threads: tuple[int, ...], by: str = "") -> str:
 def test_threads_of_a_pool_that_take_turns_are_a_race() -> None:
     assert "two threads issue" in _pool((SIDE, 9, SIDE, 9), "/home/me/train.py")
     assert "two threads" not in _pool((SIDE, SIDE, 9, 9), "/home/me/train.py")
+
+
+def _started(function: str) -> tuple[Frame, ...]:
+    """The stack of a thread that was started with a function of the user's."""
+    return (
+        Frame("all_reduce", "/x/site-packages/torch/distributed/distributed_c10d.py", 3245),
+        Frame(function, "/home/me/train.py", 88),
+        Frame("run", "/usr/lib/python3.11/threading.py", 982),
+        Frame("_bootstrap", "/usr/lib/python3.11/threading.py", 1002),
+    )
+
+
+def _two_functions(*, both: bool = False, meanwhile: int = 0, host: bool = True) -> Diagnosis:
+    """One thread of each rank issues all before; at the end rank 2's operation is another one's.
+
+    ``both``: samples show that rank 0 runs both functions. ``meanwhile``: this thread of rank 0
+    issues one more while the first waits.
+    """
+    job = Job(3, live=True)
+    job.steps(3)
+    for rank in range(3):
+        job.op(rank, "broadcast" if rank == 2 else "all_reduce", done=False)
+    if meanwhile:
+        job.op(0, "broadcast", done=False)
+    job.stacks[:] = [_started("train")] * len(job.stacks) + [_started("average")]
+    for row in job.rows:
+        row["thread"] = SIDE
+    if meanwhile:
+        job.rows[-1]["thread"] = meanwhile
+    job.rows[11]["stack"] = len(job.stacks) - 1
+    backend = "gloo" if host else "nccl"
+    job.groups = [replace(group, backend=backend) for group in job.groups]
+    job.signatures[:] = [replace(s, backend=backend) for s in job.signatures]
+    for rank in range(3):
+        job.rank(rank, pid=MAIN)
+    functions = ("train", "average") if both else ("train",)
+    job.rank(0, threads=tuple(ThreadStack(f, False, _started(f), START) for f in functions))
+    return diagnose(job.trace())
+
+
+def test_threads_with_different_functions_that_one_rank_runs_are_a_race() -> None:
+    assert _two_functions().culprits == (2,)
+    found = _two_functions(both=True)
+    assert (found.culprits, found.confidence.value) == ((0, 1, 2), "ambiguous")
+    assert "two threads issue" in found.findings[0].fix
+
+
+def test_a_thread_that_does_not_wait_for_another_one_is_a_race_on_the_host() -> None:
+    found = _two_functions(meanwhile=9)
+    assert (found.culprits, found.confidence.value) == ((0, 1, 2), "ambiguous")
+    assert _two_functions(meanwhile=SIDE).culprits == (2,), "the same thread"
+    assert _two_functions(meanwhile=9, host=False).culprits == (2,), "a device has a queue"
 
 
 def test_what_a_pool_runs_itself_comes_in_any_order() -> None:

@@ -8,12 +8,12 @@ from hangscope.diagnosis.cause import Cause, verdict_of
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.differences.exchange_sizes import broken_exchanges, size_conflict
 from hangscope.diagnosis.differences.unknown_operations import differs_here, unlike_before
-from hangscope.diagnosis.exits.dead_threads import race_of_threads
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.deviations import decide_mismatch
 from hangscope.diagnosis.pattern.majority import may_be_tie
 from hangscope.diagnosis.pattern.operation_totals import outliers_by_total
+from hangscope.diagnosis.pattern.thread_races import race_of_threads
 from hangscope.diagnosis.records.agreement import has_rules
 from hangscope.diagnosis.records.mismatch import Mismatch, minority
 from hangscope.diagnosis.wording.phrases import rank_s

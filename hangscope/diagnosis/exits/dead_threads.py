@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from itertools import takewhile
-
-import numpy as np
-import numpy.typing as npt
-
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.processes.failure_messages import is_secondary
 from hangscope.diagnosis.processes.shorten import shortened
-from hangscope.diagnosis.processes.stacks import base
-from hangscope.diagnosis.records.mismatch import Mismatch
-from hangscope.trace.model import ExceptionFacts, Stack
-
-_STARTS_THREAD = re.compile(
-    r"(?:^|[\\/])threading\.py$|[\\/]concurrent[\\/]futures[\\/]thread\.py$"
-)
-
-
-_C10D = ("distributed_c10d.py", "c10d_logger.py", "_functional_collectives.py")
-_POOL = re.compile(r"[\\/]concurrent[\\/]futures[\\/]thread\.py$")
+from hangscope.trace.model import ExceptionFacts
 
 
 def dead_thread(context: Context, rank: int, group: int) -> ExceptionFacts | None:
@@ -62,42 +46,3 @@ def died_of(exception: ExceptionFacts) -> str:
     return f"thread {exception.thread_name} ended with {kind}" + (
         f": {shortened(said[0], 160)}" if said else ""
     )
-
-
-def race_of_threads(context: Context, mismatch: Mismatch) -> bool:
-    """Whether two user threads share the group, so that their order is a matter of chance.
-
-    Either one side's operation comes from the main thread and the other's from a thread started by
-    the rank's own Python code, on a rank whose main thread uses the group as well. Or all come from
-    such threads (a pool, as in asyncio) which interleave on one rank.
-    """
-    records = context.trace.records
-    main, other, in_turns, foreign = False, False, False, False
-    for part in mismatch.parts:
-        rank, thread = int(records["rank"][part.row]), int(records["thread"][part.row])
-        facts = context.trace.ranks.get(rank)
-        if facts is None or not facts.pid or thread <= 0:
-            return False
-        if thread == facts.pid:
-            main = True
-            continue
-        low, high = context.bounds[rank]
-        mine = records[low:high]
-        users = mine["thread"][mine["group"] == mismatch.group]
-        started = any(_STARTS_THREAD.search(f.filename) for f in context.stack(part.row)[-3:])
-        foreign |= not started  # autograd's, say
-        other |= started and bool((users == facts.pid).any())
-        in_turns |= _take_turns(users)
-    return (main and other) or (in_turns and not main and not foreign)
-
-
-def handed_to_a_pool(stack: Stack) -> bool:
-    """Whether the collective itself was submitted to a pool: no user function in between."""
-    inner = list(takewhile(lambda frame: not _POOL.search(frame.filename), stack))
-    return 0 < len(inner) < len(stack) and all(base(f.filename) in _C10D for f in inner)
-
-
-def _take_turns(threads: npt.NDArray[np.int64]) -> bool:
-    """Whether a thread continues after another came in between: they run in parallel."""
-    turns = np.count_nonzero(threads[1:] != threads[:-1]) + 1
-    return len(threads) > 0 and int(turns) > len(np.unique(threads))

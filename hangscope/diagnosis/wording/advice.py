@@ -10,10 +10,10 @@ import numpy as np
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.exits.dead_threads import handed_to_a_pool, race_of_threads
 from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Side, Verdict
+from hangscope.diagnosis.pattern.thread_races import handed_to_a_pool, race_of_threads
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.records.agreement import numel

@@ -1,0 +1,91 @@
+"""Threads of one rank that issue operations in one group: in which order is a matter of chance."""
+
+from __future__ import annotations
+
+import re
+from itertools import takewhile
+
+import numpy as np
+import numpy.typing as npt
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.processes.stacks import base
+from hangscope.diagnosis.records.kinds import is_on_host
+from hangscope.diagnosis.records.mismatch import Mismatch
+from hangscope.trace.model import Flag, Stack
+
+_STARTS_THREAD = re.compile(
+    r"(?:^|[\\/])threading\.py$|[\\/]concurrent[\\/]futures[\\/]thread\.py$"
+)
+_C10D = ("distributed_c10d.py", "c10d_logger.py", "_functional_collectives.py")
+_POOL = re.compile(r"[\\/]concurrent[\\/]futures[\\/]thread\.py$")
+
+
+def race_of_threads(context: Context, mismatch: Mismatch) -> bool:
+    """Whether two user threads share the group, so that their order is a matter of chance.
+
+    Either one side's operation comes from the main thread and the other's from a thread started by
+    the rank's own Python code, on a rank whose main thread uses the group as well. Or all come from
+    such threads (a pool, as in asyncio) which run side by side on one rank.
+    """
+    records = context.trace.records
+    main, other, parallel, foreign = False, False, False, False
+    for part in mismatch.parts:
+        rank, thread = int(records["rank"][part.row]), int(records["thread"][part.row])
+        facts = context.trace.ranks.get(rank)
+        if facts is None or not facts.pid or thread <= 0:
+            return False
+        if thread == facts.pid:
+            main = True
+            continue
+        low, high = context.bounds[rank]
+        mine = records[low:high]
+        mine = mine[mine["group"] == mismatch.group]
+        users = mine["thread"]
+        started = any(_STARTS_THREAD.search(f.filename) for f in context.stack(part.row)[-3:])
+        foreign |= not started  # autograd's, say
+        other |= started and bool((users == facts.pid).any())
+        parallel |= _take_turns(users) or _overlap(context, mine)
+    parallel = parallel or _functions_meet(context, mismatch)
+    return (main and other) or (parallel and not main and not foreign)
+
+
+def handed_to_a_pool(stack: Stack) -> bool:
+    """Whether the collective itself was submitted to a pool: no user function in between."""
+    inner = list(takewhile(lambda frame: not _POOL.search(frame.filename), stack))
+    return 0 < len(inner) < len(stack) and all(base(f.filename) in _C10D for f in inner)
+
+
+def _take_turns(threads: npt.NDArray[np.int64]) -> bool:
+    """Whether a thread continues after another came in between: they run in parallel."""
+    turns = np.count_nonzero(threads[1:] != threads[:-1]) + 1
+    return len(threads) > 0 and int(turns) > len(np.unique(threads))
+
+
+def _overlap(context: Context, mine: npt.NDArray[np.void]) -> bool:
+    """Whether a thread issued something while another one still waited in what it had issued.
+
+    On the host only: of a device's operations the caller does not wait for the end.
+    """
+    on_host = np.array([is_on_host(s) for s in context.trace.signatures], dtype=bool)
+    before, after = mine[:-1], mine[1:]
+    unknown = int(Flag.ASYNC | Flag.FAILED | Flag.UNOBSERVED)
+    waits = on_host[before["signature"]] & ((before["flags"] & unknown) == 0)
+    ended_ns = before["completed_ns"]
+    unfinished = (ended_ns == 0) | (ended_ns > after["created_ns"])
+    return bool((waits & unfinished & (before["thread"] != after["thread"])).any())
+
+
+def _functions_meet(context: Context, mismatch: Mismatch) -> bool:
+    """Whether the sides come from threads that run different functions, and a rank has both."""
+    sides = {_started_with(context.stack(part.row)) for part in mismatch.parts} - {None}
+    here = (context.trace.ranks[r].threads for part in mismatch.parts for r in part.ranks)
+    return any(len(sides & {_started_with(t.stack) for t in threads}) > 1 for threads in here)
+
+
+def _started_with(stack: Stack) -> tuple[str, str] | None:
+    """The function with which a thread was started: its outermost one that is not Python's own."""
+    if not stack or not _STARTS_THREAD.search(stack[-1].filename):
+        return None
+    own = [frame for frame in stack if not _STARTS_THREAD.search(frame.filename)]
+    return (own[-1].filename, own[-1].name) if own else None
