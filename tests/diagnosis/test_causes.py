@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.trace.model import (
@@ -193,6 +195,22 @@ def test_a_rank_that_never_came_to_init() -> None:
     found = diagnose(job.trace())
     assert blame(found) == ("missing_rank", (2,))
     assert "init_process_group" in found.summary
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_an_init_that_one_rank_has_left_is_over_there(again: bool) -> None:
+    """The others are there as well, and find the addresses of the group they had before."""
+    job = Job(4, live=True)
+    job.op(0, "all_gather", done=False)
+    for rank in (1, 2, 3):
+        phases = (Phase("init_process_group", START),)
+        job.rank(rank, phases=phases, initialized=False, finalized=again)
+    found = diagnose(job.trace())
+    assert blame(found) == ("stuck_collective", ())
+    assert found.summary == (
+        "Ranks 1–3 cannot finish init_process_group (ranks 0–3), which is over on rank 0"
+    )
+    assert ("addresses of the group" in found.findings[0].why) is again
 
 
 def test_a_lost_rank_is_accused_only_if_nobody_else_explains_it() -> None:

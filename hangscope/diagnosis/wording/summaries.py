@@ -9,7 +9,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.exits.dead_threads import dead_thread, died_of
 from hangscope.diagnosis.exits.primary_failures import own_errors
 from hangscope.diagnosis.graph.lock_places import is_lock, lock_in_words
-from hangscope.diagnosis.graph.places import INIT, Place
+from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.graph.store_places import PREFIX as STORE
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.process_state import ProcessState, activity, is_late_abort
@@ -31,6 +31,7 @@ from hangscope.diagnosis.wording.phrases import (
     title_of,
     wait_s,
 )
+from hangscope.diagnosis.wording.stuck_phase import stuck_in_phase
 from hangscope.trace.facts import LEFT
 from hangscope.trace.job_selection.duplicate_ranks import duplicate_ranks
 
@@ -226,12 +227,7 @@ def _stuck(context: Context, cause: Cause, place: Place) -> Words:
         )
     everybody = f"All members are in {title}{members_of(place)} and none finishes"
     if place.phase:
-        changed = ", or RANK or WORLD_SIZE was changed on some of them after the start"
-        return Words(
-            everybody,
-            "all ranks are there: the store at MASTER_ADDR is gone or unreachable, or the network "
-            f"between the ranks is stuck{changed if place.phase == INIT else ''}",
-        )
+        return stuck_in_phase(context, place, everybody)
     if place.not_begun and set(cause.culprits) >= place.not_begun.keys():
         idle = rank_s(place.not_begun)
         return Words(
