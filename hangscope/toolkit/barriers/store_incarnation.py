@@ -25,6 +25,7 @@ the process (a tolerance, as clocks may differ)."""
 REPLACEMENTS = 5
 """Attempts to replace a stale incarnation; one is enough unless others do so at the same time."""
 _KEY = "hangscope/life"
+_CLOCK_READINGS = 5
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -100,5 +101,12 @@ def _process_start() -> float:
     to the boot time, which ``/proc/stat`` gives in whole seconds: it may be one second too early,
     and a job restarted within that second would take its predecessor's incarnation for its own.
     """
-    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks(os.getpid()) / _TICKS_PER_S
-    return time.time() - age_s
+    # A busy machine may suspend this process between the two clocks, which only delays the second.
+    booted_s = min(_boot_time() for _ in range(_CLOCK_READINGS))
+    return booted_s + start_ticks(os.getpid()) / _TICKS_PER_S
+
+
+def _boot_time() -> float:
+    """When this machine booted, seconds since the epoch, or later if this process was suspended."""
+    up_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.time() - up_s
