@@ -63,7 +63,7 @@ def test_reaped_children_count_and_ranks_do_not(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("passed_s", "used_ticks", "at_work"),
+    ("passed_s", "used_ticks", "are_busy"),
     [
         (10.0, 201, True),
         (10.0, 200, False),
