@@ -70,6 +70,9 @@ __all__ = [
     "Unread",
     "flagged",
 ]
+_SAYS_NOTHING = frozenset(
+    {"undefined", "nccl", "nccl2", "ncclx", "rccl", "rcclx", "gloo", "xccl", "hccl", "mpi", "ucc"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +106,6 @@ def group_label(name: str, desc: str) -> str:
     if desc == "default_pg":
         return "default"
     return desc if desc and desc not in _SAYS_NOTHING else name or "default"
-
-
-_SAYS_NOTHING = frozenset(
-    {"undefined", "nccl", "nccl2", "ncclx", "rccl", "rcclx", "gloo", "xccl", "hccl", "mpi", "ucc"}
-)
 
 
 @dataclass(frozen=True, slots=True)

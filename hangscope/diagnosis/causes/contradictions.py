@@ -17,6 +17,8 @@ from hangscope.trace.job_log.hangscope_output import OWN_REPORT
 from hangscope.trace.model import RankFacts
 from hangscope.trace.signals import SIGABRT, SIGKILL
 
+_FIRST_CUT = "torchrun's table ends before it tells which process failed first"
+
 
 def doubt_ends(context: Context, causes: list[Cause]) -> list[Cause]:
     """Doubt ends that may be reactions to another end.
@@ -39,9 +41,6 @@ def doubt_ends(context: Context, causes: list[Cause]) -> list[Cause]:
         else cause.doubted(*_why_an_answer(context, cause, not_killed, alone, lost))
         for cause in causes
     ]
-
-
-_FIRST_CUT = "torchrun's table ends before it tells which process failed first"
 
 
 def _not_the_first(cause: Cause) -> Cause:
