@@ -31,7 +31,7 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
         found, key=lambda m: (min(int(records["created_ns"][p.row]) for p in m.parts), m.group)
     )
     for item in dated:
-        members = {r for p in item.parts for r in p.ranks}
+        members = item.ranks
         if not members.isdisjoint(concerned):
             continue
         culprits, decided = minority(item.parts)
@@ -71,8 +71,7 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
 
 def _odd_side(context: Context, item: Mismatch) -> tuple[int, ...]:
     """The side of a mismatch that has issued a different number of operations in its group."""
-    ranks = {r for part in item.parts for r in part.ranks}
-    odd = set(outliers_by_total(context, ranks, [item.group]))
+    odd = set(outliers_by_total(context, item.ranks, [item.group]))
     sides = [part.ranks for part in item.parts if odd.issuperset(part.ranks)]
     return tuple(sorted(odd)) if odd and sum(map(len, sides)) == len(odd) else ()
 
@@ -102,11 +101,10 @@ def _not_compared(context: Context, item: Mismatch) -> int:
     }
     if not (trace.only_logs and wrote):
         return 0
-    compared = {r for part in item.parts for r in part.ranks}
-    members = compared.union(trace.groups[item.group].ranks)
+    members = item.ranks.union(trace.groups[item.group].ranks)
     stated = any(facts.world_size for facts in trace.ranks.values())
     beyond = 0 if stated or max(members) in wrote else _to_power_of_two(max(members) + 1)
-    return len(members) - len(compared) + beyond
+    return len(members) - len(item.ranks) + beyond
 
 
 def _to_power_of_two(count: int) -> int:
@@ -115,17 +113,16 @@ def _to_power_of_two(count: int) -> int:
 
 def _overwritten(context: Context, item: Mismatch) -> set[int]:
     """Members that have issued something at that place or later but lost the record of it."""
-    seen = {r for p in item.parts for r in p.ranks}
     front = context.front
     past = (front.group == item.group) & (front.enqueued >= item.seq) & (front.first > item.seq)
-    return {r for r in front.rank[past].tolist() if r not in seen}
+    return set(front.rank[past].tolist()) - item.ranks
 
 
 def _not_yet_there(context: Context, item: Mismatch) -> set[int]:
     """Members on record that have not reached the place, if enough of them to balance its sides."""
     front = context.front
     short = (front.group == item.group) & (front.enqueued >= 0) & (front.enqueued < item.seq)
-    absent = set(front.rank[short].tolist()).difference(*(part.ranks for part in item.parts))
+    absent = set(front.rank[short].tolist()) - item.ranks
     first, second = (len(part.ranks) for part in item.parts[:2])
     return absent if second < first <= second + len(absent) else set()
 

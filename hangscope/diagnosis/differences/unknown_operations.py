@@ -44,9 +44,9 @@ def unlike_before(context: Context, place: Place) -> Mismatch | None:
 
 def differs_here(context: Context, place: Place) -> bool:
     """Whether members pass different sizes or dtypes at a place."""
-    payloads = _Payloads(context, place)
-    known = [(n, dtype) for n, dtype in payloads.sides(payloads.calls.get(place.seq, {})) if n]
-    return len(known) > 1
+    signatures = map(context.signature, context.rows_at(place.group, place.seq).tolist())
+    payloads = {_payload(signature) for signature in signatures if signature is not None}
+    return len([count for count, _ in payloads if count]) > 1
 
 
 class _Payloads:

@@ -52,6 +52,11 @@ class Mismatch:
     completed_by_all: bool = False
     """Every member has finished it nevertheless: a clue to a later failure, not a hang."""
 
+    @property
+    def ranks(self) -> frozenset[int]:
+        """The members whose operations are compared."""
+        return frozenset(rank for part in self.parts for rank in part.ranks)
+
     def with_last(self, ranks: Collection[int]) -> Mismatch:
         """The same with the parts of ``ranks`` last."""
         parts = sorted(self.parts, key=lambda part: not set(ranks).isdisjoint(part.ranks))
@@ -102,7 +107,7 @@ def mismatches(trace: Trace, front: Frontiers) -> list[Mismatch]:
         if mismatch is not None:
             members = trace.groups[group].ranks
             mismatch = _inside(trace, front, mismatch)
-            whole = {r for p in mismatch.parts for r in p.ranks} >= set(members)
+            whole = mismatch.ranks.issuperset(members)
             found.append(replace(mismatch, completed_by_all=whole and bool(over[place])))
     return found
 
