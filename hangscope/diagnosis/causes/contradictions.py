@@ -33,14 +33,15 @@ def doubt_ends(context: Context, causes: list[Cause]) -> list[Cause]:
     failures = [facts.exception for facts in context.trace.ranks.values()]
     lost = any(failure is not None and lost_a_peer(failure) for failure in failures)
     later = _failed_later(context)
-    return [
-        cause
-        if cause.verdict is not Verdict.RANK_CRASHED
-        else _not_the_first(cause)
-        if later.issuperset(cause.culprits)
-        else cause.doubted(*_why_an_answer(context, cause, not_killed, alone, lost))
-        for cause in causes
-    ]
+
+    def doubted(cause: Cause) -> Cause:
+        if cause.verdict is not Verdict.RANK_CRASHED:
+            return cause
+        if later.issuperset(cause.culprits):
+            return _not_the_first(cause)
+        return cause.doubted(*_why_an_answer(context, cause, not_killed, alone, lost))
+
+    return [doubted(cause) for cause in causes]
 
 
 def _not_the_first(cause: Cause) -> Cause:

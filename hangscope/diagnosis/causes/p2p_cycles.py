@@ -224,7 +224,7 @@ def _first_halves(context: Context, ranks: set[int]) -> dict[int, int]:
     """Per rank the row of the first half it waits in."""
     found = {}
     for rank in ranks:
-        places = [context.waits.places[i] for i in context.waits.out(rank)]
+        places = _waits_of(context, rank)
         found[rank] = min((p.row for p in places if p.p2p and not p.weak), default=NONE)
     return found
 
@@ -338,7 +338,7 @@ def _went_on_without_half(
     Several did so only if each waits where its own partner has arrived but is held up by that half.
     A partner that has not arrived there may have left something out itself.
     """
-    places = [context.waits.places[i] for i in unmatched]
+    places = places_at(context, unmatched)
     waiting = {r for place in places for r in place.waiters}
     wanted = {r for place in places for r in place.absent} & ranks
     ends = wanted - waiting
@@ -362,12 +362,10 @@ def _waits_of(context: Context, rank: int) -> list[Place]:
 
 def _closed_cycle(context: Context, ranks: set[int]) -> set[int]:
     """The cycle of receives that contains ``ranks``, if each waits for a rank that never sent."""
-    waits = context.waits
     closed, queue = set(ranks), list(ranks)
     while queue:
-        rank = queue.pop()
         wanted = {
-            t for i in waits.out(rank) if waits.places[i].p2p for t in waits.places[i].targets
+            t for place in _waits_of(context, queue.pop()) if place.p2p for t in place.targets
         }
         if not wanted:
             return set()

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.processes.stacks import base
-from hangscope.diagnosis.records.kinds import is_on_host
+from hangscope.diagnosis.records.kinds import is_on_host, records_where
 from hangscope.diagnosis.records.mismatch import Mismatch
 from hangscope.trace.model import Flag, Stack
 
@@ -39,9 +39,8 @@ def race_of_threads(context: Context, mismatch: Mismatch) -> bool:
             main = True
             continue
         low, high = context.bounds[rank]
-        mine = records[low:high]
-        mine = mine[mine["group"] == mismatch.group]
-        users = mine["thread"]
+        mine = low + np.flatnonzero(records["group"][low:high] == mismatch.group)
+        users = records["thread"][mine]
         started = any(_STARTS_THREAD.search(f.filename) for f in context.stack(part.row)[-3:])
         foreign |= not started  # autograd's, say
         other |= started and bool((users == facts.pid).any())
@@ -62,15 +61,15 @@ def _take_turns(threads: npt.NDArray[np.int64]) -> bool:
     return len(threads) > 0 and int(turns) > len(np.unique(threads))
 
 
-def _overlap(context: Context, mine: npt.NDArray[np.void]) -> bool:
+def _overlap(context: Context, rows: npt.NDArray[np.int64]) -> bool:
     """Whether a thread issued something while another one still waited in what it had issued.
 
     On the host only: of a device's operations the caller does not wait for the end.
     """
-    on_host = np.array([is_on_host(s) for s in context.trace.signatures], dtype=bool)
-    before, after = mine[:-1], mine[1:]
+    trace = context.trace
+    before, after = trace.records[rows[:-1]], trace.records[rows[1:]]
     unknown = int(Flag.ASYNC | Flag.FAILED | Flag.UNOBSERVED)
-    waits = on_host[before["signature"]] & ((before["flags"] & unknown) == 0)
+    waits = records_where(trace, is_on_host, rows[:-1]) & ((before["flags"] & unknown) == 0)
     ended_ns = before["completed_ns"]
     unfinished = (ended_ns == 0) | (ended_ns > after["created_ns"])
     return bool((waits & unfinished & (before["thread"] != after["thread"])).any())
@@ -79,7 +78,7 @@ def _overlap(context: Context, mine: npt.NDArray[np.void]) -> bool:
 def _functions_meet(context: Context, mismatch: Mismatch) -> bool:
     """Whether the sides come from threads that run different functions, and a rank has both."""
     sides = {_started_with(context.stack(part.row)) for part in mismatch.parts} - {None}
-    here = (context.trace.ranks[r].threads for part in mismatch.parts for r in part.ranks)
+    here = (context.trace.ranks[rank].threads for rank in mismatch.ranks)
     return any(len(sides & {_started_with(t.stack) for t in threads}) > 1 for threads in here)
 
 
