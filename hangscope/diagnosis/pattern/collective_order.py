@@ -13,8 +13,9 @@ from itertools import combinations, islice
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
-from hangscope.diagnosis.pattern.counterparts import Progress, progress_in, siblings
+from hangscope.diagnosis.pattern.counterparts import Progress, progress_in
 from hangscope.diagnosis.pattern.deviations import same_program
+from hangscope.diagnosis.pattern.sibling_groups import siblings
 from hangscope.diagnosis.records.kinds import is_one_sided
 from hangscope.trace.model import NONE
 

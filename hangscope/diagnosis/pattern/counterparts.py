@@ -7,36 +7,20 @@ issued a collective both took part in shows which of them left something out.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.pattern.habits import tensors_of
-from hangscope.diagnosis.processes.stacks import user_frames
-from hangscope.trace.model import NONE
+from hangscope.diagnosis.pattern.sibling_groups import Halves, counterparts, halves_of
 
-_MAX_SIBLINGS = 16
 _FEW = 2
 _MOST_DIVERGENCES = 2
 """A rank that deviates may return to the pattern, or deviate once more after that."""
 
-Issued = tuple[object, ...]
-"""One half of a pair: operation, partner's place, tensors, line."""
 Progress = dict[tuple[int, int], tuple[int, int]]
 """Per collective of another group, in order of issue: how far the rank had got in this one."""
-
-
-def siblings(context: Context, group: int) -> list[int]:
-    """Groups of the same kind and size without common ranks, a few of them."""
-    groups = context.trace.groups
-    mine = groups[group]
-    if mine.desc == "default_pg" or len(mine.ranks) < 2:
-        return []
-    members = set(mine.ranks)
-    alike = context.groups_alike[context.kinds[group], len(mine.ranks)]
-    return list(islice((i for i in alike if members.isdisjoint(groups[i].ranks)), _MAX_SIBLINGS))
 
 
 def unlike_siblings(context: Context, rank: int, groups: Iterable[int]) -> bool:
@@ -57,14 +41,9 @@ def unlike_whom(
     """
     found: dict[int, None] = {}
     for group in groups:
-        ranks = context.trace.groups[group].ranks
-        if rank not in ranks:
-            continue
         votes: dict[bool, list[_Activity]] = {True: [], False: []}
-        position = ranks.index(rank)
         mine = _activity_of(context, rank, group)
-        for other in siblings(context, group):
-            counterpart = context.trace.groups[other].ranks[position]
+        for other, counterpart in counterparts(context, rank, group).items():
             if counterpart in without:
                 continue
             theirs = _activity_of(context, counterpart, other)
@@ -87,12 +66,12 @@ class _Activity(NamedTuple):
     """What a rank did in one of its groups."""
 
     rank: int
-    pairs: dict[int, tuple[Issued, ...]]
+    pairs: Halves
     progress: Progress
 
 
 def _activity_of(context: Context, rank: int, group: int) -> _Activity:
-    return _Activity(rank, _pairs(context, rank, group), progress_in(context, rank, group))
+    return _Activity(rank, halves_of(context, rank, group), progress_in(context, rank, group))
 
 
 def _pairs_differ(mine: _Activity, theirs: _Activity) -> bool | None:
@@ -191,24 +170,3 @@ def progress_in(context: Context, rank: int, group: int) -> Progress:
         for r in rows.tolist()
         if done[r] > 0 or pairs[r] > 0
     }
-
-
-def _pairs(context: Context, rank: int, group: int) -> dict[int, tuple[Issued, ...]]:
-    """Per p2p number the halves issued under it: partner's place, tensors, line."""
-    low, high = context.bounds.get(rank, (0, 0))
-    records = context.trace.records[low:high]
-    rows = np.flatnonzero((records["group"] == group) & (records["peer"] >= 0))
-    ranks = context.trace.groups[group].ranks
-    place = {r: i for i, r in enumerate(ranks)}
-    result: dict[int, tuple[Issued, ...]] = {}
-    # The same stack has a different number in another rank's ring.
-    numbers = np.unique(records["stack"][rows]).tolist()
-    lines = {n: user_frames(context.trace.stacks[n]) if n != NONE else () for n in numbers}
-    for row in rows.tolist():
-        record = records[row]
-        signature = context.trace.signatures[int(record["signature"])]
-        seq = int(record["p2p_seq"])
-        partner = place.get(int(record["peer"]), -1)
-        half = (signature.op, partner, tensors_of(signature), lines[int(record["stack"])])
-        result[seq] = (*result.get(seq, ()), half)
-    return result

@@ -13,9 +13,10 @@ from dataclasses import replace
 from itertools import pairwise
 
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.pattern.counterparts import siblings, unlike_whom
+from hangscope.diagnosis.pattern.counterparts import unlike_whom
 from hangscope.diagnosis.pattern.habits import waits_at_new_line
 from hangscope.diagnosis.pattern.history import history_of
+from hangscope.diagnosis.pattern.sibling_groups import counterparts, siblings
 from hangscope.diagnosis.records.mismatch import Mismatch
 from hangscope.trace.model import NONE, Signature
 
@@ -111,15 +112,13 @@ def came_like_siblings(context: Context, rank: int) -> bool:
 
     Then being there is normal, even if the way is new to the rank.
     """
-    groups = context.trace.groups
     for place in (context.waits.places[i] for i in context.waits.places_of.get(rank, ())):
-        if place.p2p or place.group < 0 or rank not in groups[place.group].ranks:
+        if place.p2p or place.group < 0:
             continue
-        position = groups[place.group].ranks.index(rank)
         mine = _way_to(context, rank, place.group, place.seq)
-        for other in siblings(context, place.group) if mine is not None else ():
-            if _way_to(context, groups[other].ranks[position], other, place.seq) == mine:
-                return True
+        others = counterparts(context, rank, place.group) if mine is not None else {}
+        if any(_way_to(context, r, other, place.seq) == mine for other, r in others.items()):
+            return True
     return False
 
 
@@ -140,13 +139,9 @@ def ran_ahead(context: Context, rank: int, group: int, number: int) -> bool:
 
 def furthest_counterpart(context: Context, rank: int, group: int) -> int:
     """The highest p2p number that a counterpart in a sibling group has reached, or -1."""
-    ranks = context.trace.groups[group].ranks
-    if rank not in ranks:
-        return NONE
-    position = ranks.index(rank)
     furthest = NONE
-    for other in siblings(context, group):
-        low, high = context.bounds.get(context.trace.groups[other].ranks[position], (0, 0))
+    for other, counterpart in counterparts(context, rank, group).items():
+        low, high = context.bounds.get(counterpart, (0, 0))
         part = context.trace.records[low:high]
         furthest = max(furthest, int(part["p2p_seq"][part["group"] == other].max(initial=NONE)))
     return furthest

@@ -16,8 +16,9 @@ import numpy as np
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
-from hangscope.diagnosis.pattern.counterparts import siblings, unlike_siblings
+from hangscope.diagnosis.pattern.counterparts import unlike_siblings
 from hangscope.diagnosis.pattern.habits import came_as_usual
+from hangscope.diagnosis.pattern.sibling_groups import counterparts, siblings
 from hangscope.diagnosis.pattern.step_deviations import skipped_step
 from hangscope.diagnosis.records.agreement import aspect_of, terms
 from hangscope.trace.model import NONE
@@ -87,10 +88,7 @@ def _twin(context: Context, rank: int, groups: Sequence[int]) -> int | None:
     """The only counterpart in sibling groups to compare a rank with, if there is exactly one."""
     twins = set()
     for group in groups:
-        ranks = context.trace.groups[group].ranks
-        if rank in ranks:
-            place = ranks.index(rank)
-            twins |= {context.trace.groups[g].ranks[place] for g in siblings(context, group)}
+        twins |= set(counterparts(context, rank, group).values())
     return twins.pop() if len(twins) == 1 else None
 
 

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import numpy as np
 
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.pattern.counterparts import siblings
 from hangscope.diagnosis.pattern.habits import tensors_of
+from hangscope.diagnosis.pattern.sibling_groups import counterparts
 from hangscope.diagnosis.processes.stacks import user_frames
 from hangscope.diagnosis.records.frontier import UNKNOWN
 from hangscope.trace.model import NONE, Flag, flagged
@@ -73,7 +73,6 @@ class _Totals:
         collectives: dict[Standing, Counter[int]] = {}
         for total in own.values():
             collectives.setdefault(total.standing, Counter())[total.collectives] += 1
-        others = siblings(self.context, group) if not self.fellow_suspects else []
         found = []
         for rank in ranks:
             mine = own.get(rank)
@@ -81,9 +80,9 @@ class _Totals:
                 continue
             same, pairs = collectives[mine.standing].copy(), Counter[int]()
             same[mine.collectives] -= 1
-            position = members.index(rank)
-            for other in others:
-                theirs = self.at_newest(self.context.trace.groups[other].ranks[position], other)
+            others = {} if self.fellow_suspects else counterparts(self.context, rank, group)
+            for other, counterpart in others.items():
+                theirs = self.at_newest(counterpart, other)
                 if theirs is not None and theirs.standing == mine.standing:
                     same[theirs.collectives] += 1
                     pairs[theirs.pairs] += 1

@@ -1,0 +1,128 @@
+"""Groups of the same kind, and who in them runs the same program as a given rank.
+
+Groups of one kind run the same program, place by place: the first members of all pipelines are
+first stages. Where ranks are placed by hand (spare nodes, a leader chosen for each host), the
+places may differ from group to group. Then a rank does what *another* place of a sibling does, and
+the member at its own place there is no measure of it.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.pattern.habits import tensors_of
+from hangscope.diagnosis.processes.stacks import user_frames
+from hangscope.trace.model import NONE, Records
+
+_MAX_SIBLINGS = 16
+_MAX_PLACES = 64
+"""More places of a sibling are not searched for one that runs a rank's program."""
+_ENOUGH = 2
+"""One equal half may be chance."""
+
+Half = tuple[object, ...]
+"""One half of a pair: operation, partner's place, tensors, line."""
+Halves = dict[int, tuple[Half, ...]]
+"""Per p2p number the halves that a rank issued under it in one group."""
+
+
+def siblings(context: Context, group: int) -> list[int]:
+    """Groups of the same kind and size without common ranks, a few of them."""
+    groups = context.trace.groups
+    mine = groups[group]
+    if mine.desc == "default_pg" or len(mine.ranks) < 2:
+        return []
+    members = set(mine.ranks)
+    alike = context.groups_alike[context.kinds[group], len(mine.ranks)]
+    return list(islice((i for i in alike if members.isdisjoint(groups[i].ranks)), _MAX_SIBLINGS))
+
+
+def counterparts(context: Context, rank: int, group: int) -> dict[int, int]:
+    """Per sibling of ``group`` the rank at the same place, unless it runs another place's program.
+
+    Empty for a rank that is no member of the group.
+    """
+    ranks = context.trace.groups[group].ranks
+    if rank not in ranks:
+        return {}
+    place = ranks.index(rank)
+    found = {}
+    for other in siblings(context, group):
+        members = context.trace.groups[other].ranks
+        if not _runs_another_program(context, (group, rank), (other, members[place])):
+            found[other] = members[place]
+    return found
+
+
+def halves_of(context: Context, rank: int, group: int) -> Halves:
+    """What a rank sent to and received from whom in a group; without receives from any source."""
+    records = _records_of(context, rank, group)
+    records = records[records["peer"] >= 0]
+    ranks = context.trace.groups[group].ranks
+    place = {r: i for i, r in enumerate(ranks)}
+    # The same stack has a different number in another rank's ring.
+    numbers = np.unique(records["stack"]).tolist()
+    lines = {n: user_frames(context.trace.stacks[n]) if n != NONE else () for n in numbers}
+    result: Halves = {}
+    for record in records:
+        signature = context.trace.signatures[int(record["signature"])]
+        seq = int(record["p2p_seq"])
+        partner = place.get(int(record["peer"]), -1)
+        half = (signature.op, partner, tensors_of(signature), lines[int(record["stack"])])
+        result[seq] = (*result.get(seq, ()), half)
+    return result
+
+
+def _runs_another_program(context: Context, mine: tuple[int, int], theirs: tuple[int, int]) -> bool:
+    """Whether a (group, rank) does what another place of the sibling does, and not what its own
+    place there does.
+
+    A mistake is made once: a rank that made one still agrees with its counterpart elsewhere, and
+    with nobody else throughout.
+    """
+    ways = [_directions(context, *one) for one in (mine, theirs)]
+    if not all(ways):
+        return False
+    if ways[0].isdisjoint(ways[1]):
+        return True  # one only sends, the other only receives
+    (group, rank), (other, counterpart) = mine, theirs
+    halves, its = halves_of(context, rank, group), halves_of(context, counterpart, other)
+    if _same_throughout(halves, its):
+        return _partners_never_agree(halves, its)
+    mates = context.trace.groups[other].ranks[:_MAX_PLACES]
+    return any(
+        _same_throughout(halves, found) and len(halves.keys() & found.keys()) >= _ENOUGH
+        for found in (halves_of(context, mate, other) for mate in mates if mate != counterpart)
+    )
+
+
+def _directions(context: Context, group: int, rank: int) -> set[str]:
+    """Whether the rank sends or receives in the group, or both."""
+    signatures = np.unique(_records_of(context, rank, group)["signature"]).tolist()
+    return {context.families[s] for s in signatures if s != NONE} & {"send", "recv"}
+
+
+def _records_of(context: Context, rank: int, group: int) -> Records:
+    low, high = context.bounds.get(rank, (0, 0))
+    part = context.trace.records[low:high]
+    records: Records = part[part["group"] == group]
+    return records
+
+
+def _same_throughout(mine: Halves, theirs: Halves) -> bool:
+    """Whether two ranks issued the same halves under all common numbers, whoever the partner."""
+    return all(
+        [(h[0], *h[2:]) for h in mine[k]] == [(h[0], *h[2:]) for h in theirs[k]]
+        for k in mine.keys() & theirs.keys()
+    )
+
+
+def _partners_never_agree(mine: Halves, theirs: Halves) -> bool:
+    """Whether the same halves went to another place each time: there the partner is elsewhere."""
+    common = mine.keys() & theirs.keys()
+    return len(common) >= _ENOUGH and all(
+        [h[1] for h in mine[k]] != [h[1] for h in theirs[k]] for k in common
+    )
