@@ -25,7 +25,7 @@ def train(weights: Path, directory: Path, recording: bool) -> dict[str, torch.Te
     return loaded
 
 
-def test_weights_are_bitwise_the_same_with_and_without(tmp_path: Path) -> None:
+def test_weights_are_bitwise_equal_with_and_without_recording(tmp_path: Path) -> None:
     rings = tmp_path / "run"
     with_it = train(tmp_path / "on.pt", rings, recording=True)
     without = train(tmp_path / "off.pt", rings, recording=False)

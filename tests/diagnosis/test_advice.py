@@ -20,7 +20,7 @@ from tests.diagnosis.builder import SECOND, START, Job
 MAIN = (Frame("next_batch", "/home/me/data.py", 13), Frame("<module>", "/home/me/train.py", 1))
 
 
-def test_sizes_of_two_lines_were_never_meant_for_each_other() -> None:
+def test_advice_against_padding_for_sizes_from_two_lines() -> None:
     job = Job(3, live=True)
     job.steps(4)
     for rank, line, size in ((0, 14, 769), (1, 15, 1), (2, 14, 769)):
@@ -31,7 +31,7 @@ def test_sizes_of_two_lines_were_never_meant_for_each_other() -> None:
     assert "pad" not in fix
 
 
-def test_sizes_of_one_line_are_to_be_padded() -> None:
+def test_advice_to_pad_for_sizes_from_one_line() -> None:
     job = Job(3, live=True)
     job.steps(4)
     for rank, size in ((0, 64), (1, 40), (2, 64)):
@@ -39,7 +39,7 @@ def test_sizes_of_one_line_are_to_be_padded() -> None:
     assert "pad" in diagnose(job.trace()).findings[0].fix
 
 
-def test_one_line_in_two_groups_of_the_same_members() -> None:
+def test_advice_for_one_line_in_two_groups_with_same_members() -> None:
     """The groups were made in another order on rank 3."""
     job = Job(4, live=True)
     dense = job.group(0, 1, 2, 3, desc="dense")
@@ -52,7 +52,7 @@ def test_one_line_in_two_groups_of_the_same_members() -> None:
     assert "groups in the same order" in found.findings[0].fix
 
 
-def test_where_the_other_threads_of_an_absent_rank_stand_is_told() -> None:
+def test_advice_shows_other_threads_of_an_absent_rank() -> None:
     job = Job(2, live=True)
     job.steps(3)
     job.op(0, done=False)
@@ -71,7 +71,7 @@ def test_where_the_other_threads_of_an_absent_rank_stand_is_told() -> None:
     assert not any("heartbeat" in line for line in evidence)
 
 
-def test_a_full_queue_is_waited_for_otherwise_than_an_empty_one() -> None:
+def test_advice_for_a_full_queue_differs_from_an_empty_one() -> None:
     for name, words in (("put", "is full"), ("get", "puts anything"), ("join", "marked as done")):
         job = Job(2, live=True)
         job.steps(3)
@@ -81,7 +81,7 @@ def test_a_full_queue_is_waited_for_otherwise_than_an_empty_one() -> None:
         assert words in diagnose(job.trace()).findings[0].fix, name
 
 
-def test_a_ring_in_which_everybody_receives_first() -> None:
+def test_advice_for_a_ring_that_receives_first() -> None:
     job = Job(4, live=True)
     job.steps(3)
     for rank in range(4):
@@ -91,7 +91,7 @@ def test_a_ring_in_which_everybody_receives_first() -> None:
     assert "waits in recv before it does its other half" in found.findings[0].fix
 
 
-def test_a_rank_that_has_torn_its_groups_down() -> None:
+def test_advice_for_a_rank_that_destroyed_its_groups() -> None:
     job = Job(3, live=True)
     job.steps(4)
     for rank in (0, 1):
@@ -101,7 +101,7 @@ def test_a_rank_that_has_torn_its_groups_down() -> None:
     assert "rank 2 has already called destroy_process_group and is in next_batch" in why
 
 
-def test_a_healthy_part_of_a_job_says_what_is_missing() -> None:
+def test_healthy_partial_evidence_lists_what_is_missing() -> None:
     job = Job(3)
     job.steps(4)
     job.rank(1, alive=False, exit=ExitFacts("clean", 0, at_ns=START + SECOND))
@@ -128,18 +128,18 @@ def _parted(line: int, function: str, *, usual: tuple[int, ...] = ()) -> str:
     return _fix_of(job)
 
 
-def test_who_is_at_a_line_that_all_come_to_has_left_something_out_or_repeats_it() -> None:
+def test_absent_rank_at_a_shared_line_skipped_or_repeated_a_call() -> None:
     fix = _parted(20, "save", usual=(20,))
     assert fix.startswith("compare train.py:20 in save with train.py:14 in train; all ranks run ")
     assert "look for what made rank 1 repeat or skip an operation" in fix
 
 
-def test_who_is_at_a_line_that_is_new_to_all_may_have_left_a_loop_early() -> None:
+def test_absent_rank_at_a_line_new_to_all_may_have_left_a_loop_early() -> None:
     fix = _parted(20, "train")
     assert "`if rank == 0`; if it comes after a loop, rank 1 left that loop early" in fix
 
 
-def test_who_is_at_a_line_before_the_others_has_left_no_loop() -> None:
+def test_absent_rank_at_an_earlier_line_has_left_no_loop() -> None:
     fix = _parted(10, "train")
     assert "loop" not in fix
     assert fix.startswith("compare train.py:10 in train with train.py:14 in train; ")
@@ -147,9 +147,7 @@ def test_who_is_at_a_line_before_the_others_has_left_no_loop() -> None:
 
 @pytest.mark.parametrize("parted", [0, 1])
 @pytest.mark.parametrize("usual", [False, True])
-def test_of_two_ranks_nobody_decides_between_the_advice_names_none_alone_without_a_reason(
-    parted: int, usual: bool
-) -> None:
+def test_advice_for_two_ambiguous_ranks_names_neither_alone(parted: int, usual: bool) -> None:
     job = Job(2, live=True)
     for _ in range(4):
         job.all(line=14)
@@ -163,7 +161,7 @@ def test_of_two_ranks_nobody_decides_between_the_advice_names_none_alone_without
     assert told in found.findings[0].fix
 
 
-def test_the_end_of_a_block_is_where_an_exception_leads_to() -> None:
+def test_advice_for_an_exception_points_to_the_end_of_its_block() -> None:
     job = Job(3, live=True)
     job.steps(4)
     for rank in (0, 2):
@@ -175,7 +173,7 @@ def test_the_end_of_a_block_is_where_an_exception_leads_to() -> None:
     assert "an exception that ended the `with` block on rank 1 alone" in fix
 
 
-def test_lines_are_compared_where_they_part_not_in_a_helper_that_both_call() -> None:
+def test_advice_compares_diverging_lines_instead_of_a_shared_helper() -> None:
     job = Job(3, live=True)
     job.steps(4)
     for rank, size in ((0, 64), (1, 40), (2, 64)):
@@ -185,7 +183,7 @@ def test_lines_are_compared_where_they_part_not_in_a_helper_that_both_call() -> 
     assert _fix_of(job).startswith("compare train.py:31 in train with train.py:30 in train; ")
 
 
-def test_python_throws_objects_away_when_it_likes() -> None:
+def test_advice_for_a_garbage_collected_object() -> None:
     job = Job(3, live=True)
     job.steps(4)
     for rank in (0, 2):
@@ -194,7 +192,7 @@ def test_python_throws_objects_away_when_it_likes() -> None:
     assert "move the collective out of __del__" in _fix_of(job)
 
 
-def test_one_that_has_made_its_world_anew() -> None:
+def test_advice_for_a_rank_that_initialised_again() -> None:
     job = Job(3, live=True)
     job.groups.append(Group("1", "default_pg", (0, 1, 2)))
     job.steps(4)
@@ -205,7 +203,7 @@ def test_one_that_has_made_its_world_anew() -> None:
     assert found.findings[0].fix.startswith("rank 1 and the others are in different worlds")
 
 
-def test_a_thread_that_died_may_be_what_a_rank_waits_for() -> None:
+def test_dead_thread_may_be_what_a_missing_rank_waits_for() -> None:
     job = Job(3, live=True)
     job.steps(4)
     for rank in (0, 2):
@@ -221,7 +219,7 @@ def test_a_thread_that_died_may_be_what_a_rank_waits_for() -> None:
     assert fix.endswith("see what ended its thread producer, at shards.py:9 in read")
 
 
-def test_a_thread_that_died_may_have_owed_the_half_of_a_pair() -> None:
+def test_dead_thread_may_have_owed_the_missing_p2p_operation() -> None:
     job = Job(3, live=True)
     job.steps(4)
     job.op(0, "recv", peer=1, done=False)
@@ -237,7 +235,7 @@ def test_a_thread_that_died_may_have_owed_the_half_of_a_pair() -> None:
 
 
 @pytest.mark.parametrize("sampled", [True, False], ids=["as it left", "before it left"])
-def test_where_a_rank_left_with_a_status(sampled: bool) -> None:
+def test_advice_for_a_rank_that_exited_with_a_status(sampled: bool) -> None:
     job = Job(3)
     job.steps(4)
     for rank in (0, 2):
@@ -260,7 +258,7 @@ def test_where_a_rank_left_with_a_status(sampled: bool) -> None:
     assert ("nothing on record says why" in why) is not sampled
 
 
-def test_who_works_for_longer_than_the_others_wait_may_do_so_before() -> None:
+def test_advice_for_a_rank_that_works_longer_than_the_timeout() -> None:
     for state, words in (("running", "raise the timeout"), ("sleeping", "if loaders differ")):
         job = Job(2, live=True)
         job.op(1, "barrier", done=False)
@@ -271,9 +269,7 @@ def test_who_works_for_longer_than_the_others_wait_may_do_so_before() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(32, 64, 96), (96, 96, 96)])
-def test_a_line_with_another_size_each_time_is_a_loop_that_left_one_out(
-    sizes: tuple[int, ...],
-) -> None:
+def test_line_with_varying_sizes_is_a_loop_with_a_skipped_iteration(sizes: tuple[int, ...]) -> None:
     job = Job(4, live=True)
     job.steps(3)
     for size in sizes:
@@ -286,7 +282,7 @@ def test_a_line_with_another_size_each_time_is_a_loop_that_left_one_out(
     assert ("pad the last batch" in fix) == (len(set(sizes)) == 1)
 
 
-def test_who_left_before_what_it_had_issued_was_done_is_told_to_wait_for_it() -> None:
+def test_rank_that_exited_before_its_operations_completed_must_wait_for_them() -> None:
     job = Job(3, live=True)
     job.steps(3)
     for rank in range(3):
@@ -298,7 +294,7 @@ def test_who_left_before_what_it_had_issued_was_done_is_told_to_wait_for_it() ->
     assert found.findings[0].why == "rank 1 issued it too, but left before it was done"
 
 
-def test_whose_program_is_over_is_told_of_fewer_steps() -> None:
+def test_rank_whose_program_ended_had_fewer_steps() -> None:
     job = Job(3, live=True)
     job.steps(3)
     for rank in (0, 1):
@@ -312,7 +308,7 @@ def test_whose_program_is_over_is_told_of_fewer_steps() -> None:
     assert "equalise the number of batches" in found.findings[0].fix
 
 
-def test_who_left_its_half_out_is_compared_with_who_waits_for_it() -> None:
+def test_rank_that_skipped_a_p2p_operation_is_compared_with_its_partner() -> None:
     job = Job(3, live=True)
     job.steps(2)
     job.op(0, "recv", peer=1, line=20, done=False)
@@ -322,7 +318,7 @@ def test_who_left_its_half_out_is_compared_with_who_waits_for_it() -> None:
     assert fix.startswith("compare train.py:22 in train with train.py:20 in train; ")
 
 
-def test_threads_that_began_apart_are_compared_where_they_call() -> None:
+def test_threads_with_different_start_functions_are_compared_at_their_calls() -> None:
     job = Job(3, live=True)
     job.steps(4)
     for rank in (0, 2):
@@ -342,7 +338,7 @@ def test_threads_that_began_apart_are_compared_where_they_call() -> None:
         ("join.py", "notify_join_context", ""),
     ],
 )
-def test_what_torch_issues_for_the_user_is_told_by_its_frames(
+def test_operations_issued_by_torch_are_recognised_by_frames(
     file: str, function: str, words: str
 ) -> None:
     job = Job(4, live=True)

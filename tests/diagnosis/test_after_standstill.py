@@ -11,7 +11,7 @@ from tests.diagnosis.builder import SECOND, START, Job, judged
 from tests.diagnosis.ended_jobs import disconnect, finished, hung, kill, without_ring
 
 
-def test_ranks_killed_one_after_another_after_the_hang_are_victims() -> None:
+def test_ranks_killed_one_by_one_after_a_hang_are_victims() -> None:
     job = hung()
     for rank in (0, 2):
         kill(job, rank, 12.0)
@@ -20,7 +20,7 @@ def test_ranks_killed_one_after_another_after_the_hang_are_victims() -> None:
     assert judged(job.trace()) == ("missing_rank", (2,), "certain")
 
 
-def test_ends_that_nobody_saw_count_from_the_last_sign_of_life() -> None:
+def test_unobserved_exits_count_from_the_last_sign_of_life() -> None:
     job = hung()
     for rank in (0, 2):
         beat = START + int((job.now + 11.0) * SECOND)
@@ -30,7 +30,7 @@ def test_ends_that_nobody_saw_count_from_the_last_sign_of_life() -> None:
     assert judged(job.trace())[:2] == ("missing_rank", (2,))
 
 
-def test_a_rank_killed_in_the_middle_of_a_step_has_crashed() -> None:
+def test_rank_killed_in_a_step_has_crashed() -> None:
     job = hung()
     kill(job, 2, 0.2)
     for rank in (0, 1, 3):
@@ -38,7 +38,7 @@ def test_a_rank_killed_in_the_middle_of_a_step_has_crashed() -> None:
     assert judged(job.trace()) == ("rank_crashed", (2,), "certain")
 
 
-def test_one_killed_alone_in_a_computation_the_others_waited_for_has_crashed() -> None:
+def test_rank_killed_alone_while_others_wait_for_its_computation_has_crashed() -> None:
     job = hung()
     kill(job, 2, 30.0)
     for rank in (0, 1, 3):
@@ -46,7 +46,7 @@ def test_one_killed_alone_in_a_computation_the_others_waited_for_has_crashed() -
     assert judged(job.trace()) == ("rank_crashed", (2,), "certain")
 
 
-def test_one_that_was_stopped_computes_nothing_it_could_be_killed_in() -> None:
+def test_stopped_rank_was_not_killed_in_a_computation() -> None:
     job = hung()
     kill(job, 2, 30.0)
     job.rank(2, process_state="stopped")
@@ -55,7 +55,7 @@ def test_one_that_was_stopped_computes_nothing_it_could_be_killed_in() -> None:
     assert judged(job.trace())[:2] == ("missing_rank", (2,))
 
 
-def test_the_first_of_a_circle_to_be_killed_stood_in_its_receive() -> None:
+def test_first_killed_rank_of_a_p2p_cycle_was_waiting() -> None:
     job = Job(3)
     job.steps(10)
     for rank in range(3):
@@ -66,7 +66,7 @@ def test_the_first_of_a_circle_to_be_killed_stood_in_its_receive() -> None:
     assert judged(job.trace())[:2] == ("deadlock_cycle", (0, 1, 2))
 
 
-def test_a_waiting_rank_killed_alone_after_the_hang_is_a_victim() -> None:
+def test_waiting_rank_killed_alone_after_a_hang_is_a_victim() -> None:
     job = hung()
     kill(job, 0, 30.0)
     for rank in (1, 3):
@@ -75,7 +75,7 @@ def test_a_waiting_rank_killed_alone_after_the_hang_is_a_victim() -> None:
     assert judged(job.trace())[:2] == ("missing_rank", (2,))
 
 
-def test_an_exit_status_alone_is_not_the_first_failure_where_others_gave_up_waiting() -> None:
+def test_exit_status_alone_is_not_the_first_failure_if_others_timed_out() -> None:
     job = hung()
     at_ns = START + int((job.now + 5.0) * SECOND)
     for rank in (1, 3):
@@ -86,9 +86,9 @@ def test_an_exit_status_alone_is_not_the_first_failure_where_others_gave_up_wait
     assert judged(without_ring(job, 0)) == ("missing_rank", (2,), "likely")
 
 
-def test_an_exit_status_alone_does_not_come_before_one_who_had_left_in_the_middle() -> None:
-    """Rank 2 ends with status 0 and work unfinished; what that breaks rank 0 says, and rank 1 has
-    nothing left to say it with."""
+def test_exit_status_alone_does_not_precede_a_rank_that_left_unfinished_work() -> None:
+    """Rank 2 exits with status 0 and unfinished work. Rank 0 reports the broken connection; rank 1
+    only has an exit status."""
     job = Job(4)
     job.steps(5)
     job.all(done=False)
@@ -101,7 +101,7 @@ def test_an_exit_status_alone_does_not_come_before_one_who_had_left_in_the_middl
     assert judged(without_ring(job, 1))[:2] == ("rank_exited", (2,))
 
 
-def test_who_left_only_a_kill_after_the_hang_is_lost_not_crashed() -> None:
+def test_rank_with_only_a_kill_after_the_hang_is_lost_not_crashed() -> None:
     job = hung()
     for rank in range(4):
         if rank != 3:
@@ -110,7 +110,7 @@ def test_who_left_only_a_kill_after_the_hang_is_lost_not_crashed() -> None:
     assert judged(without_ring(job, 2)) == ("rank_lost", (2,), "likely")
 
 
-def test_ranks_in_init_do_not_accuse_one_whose_ring_is_gone_with_certainty() -> None:
+def test_ranks_in_init_do_not_accuse_a_rank_without_ring_as_certain() -> None:
     job = Job(4)
     since = START
     for rank in range(4):
@@ -121,7 +121,7 @@ def test_ranks_in_init_do_not_accuse_one_whose_ring_is_gone_with_certainty() -> 
     assert judged(trace)[1:] in (((3,), "likely"), ((), "likely"))
 
 
-def test_an_unseen_end_does_not_come_before_a_mismatch_the_rank_took_part_in() -> None:
+def test_unobserved_exit_does_not_precede_a_mismatch_of_the_same_rank() -> None:
     job = Job(4)
     job.steps(10)
     for rank in range(4):
@@ -134,7 +134,7 @@ def test_an_unseen_end_does_not_come_before_a_mismatch_the_rank_took_part_in() -
     assert judged(job.trace())[:2] == ("shape_mismatch", (1,))
 
 
-def test_with_a_member_unheard_of_two_absent_ranks_are_no_majority() -> None:
+def test_two_absent_ranks_are_no_majority_if_a_member_left_nothing() -> None:
     job = Job(4, live=True)
     job.steps(10)
     job.op(2, done=False)
@@ -145,7 +145,7 @@ def test_with_a_member_unheard_of_two_absent_ranks_are_no_majority() -> None:
     assert 2 not in found.culprits
 
 
-def test_a_job_that_stood_still_outside_of_collectives_until_it_was_killed_is_quiescent() -> None:
+def test_job_killed_after_a_standstill_outside_collectives_is_quiescent() -> None:
     job = Job(4, timeout_s=10.0)
     job.steps(10)
     for rank in range(4):
@@ -153,7 +153,7 @@ def test_a_job_that_stood_still_outside_of_collectives_until_it_was_killed_is_qu
     assert judged(job.trace())[:2] == ("quiescent", ())
 
 
-def test_a_job_that_was_killed_between_two_steps_is_none() -> None:
+def test_job_killed_between_two_steps_is_not_quiescent() -> None:
     job = Job(4, timeout_s=10.0)
     job.steps(10)
     for rank in range(4):
@@ -161,7 +161,7 @@ def test_a_job_that_was_killed_between_two_steps_is_none() -> None:
     assert judged(job.trace())[0] == "healthy"
 
 
-def test_what_a_rank_began_to_wait_for_counts_as_its_last_sign_too() -> None:
+def test_start_of_a_wait_counts_as_sign_of_life() -> None:
     job = Job(3)
     since = START + SECOND
     for rank in (0, 2):
@@ -187,13 +187,13 @@ def _circle(*, rank_0_is_there: bool) -> Job:
     return job
 
 
-def test_who_waits_where_everybody_else_waits_has_not_left_the_pattern() -> None:
+def test_rank_that_waits_where_all_wait_has_not_deviated() -> None:
     verdict, culprits, confidence = judged(_circle(rank_0_is_there=True).trace())
     assert verdict == "deadlock_cycle"
     assert (culprits, confidence) in (((2, 3), "ambiguous"), ((3,), "likely"))
 
 
-def test_of_a_circle_only_those_are_named_who_could_break_it() -> None:
+def test_only_ranks_that_could_break_a_cycle_are_named() -> None:
     job = Job(5)
     leaders = job.group(0, 4, desc="leaders")
     node = job.group(0, 1, 2, 3, desc="node")
@@ -208,7 +208,7 @@ def test_of_a_circle_only_those_are_named_who_could_break_it() -> None:
     assert (verdict, culprits, confidence) == ("deadlock_cycle", (0, 4), "ambiguous")
 
 
-def test_ranks_that_leave_because_of_the_kill_do_not_move() -> None:
+def test_ranks_that_exit_because_of_a_kill_do_not_count_as_moving() -> None:
     job = hung()
     for rank in (0, 2):
         kill(job, rank, 12.0)
@@ -219,8 +219,8 @@ def test_ranks_that_leave_because_of_the_kill_do_not_move() -> None:
     assert judged(job.trace()) == ("missing_rank", (2,), "certain")
 
 
-def test_who_outlives_the_signal_that_ended_the_others_is_ended_with_them() -> None:
-    """A stopped process does not react to SIGTERM: the launcher kills it long after the rest."""
+def test_rank_that_outlives_the_stop_signal_is_a_victim() -> None:
+    """A stopped process does not react to SIGTERM; the launcher kills it long after the others."""
     job = hung()
     for rank in (0, 1, 3):
         at_ns = START + int((job.now + 12.0) * SECOND)
@@ -230,7 +230,7 @@ def test_who_outlives_the_signal_that_ended_the_others_is_ended_with_them() -> N
     assert judged(job.trace())[:2] == ("missing_rank", (2,))
 
 
-def test_who_was_killed_before_the_launcher_ended_the_others_has_crashed() -> None:
+def test_rank_killed_before_the_launcher_ended_the_others_has_crashed() -> None:
     job = hung()
     kill(job, 2, 12.0)
     for rank in (0, 1, 3):
@@ -240,7 +240,7 @@ def test_who_was_killed_before_the_launcher_ended_the_others_has_crashed() -> No
     assert judged(job.trace())[:2] == ("rank_crashed", (2,))
 
 
-def test_who_fails_when_all_others_have_finished_was_not_swept_up() -> None:
+def test_rank_that_fails_after_all_others_finished_was_not_torn_down() -> None:
     job = Job(4)
     job.steps(10)
     for rank in (0, 1, 3):
@@ -250,7 +250,7 @@ def test_who_fails_when_all_others_have_finished_was_not_swept_up() -> None:
     assert judged(without_ring(job, 2)) == ("rank_crashed", (2,), "likely")
 
 
-def test_a_bare_status_yields_to_who_destroyed_its_groups_while_others_waited() -> None:
+def test_exit_status_alone_yields_to_a_rank_that_destroyed_its_groups_early() -> None:
     job = Job(4)
     job.steps(6)
     for rank in (1, 2, 3):
@@ -262,8 +262,8 @@ def test_a_bare_status_yields_to_who_destroyed_its_groups_while_others_waited() 
     assert judged(without_ring(job, 3))[:2] == ("missing_rank", (0,))
 
 
-def test_statuses_without_a_word_after_a_hang_explain_nothing() -> None:
-    """Rank 1 slept; rank 0 timed out, the driver with it, and both processes exited with status
+def test_exit_statuses_alone_after_a_hang_explain_nothing() -> None:
+    """Rank 1 slept. Rank 0 timed out and its driver failed, and both processes exited with status
     1."""
     job = Job(2)
     job.steps(3)
@@ -275,7 +275,7 @@ def test_statuses_without_a_word_after_a_hang_explain_nothing() -> None:
     assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
 
 
-def test_who_is_killed_after_watchdogs_have_ended_the_others_was_missing() -> None:
+def test_rank_killed_after_watchdogs_ended_the_others_was_missing() -> None:
     """A stopped rank outlives the launcher's SIGTERM by half a minute."""
     job = hung()
     job.rank(2, process_state="stopped")
@@ -286,8 +286,8 @@ def test_who_is_killed_after_watchdogs_have_ended_the_others_was_missing() -> No
     assert judged(job.trace()) == ("missing_rank", (2,), "certain")
 
 
-def test_a_standstill_before_the_end_is_not_healthy_though_nobody_is_found_to_wait() -> None:
-    """Rank 2 exited cleanly; nobody observed the end of what all have issued."""
+def test_standstill_before_the_exit_is_not_healthy_without_waiters() -> None:
+    """Rank 2 exited cleanly; no rank observed the completion of what all have issued."""
     for stood_s, verdict in ((30.0, "inconclusive"), (3.0, "healthy")):
         job = Job(3)
         for _ in range(4):
@@ -310,7 +310,7 @@ def test_a_standstill_before_the_end_is_not_healthy_though_nobody_is_found_to_wa
         ("ValueError", 12.01, None, "rank_crashed"),
     ],
 )
-def test_who_waited_for_a_driver_that_was_killed_with_all_others_has_not_crashed(
+def test_rank_waiting_for_a_driver_that_was_killed_with_all_has_not_crashed(
     error: str, others_s: float, signal: int | None, expected: str
 ) -> None:
     job = hung()

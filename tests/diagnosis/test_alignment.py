@@ -46,30 +46,31 @@ STEPS = [at + step for step in (0, 1000, 2000) for at in (0, 1, 2)]
         (side(STEPS, 2), side(STEPS, 2, 40), 0),
     ],
 )
-def test_pauses_of_the_job_lie_side_by_side(mine: Side, others: Side, expected: int) -> None:
+def test_alignment_uses_common_pauses(mine: Side, others: Side, expected: int) -> None:
     assert shift(mine, others) == expected
     assert shift(others, mine) == -expected
 
 
 @pytest.mark.parametrize("ahead_s", [-9, -1, 1, 9])
-def test_clocks_that_disagree_leave_the_pauses_and_the_numbers(ahead_s: int) -> None:
-    """By one clock, each half would have finished long before the other was issued."""
+def test_alignment_with_wrong_clocks_uses_pauses_and_numbers(ahead_s: int) -> None:
+    """By the clocks alone, each operation would complete long before its partner was issued."""
     skewed = [at + 1000 * ahead_s for at in STEPS]
     assert shift(side(STEPS, 1), side(skewed, 1, 40)) == 0
     assert shift(side(STEPS, 1), side(skewed[:-1], 0, 40)) == 1
 
 
-def test_without_times_as_many_have_finished_on_both_sides() -> None:
+def test_alignment_without_times_uses_completed_counts() -> None:
     mine, others = side([0] * 5, 2), side([0] * 5, 1, 40)
     assert shift(mine, others) == 1
 
 
-def test_the_same_numbers_on_both_sides_count_before_how_many_have_finished() -> None:
+def test_alignment_prefers_equal_numbers_over_completed_counts() -> None:
     assert shift(side([0] * 5, 2), side([0] * 5, 1)) == 0
 
 
-def test_what_is_left_on_one_side_may_all_be_later_than_what_is_left_on_the_other() -> None:
-    """Numbers without holes count the halves of this channel: 104 to 112 here, 90 to 97 there."""
+def test_unpaired_operations_of_one_side_may_all_be_later() -> None:
+    """Numbers without gaps count the operations of this channel: 104 to 112 here, 90 to 97
+    there."""
     assert shift(side([0] * 9, 9, 104), side([0] * 8, 0, 90)) == 15
     with_holes = side([0] * 9, 9, 104)
     with_holes.seq[4:] += 3
@@ -115,8 +116,8 @@ def ring(rank: int, first: int, *, leave_out: str = "", wait: bool = True) -> li
     return rows
 
 
-def test_a_half_whose_batch_waits_for_another_may_have_been_served(tmp_path: Path) -> None:
-    """Rank 1 left its send out; rank 0's record shows that what rank 2 sent it has arrived."""
+def test_operation_of_a_batch_may_be_paired_while_its_batch_waits(tmp_path: Path) -> None:
+    """Rank 1 skipped its send; rank 0's record shows that what rank 2 sent has arrived."""
     rows = {
         0: [*ring(0, 500, wait=False), pending(9, record_id=400)],
         1: [*ring(1, 700, leave_out="send", wait=False), pending(9, record_id=400)],
@@ -127,8 +128,9 @@ def test_a_half_whose_batch_waits_for_another_may_have_been_served(tmp_path: Pat
     assert diagnosis.culprits == (1,)
 
 
-def test_an_exchange_that_both_have_issued_is_no_circle(tmp_path: Path) -> None:
-    """Each half of a batch follows the other one in the records but does not wait for it."""
+def test_exchange_issued_by_both_is_no_cycle(tmp_path: Path) -> None:
+    """The operations of a batch follow one another in the records but do not wait for each
+    other."""
     rows = {}
     for rank, first in ((0, 500), (1, 700)):
         halves = (f"send {rank}->{1 - rank}", f"recv {rank}<-{1 - rank}")
@@ -146,8 +148,8 @@ def lone(number: int, half: str, *, done: bool, record: int) -> dict[str, Any]:
     return made(0, f"nccl:{half}", **PIPE, p2p_seq_id=number, is_p2p=True, record_id=record)
 
 
-def test_a_send_before_a_receive_that_does_not_run_is_waited_for(tmp_path: Path) -> None:
-    """Rank 1 left out the receive for a send of rank 0, whose later receive never runs."""
+def test_send_before_a_receive_that_does_not_run_is_waited_for(tmp_path: Path) -> None:
+    """Rank 1 skipped the receive for a send of rank 0, whose later receive never runs."""
     rows = {
         0: [
             lone(1, "send 0->1", done=True, record=0),
@@ -168,8 +170,8 @@ def test_a_send_before_a_receive_that_does_not_run_is_waited_for(tmp_path: Path)
     assert diagnosis.verdict is Verdict.P2P_UNMATCHED
 
 
-def test_a_counter_at_its_newest_half_tells_that_its_batch_is_through(tmp_path: Path) -> None:
-    """The group has had collectives before: nevertheless its counter points to a pair."""
+def test_counter_at_the_newest_p2p_operation_completes_its_batch(tmp_path: Path) -> None:
+    """The group has issued collectives before, but its counter refers to a pair."""
     row = pending(5, "nccl:send 0->1", **PIPE, p2p_seq_id=30, is_p2p=True, record_id=438)
     config = {"7": {"name": "7", "desc": "PIPELINE", "ranks": "[0, 1]"}}
     for rank, name in enumerate(("send 0->1", "recv 1<-0")):

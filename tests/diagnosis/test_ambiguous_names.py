@@ -41,8 +41,8 @@ def _steps(count: int) -> list[Call]:
     return [call for i in range(count) for call in (*pair[2 * i : 2 * i + 2], world[i])]
 
 
-def test_a_hang_is_not_called_healthy_where_numbers_mean_several_groups(tmp_path: Path) -> None:
-    """Of two pairs, the first waits for rank 1; the numbers of the whole job are far behind."""
+def test_hang_is_not_healthy_if_group_numbers_are_ambiguous(tmp_path: Path) -> None:
+    """Of two pairs, the first waits for rank 1; the numbers of the default group are far behind."""
     ranks = {rank: _steps(4) for rank in range(4)}
     ranks[0].append((9, "all_reduce", False))
     for rank in (2, 3):
@@ -52,17 +52,17 @@ def test_a_hang_is_not_called_healthy_where_numbers_mean_several_groups(tmp_path
     assert not set(found.culprits) - {1}
 
 
-def test_what_everybody_finished_under_such_a_name_is_not_certainly_all(tmp_path: Path) -> None:
+def test_completion_under_an_ambiguous_name_is_not_certain_for_all(tmp_path: Path) -> None:
     found = _judged(tmp_path, {rank: _steps(4) for rank in range(4)})
     assert found.verdict in (Verdict.HEALTHY, Verdict.QUIESCENT)
     assert found.confidence is Confidence.LIKELY
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_what_was_finished_under_one_number_but_not_together_is_of_several_groups(
+def test_same_number_completed_at_different_times_means_several_groups(
     tmp_path: Path, number: int
 ) -> None:
-    """Pairs (0, 1) and (2, 3) run different programs; ranks 2 and 3 part at their last call."""
+    """Pairs (0, 1) and (2, 3) run different programs; ranks 2 and 3 differ at their last call."""
     first: list[Call] = [(n, "all_reduce", True) for n in range(1, 6)]
     second: list[Call] = [(n, "all_to_all", True) for n in range(1, 9)]
     waiting: Call = (9, "all_to_all", False)
@@ -72,7 +72,7 @@ def test_what_was_finished_under_one_number_but_not_together_is_of_several_group
     assert found.confidence is not Confidence.CERTAIN
 
 
-def test_one_group_needs_no_name(tmp_path: Path) -> None:
+def test_single_group_needs_no_name(tmp_path: Path) -> None:
     steps: list[Call] = [(n, "all_reduce", True) for n in range(1, 6)]
     waiting: Call = (6, "all_reduce", False)
     found = _judged(tmp_path, {rank: [*steps, waiting] if rank else steps for rank in range(4)})

@@ -28,7 +28,7 @@ def collecting(**how: Any) -> Job:
     return job
 
 
-def test_who_sent_less_than_the_others_is_waited_for() -> None:
+def test_rank_with_fewer_sends_is_missing() -> None:
     job = collecting()
     for rank in (1, 2):
         job.op(rank, done=False)
@@ -37,14 +37,14 @@ def test_who_sent_less_than_the_others_is_waited_for() -> None:
     assert finding.verdict in (Verdict.P2P_UNMATCHED, Verdict.MISSING_RANK)
 
 
-def test_counting_sends_alone_makes_nothing_certain() -> None:
+def test_send_counts_alone_are_never_certain() -> None:
     (finding,) = diagnose(collecting().trace()).findings
     assert finding.culprits == (3,)
     assert finding.confidence is Confidence.LIKELY
     assert any("does not say whom" in text for text in finding.unknowns)
 
 
-def test_where_all_sent_as_often_nobody_is_named() -> None:
+def test_equal_send_counts_name_no_rank() -> None:
     job = collecting()
     job.op(3, "send", peer=0)
     job.rows = [r for r in job.rows if r["rank"] != 3 or r["peer"] != 0 or r["p2p_seq"] < 3]
@@ -55,7 +55,7 @@ def test_where_all_sent_as_often_nobody_is_named() -> None:
     assert not found.culprits
 
 
-def test_a_sender_without_a_dump_is_the_one_that_is_lost() -> None:
+def test_sender_without_a_dump_is_lost() -> None:
     job = collecting()
     for rank in (1, 2):
         job.op(rank, done=False)
@@ -64,8 +64,8 @@ def test_a_sender_without_a_dump_is_the_one_that_is_lost() -> None:
     assert (found.verdict, found.culprits) == (Verdict.RANK_LOST, (3,))
 
 
-def test_who_is_not_listed_may_be_the_sender() -> None:
-    """Nothing in the oldest dumps shows that there was a rank 3: rank 0 did nothing wrong."""
+def test_unlisted_rank_may_be_the_sender() -> None:
+    """The oldest dumps do not show that rank 3 existed, so rank 0 is not accused."""
     job = collecting()
     for rank in (1, 2):
         job.op(rank, done=False)
@@ -76,8 +76,8 @@ def test_who_is_not_listed_may_be_the_sender() -> None:
     assert (found.verdict, found.culprits) == (Verdict.INCONCLUSIVE, ())
 
 
-def test_sends_taken_by_anybody_do_not_serve_a_named_receive() -> None:
-    """All wait for their neighbour; rank 0 has taken earlier sends of rank 1 without naming it."""
+def test_sends_taken_by_any_source_do_not_match_a_named_receive() -> None:
+    """All wait for their neighbour; rank 0 has received earlier sends of rank 1 from any source."""
     job = Job(4)
     for rank in (1, 2, 3):
         job.op(rank, "send", peer=0, size=(64,))
@@ -89,8 +89,8 @@ def test_sends_taken_by_anybody_do_not_serve_a_named_receive() -> None:
     assert (found.verdict, found.culprits) == (Verdict.DEADLOCK_CYCLE, (0, 1, 2, 3))
 
 
-def test_a_served_half_waits_behind_a_batch_that_is_not() -> None:
-    """A ring exchange in batches: rank 2 has not come, rank 0 has both its partners."""
+def test_matched_operation_waits_behind_an_unmatched_batch() -> None:
+    """A ring exchange in batches: rank 2 is absent, rank 0 has both its partners."""
     job = Job(4)
     for rank in (0, 1, 3):
         for op, peer in (("send", (rank + 1) % 4), ("recv", (rank - 1) % 4)):
@@ -102,7 +102,7 @@ def test_a_served_half_waits_behind_a_batch_that_is_not() -> None:
     assert len(found.findings) == 1
 
 
-def test_finished_sends_that_are_not_listed_are_still_counted() -> None:
+def test_completed_sends_that_are_not_listed_are_counted() -> None:
     job = collecting()
     for rank in (1, 2):
         job.op(rank, done=False)

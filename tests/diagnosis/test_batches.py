@@ -51,8 +51,8 @@ def tensor(rank: int, seq: int, record: int, *, done: bool = False) -> dict[str,
     return made(seq, **place, record_id=record)
 
 
-def test_who_waits_in_the_second_half_of_a_batch_waits(tmp_path: Path) -> None:
-    """Rank 0's send has been served; its receive waits for rank 2, which waits for rank 3."""
+def test_rank_waits_in_the_second_operation_of_its_batch(tmp_path: Path) -> None:
+    """Rank 0's send was received; its receive waits for rank 2, which waits for rank 3."""
     rows = {
         0: [*batch(1, 0, "send 0->1", "recv 0<-2"), pending(1, record_id=20)],
         1: [*batch(1, 0, "recv 1<-0", done=True), pending(1, record_id=20)],
@@ -63,8 +63,8 @@ def test_who_waits_in_the_second_half_of_a_batch_waits(tmp_path: Path) -> None:
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISSING_RANK, (3,))
 
 
-def test_a_batch_waits_for_the_partner_that_has_not_come_to_it(tmp_path: Path) -> None:
-    """Ranks 0 and 1 are in their exchange with each other; what rank 0 lacks comes from rank 2."""
+def test_batch_waits_for_the_absent_partner(tmp_path: Path) -> None:
+    """Ranks 0 and 1 exchange with each other; rank 0's batch also waits for rank 2."""
     rows = {
         0: batch(1, 0, "send 0->1", "recv 0<-2"),
         1: batch(1, 0, "recv 1<-0", "send 1->2"),
@@ -76,7 +76,7 @@ def test_a_batch_waits_for_the_partner_that_has_not_come_to_it(tmp_path: Path) -
     assert len(diagnosis.findings) == 1
 
 
-def test_who_only_stands_in_line_has_not_left_a_circle_s_order(tmp_path: Path) -> None:
+def test_rank_queued_behind_others_has_not_changed_the_order_of_a_cycle(tmp_path: Path) -> None:
     """Rank 3 issued one operation more than rank 2, or rank 2 one fewer; rank 0 is queued behind
     both."""
     rows = {
@@ -91,10 +91,8 @@ def test_who_only_stands_in_line_has_not_left_a_circle_s_order(tmp_path: Path) -
     assert diagnosis.culprits
 
 
-def test_the_first_row_of_a_ring_that_wrapped_may_be_a_batch_without_its_members(
-    tmp_path: Path,
-) -> None:
-    """It is no collective that the group's other ranks would have to issue."""
+def test_first_row_of_a_wrapped_ring_may_be_a_batch_without_members(tmp_path: Path) -> None:
+    """It is not a collective that other ranks of the group would have to issue."""
     rows = {}
     for rank, half in ((0, "send 0->1"), (1, "recv 1<-0")):
         whole = batch(40, 100, half) + batch(41, 110, half) + [pending(1, record_id=130)]
@@ -104,8 +102,10 @@ def test_the_first_row_of_a_ring_that_wrapped_may_be_a_batch_without_its_members
     assert all(f.op != "coalesced" for f in diagnosis.findings)
 
 
-def test_a_batch_that_stands_though_all_its_partners_have_finished(tmp_path: Path) -> None:
-    """Its rank is stuck on the device, not absent from what it issued afterwards."""
+def test_batch_unfinished_although_all_partners_completed_is_stuck_on_device(
+    tmp_path: Path,
+) -> None:
+    """Its rank is not absent from what it issued afterwards."""
     begun, last = entry(1, record_id=0), pending(2, record_id=20)
     rows = {
         0: [begun, *batch(1, 1, "send 0->1", "recv 0<-1"), last],
@@ -117,9 +117,9 @@ def test_a_batch_that_stands_though_all_its_partners_have_finished(tmp_path: Pat
     assert found.confidence is Confidence.LIKELY
 
 
-def test_a_batch_that_met_a_half_of_another_size_is_stuck_on_no_device(tmp_path: Path) -> None:
-    """Rank 1 sent the second half of its first batch to rank 2, so rank 0 met one of the next
-    batch."""
+def test_batch_paired_with_another_size_is_not_stuck_on_device(tmp_path: Path) -> None:
+    """Rank 1 sent the second part of its first batch to rank 2, so rank 0 received a part of the
+    next batch."""
     begun, last = entry(1, record_id=0), pending(2, record_id=40)
     small = {"input_sizes": [[7]], "output_sizes": [[7]]}
     asked = [
@@ -139,7 +139,7 @@ def test_a_batch_that_met_a_half_of_another_size_is_stuck_on_no_device(tmp_path:
     assert found.confidence is Confidence.AMBIGUOUS
 
 
-def test_a_batch_whose_other_half_is_no_longer_on_record_accuses_nobody(tmp_path: Path) -> None:
+def test_batch_whose_partner_record_is_overwritten_accuses_no_rank(tmp_path: Path) -> None:
     rows = {
         0: [*batch(31, 400, "send 0->1", "recv 0<-1"), pending(1, record_id=420)],
         1: [*batch(31, 400, "recv 1<-0", "send 1->0", done=True), pending(1, record_id=420)],
@@ -149,9 +149,7 @@ def test_a_batch_whose_other_half_is_no_longer_on_record_accuses_nobody(tmp_path
     assert (found.verdict, found.culprits) == (Verdict.INCONCLUSIVE, ())
 
 
-def test_a_batch_of_which_the_ring_has_lost_the_first_operations_is_not_compared(
-    tmp_path: Path,
-) -> None:
+def test_batch_with_overwritten_first_operations_is_not_compared(tmp_path: Path) -> None:
     """An uneven all_gather is a batch of broadcasts; each ring begins somewhere inside it."""
     for rank in range(3):
         parts = [
@@ -188,7 +186,7 @@ def uneven_gather(*sizes: int, dtype: str = "Float") -> list[dict[str, Any]]:
     return [*rows, pending(1, "nccl:ALLGATHER_coalesced", **same, **bare, record_id=len(sizes))]
 
 
-def test_what_differs_inside_a_batch_is_told(tmp_path: Path) -> None:
+def test_different_operations_inside_a_batch_are_reported(tmp_path: Path) -> None:
     rows = {rank: uneven_gather(8, 5, 8, 8) for rank in (0, 1, 3)}
     rows[2] = uneven_gather(8, 8, 8, 8)
     diagnosis = judged(tmp_path, rows)
@@ -200,23 +198,23 @@ def test_what_differs_inside_a_batch_is_told(tmp_path: Path) -> None:
     assert {side.input_sizes for side in diagnosis.findings[0].sides} == {((8,),), ((5,),)}
 
 
-def test_another_dtype_inside_a_batch(tmp_path: Path) -> None:
+def test_different_dtype_inside_a_batch_is_reported(tmp_path: Path) -> None:
     rows = {rank: uneven_gather(8, 5, 8, 8) for rank in range(3)}
     rows[3] = uneven_gather(8, 5, 8, 8, dtype="Half")
     diagnosis = judged(tmp_path, rows)
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.DTYPE_MISMATCH, (3,))
 
 
-def test_a_batch_of_one_operation_less_differs_as_a_whole(tmp_path: Path) -> None:
+def test_batch_with_one_operation_less_differs_as_a_whole(tmp_path: Path) -> None:
     rows = {rank: uneven_gather(8, 5, 8, 8) for rank in range(3)}
     rows[3] = uneven_gather(8, 5, 8)
     diagnosis = judged(tmp_path, rows)
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.COLLECTIVE_MISMATCH, (3,))
 
 
-def test_what_differs_inside_a_batch_explains_a_standstill_right_behind_it(tmp_path: Path) -> None:
-    """``_coalescing_manager`` over all-reduces, one fewer on rank 1: torch calls the batches over,
-    and nobody finishes what comes next."""
+def test_difference_inside_a_batch_explains_a_hang_right_after_it(tmp_path: Path) -> None:
+    """``_coalescing_manager`` over all-reduces, one fewer on rank 1: torch completes the batches,
+    and no rank completes the next operation."""
     bare: dict[str, Any] = {
         "input_sizes": [],
         "output_sizes": [],
@@ -241,8 +239,8 @@ def test_what_differs_inside_a_batch_explains_a_standstill_right_behind_it(tmp_p
     assert (found.confidence, len(found.findings)) == (Confidence.LIKELY, 1)
 
 
-def test_who_exchanges_with_a_batch_that_is_held_up_waits_as_well(tmp_path: Path) -> None:
-    """Rank 2 cannot reach its batch because of rank 3, which left nothing; so rank 1's batch is
+def test_partner_of_a_blocked_batch_is_waiting_too(tmp_path: Path) -> None:
+    """Rank 2 cannot reach its batch because of rank 3, which left nothing. So rank 1's batch is
     stuck, and rank 0's exchange with it is no network failure."""
     rows = {
         0: batch(1, 0, "send 0->1", "recv 0<-1"),
@@ -254,8 +252,8 @@ def test_who_exchanges_with_a_batch_that_is_held_up_waits_as_well(tmp_path: Path
     assert len(found.findings) == 1
 
 
-def test_two_who_have_both_come_wait_for_nobody_else(tmp_path: Path) -> None:
-    """Rank 0's batch meets two of rank 1's; the first of these is there, and does not finish."""
+def test_two_ranks_that_issued_their_exchange_wait_for_no_other(tmp_path: Path) -> None:
+    """Rank 0's batch is paired with two of rank 1's; the first was issued and does not complete."""
     rows = {
         0: batch(1, 0, "send 0->1", "recv 0<-1"),
         1: [*batch(1, 0, "send 1->0"), *batch(2, 20, "recv 1<-0")],
@@ -264,11 +262,9 @@ def test_two_who_have_both_come_wait_for_nobody_else(tmp_path: Path) -> None:
     assert (found.verdict, found.culprits) == (Verdict.STUCK_COLLECTIVE, ())
 
 
-def test_who_stands_in_a_broadcast_that_its_root_has_left_behind_its_own_send(
-    tmp_path: Path,
-) -> None:
-    """Rank 1's device carries its send to rank 2 out first, and rank 2 waits for rank 1 in the
-    whole job: no network has failed."""
+def test_broadcast_waits_for_a_root_blocked_in_an_earlier_send(tmp_path: Path) -> None:
+    """Rank 1's device first runs its send to rank 2, and rank 2 waits for rank 1 in the default
+    group: no network failure."""
     begun = entry(1, record_id=0)
     send = pending(0, "nccl:send 1->2", **PIPE, p2p_seq_id=1, is_p2p=True, record_id=1)
     group: dict[str, Any] = {"pg_id": 2, "process_group": ("8", "TENSOR")}

@@ -33,15 +33,15 @@ def _process(*below: Frame, state: str = "sleeping") -> ProcessState:
         (f"{LIB}/pdb.py", "remove the breakpoint"),
     ],
 )
-def test_what_it_waits_for_is_said(filename: str, words: str) -> None:
+def test_blocking_call_is_described(filename: str, words: str) -> None:
     process = _process(Frame("wait", f"{LIB}/threading.py", 1), Frame("get", filename, 2))
     assert words in blocked_in(process)
     assert words in missing(process).fix
 
 
 @pytest.mark.parametrize("state", ["busy", "sleeping"])
-def test_who_compiles_waits_for_nobody(state: str) -> None:
-    """Its compiler is a subprocess, which would be no answer."""
+def test_compiling_rank_waits_for_nothing(state: str) -> None:
+    """Its compiler is a subprocess, which must not be reported as the reason."""
     torch = "/venv/lib/python3.11/site-packages/torch"
     process = _process(
         Frame("wait", f"{LIB}/subprocess.py", 1),
@@ -53,7 +53,7 @@ def test_who_compiles_waits_for_nobody(state: str) -> None:
     assert "the program that it started" not in missing(process).fix
 
 
-def test_what_the_main_thread_waits_for_is_not_told_of_another_thread() -> None:
+def test_blocking_call_of_another_thread_is_not_attributed_to_the_main_thread() -> None:
     """A checkpoint thread sleeps in its own code while the main thread waits for its result."""
     result = Frame("result", f"{LIB}/concurrent/futures/_base.py", 451)
     wait = KernelWait("thread", helpers=("python (pid 7, ended)",), processes=(8,))
@@ -66,21 +66,21 @@ def test_what_the_main_thread_waits_for_is_not_told_of_another_thread() -> None:
     assert process.in_thread((result,)) == process
 
 
-def test_a_program_that_is_over_waits_for_its_threads() -> None:
-    """None of its own code is left on the stack."""
+def test_ended_program_waits_for_its_threads() -> None:
+    """No frame of its own code is left on the stack."""
     process = ProcessState(
         1, End.ALIVE, "sleeping", stack=(Frame("_shutdown", f"{LIB}/threading.py", 9),)
     )
     assert "its program is over" in blocked_in(process)
 
 
-def test_a_system_call_that_does_not_return() -> None:
+def test_unreturned_system_call_is_described() -> None:
     facts = RankFacts(1, alive=True, process_state="disk-sleep", gil_blocked=False)
     process = process_of(facts, None)
     assert (process.state, "network file system" in blocked_in(process)) == ("sleeping", True)
 
 
-def test_who_holds_a_process_is_to_let_it_go() -> None:
+def test_advice_for_a_held_process_is_to_release_it() -> None:
     facts = RankFacts(1, alive=True, process_state="stopped", held_by="gdb (pid 7)")
     process = process_of(facts, None)
     assert activity(process, facts) == "held by gdb (pid 7)"
@@ -89,7 +89,7 @@ def test_who_holds_a_process_is_to_let_it_go() -> None:
     )
 
 
-def test_nothing_is_made_up() -> None:
+def test_unknown_state_is_not_described() -> None:
     assert blocked_in(None) == ""
     assert blocked_in(_process()) == ""
     assert blocked_in(_process(Frame("dumps", f"{LIB}/json/encoder.py", 1))) == ""

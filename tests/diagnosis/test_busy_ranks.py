@@ -36,7 +36,7 @@ def _waited_for(*below: Frame, live: bool = True, **facts: Any) -> Job:
         {"wakeups_hz": 3.0},  # it writes piece by piece to a slow disk
     ],
 )
-def test_who_goes_on_may_only_be_slow(facts: dict[str, Any]) -> None:
+def test_rank_with_progress_may_be_slow(facts: dict[str, Any]) -> None:
     found = diagnose(_waited_for(**facts).trace())
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (1,))
     assert found.confidence is Confidence.LIKELY
@@ -55,7 +55,7 @@ def test_who_goes_on_may_only_be_slow(facts: dict[str, Any]) -> None:
         ((Frame("wait", "/x/torch/utils/file_baton.py", 50),), {"wakeups_hz": 10.0}),
     ],
 )
-def test_who_only_asks_again_and_again_or_cannot_run_is_not_slow(
+def test_polling_or_throttled_rank_is_not_slow(
     below: tuple[Frame, ...], facts: dict[str, Any]
 ) -> None:
     found = diagnose(_waited_for(*below, **facts).trace())
@@ -63,8 +63,8 @@ def test_who_only_asks_again_and_again_or_cannot_run_is_not_slow(
     assert found.confidence is Confidence.CERTAIN
 
 
-def test_who_gets_no_processor_holds_no_gil() -> None:
-    """Its heartbeat stops too: nothing of it runs more than now and then."""
+def test_rank_without_cpu_time_does_not_hold_the_gil() -> None:
+    """Its heartbeat stops too, because the whole process runs only now and then."""
     wait = KernelWait(RUNNABLE, "0.1% of one", since_ns=START, seen_ns=START + 5 * SECOND)
     slow = {"process_state": "running", "cpu_busy": 0.001, "wait": wait}
     found = diagnose(_waited_for(gil_blocked=True, **slow).trace())
@@ -76,6 +76,6 @@ def test_who_gets_no_processor_holds_no_gil() -> None:
     assert "rank 1: getting hardly any CPU time" in first.evidence[-1]
 
 
-def test_of_a_job_that_is_over_it_is_known_that_nobody_came() -> None:
+def test_absent_rank_of_an_ended_job_is_known_to_be_absent() -> None:
     found = diagnose(_waited_for(live=False, cpu_busy=0.9).trace())
     assert found.confidence is Confidence.CERTAIN

@@ -15,7 +15,7 @@ from hangscope.trace.model import (
 from tests.diagnosis.builder import SECOND, START, Job, blame, stack_of
 
 
-def test_a_rank_in_its_loader_is_missing() -> None:
+def test_rank_in_its_data_loader_is_missing() -> None:
     job = Job(4, live=True)
     job.steps(17)
     for rank in (0, 1, 3):
@@ -35,7 +35,7 @@ def test_a_rank_in_its_loader_is_missing() -> None:
     assert {(e.waiter, e.on) for e in found.wait_for} == {(0, 2), (1, 2), (3, 2)}
 
 
-def test_of_thousands_that_wait_none_is_left_out() -> None:
+def test_thousands_of_waiting_ranks_are_all_victims() -> None:
     world = 5000
     job = Job(world, live=True)
     for rank in range(world - 1):
@@ -45,7 +45,7 @@ def test_of_thousands_that_wait_none_is_left_out() -> None:
     assert [(e.waiter, e.on) for e in found.wait_for] == [(r, world - 1) for r in range(world - 1)]
 
 
-def test_in_a_circle_of_large_groups_everybody_waits_for_a_few() -> None:
+def test_cycle_of_large_groups_waits_for_a_few_ranks() -> None:
     world = 400
     job = Job(world, live=True)
     half = world // 2
@@ -59,7 +59,7 @@ def test_in_a_circle_of_large_groups_everybody_waits_for_a_few() -> None:
     assert len(found.wait_for) <= 4096
 
 
-def test_what_another_node_has_told_of_before_lasts_until_it_tells_otherwise() -> None:
+def test_report_of_another_node_stays_valid_until_replaced() -> None:
     """Its ranks wait as long as all others, but were last seen before the timeout."""
     job = Job(6, live=True, timeout_s=6.0)
     host = job.group(2, 3)
@@ -81,7 +81,7 @@ def test_what_another_node_has_told_of_before_lasts_until_it_tells_otherwise() -
     assert "ranks 2, 3 was last heard from 37 s ago" in str(long_ago.findings[0].unknowns)
 
 
-def test_a_crash_is_the_cause_and_its_echoes_are_not() -> None:
+def test_crash_is_the_cause_and_echoes_are_victims() -> None:
     job = Job(4)
     job.steps(3)
     for rank in (0, 2, 3):
@@ -127,7 +127,7 @@ def test_sigkill_and_the_launchers_sigterm() -> None:
     assert blame(diagnose(job.trace())) == ("rank_crashed", (1,))
 
 
-def test_an_early_clean_exit() -> None:
+def test_early_clean_exit_is_rank_exited() -> None:
     job = Job(4, live=True, timeout_s=100)
     job.steps(3)
     for rank in (0, 1, 2):
@@ -136,7 +136,7 @@ def test_an_early_clean_exit() -> None:
     assert blame(diagnose(job.trace(after_s=1))) == ("rank_exited", (3,))
 
 
-def test_a_hang_that_was_killed_is_still_a_hang() -> None:
+def test_hang_that_was_killed_is_still_a_hang() -> None:
     job = Job(4)
     job.steps(30)
     for rank in (0, 1, 3):
@@ -148,7 +148,7 @@ def test_a_hang_that_was_killed_is_still_a_hang() -> None:
     assert blame(diagnose(job.trace(after_s=400))) == ("missing_rank", (2,))
 
 
-def test_opposite_order_of_two_groups() -> None:
+def test_opposite_order_of_two_groups_is_a_deadlock() -> None:
     job = Job(4)
     a, b = job.group(0, 1, 2, 3), job.group(0, 1, 2, 3)
     job.steps(3)
@@ -158,7 +158,7 @@ def test_opposite_order_of_two_groups() -> None:
     assert blame(diagnose(job.trace())) == ("deadlock_cycle", (3,))
 
 
-def test_opposite_order_when_the_host_runs_ahead() -> None:
+def test_opposite_order_with_the_host_running_ahead_is_a_deadlock() -> None:
     job = Job(4)
     a, b = job.group(0, 1, 2, 3), job.group(0, 1, 2, 3)
     job.steps(3)
@@ -168,7 +168,7 @@ def test_opposite_order_when_the_host_runs_ahead() -> None:
     assert blame(diagnose(job.trace())) == ("deadlock_cycle", (3,))
 
 
-def test_everybody_in_and_nobody_out() -> None:
+def test_operation_issued_by_all_and_completed_by_none_is_stuck() -> None:
     job = Job(4)
     job.steps(3)
     job.all(done=False)
@@ -176,7 +176,7 @@ def test_everybody_in_and_nobody_out() -> None:
     assert blame(found) == ("stuck_collective", ())
 
 
-def test_stuck_on_the_device() -> None:
+def test_rank_stuck_on_the_device_is_named() -> None:
     job = Job(4)
     job.steps(3)
     job.all(size=(3,), done=True)
@@ -187,7 +187,7 @@ def test_stuck_on_the_device() -> None:
     assert blame(found) == ("stuck_collective", (3,))
 
 
-def test_a_rank_that_never_came_to_init() -> None:
+def test_rank_that_never_reached_init_is_missing() -> None:
     job = Job(4, live=True)
     for rank in (0, 1, 3):
         job.rank(rank, phases=(Phase("init_process_group", START),), initialized=False)
@@ -198,8 +198,8 @@ def test_a_rank_that_never_came_to_init() -> None:
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_an_init_that_one_rank_has_left_is_over_there(again: bool) -> None:
-    """The others are there as well, and find the addresses of the group they had before."""
+def test_init_left_by_one_rank_is_complete_for_that_rank(again: bool) -> None:
+    """The others are in it as well, and find the addresses of their previous group."""
     job = Job(4, live=True)
     job.op(0, "all_gather", done=False)
     for rank in (1, 2, 3):
@@ -213,7 +213,7 @@ def test_an_init_that_one_rank_has_left_is_over_there(again: bool) -> None:
     assert ("addresses of the group" in found.findings[0].why) is again
 
 
-def test_a_lost_rank_is_accused_only_if_nobody_else_explains_it() -> None:
+def test_lost_rank_is_accused_only_without_another_explanation() -> None:
     job = Job(4)
     job.steps(3)
     for rank in (0, 1, 3):
@@ -233,8 +233,8 @@ def test_a_lost_rank_is_accused_only_if_nobody_else_explains_it() -> None:
     assert found.confidence is Confidence.LIKELY
 
 
-def test_one_cause_in_a_hybrid_mesh() -> None:
-    """Rank 5 of a 2 x 4 mesh stalls: its tensor group waits for it, data groups for those."""
+def test_hybrid_mesh_has_one_cause() -> None:
+    """Rank 5 of a 2 x 4 mesh stalls: its tensor group waits for it, data groups for that group."""
     job = Job(8)
     tensor = [job.group(0, 1, 2, 3, desc="tp"), job.group(4, 5, 6, 7, desc="tp")]
     data = [job.group(r, r + 4, desc="dp") for r in range(4)]
@@ -252,7 +252,7 @@ def test_one_cause_in_a_hybrid_mesh() -> None:
     assert len(found.findings) == 1
 
 
-def test_one_extra_collective_when_all_others_have_finished() -> None:
+def test_extra_collective_after_all_others_finished_is_named() -> None:
     job = Job(4)
     job.steps(3)
     job.op(0, "barrier", done=False, line=99)
@@ -264,7 +264,7 @@ def test_one_extra_collective_when_all_others_have_finished() -> None:
     assert "D21" in found.findings[0].playbook
 
 
-def test_only_active_dumps_prove_nothing_by_silence() -> None:
+def test_dumps_of_unfinished_entries_prove_no_absence() -> None:
     job = Job(4)
     for rank in (0, 1, 3):
         job.op(rank, done=False)
@@ -284,7 +284,7 @@ def test_only_active_dumps_prove_nothing_by_silence() -> None:
     assert blame(diagnose(job.trace())) == ("missing_rank", (2,))
 
 
-def test_unobservable_completion_is_judged_by_who_came() -> None:
+def test_unobservable_completion_is_judged_by_arrivals() -> None:
     job = Job(4)
     for step in range(5):
         for rank in range(4):
@@ -295,14 +295,14 @@ def test_unobservable_completion_is_judged_by_who_came() -> None:
     assert blame(diagnose(job.trace())) == ("missing_rank", (2,))
 
 
-def test_unobservable_and_all_in() -> None:
+def test_unobservable_completion_with_all_members_present_is_no_hang() -> None:
     job = Job(4)
     job.steps(4)
     job.all(done=False, flags=Flag.UNOBSERVED)
     assert blame(diagnose(job.trace())) == ("stuck_collective", ())
 
 
-def test_a_later_collective_of_all_vouches_for_the_earlier() -> None:
+def test_later_collective_of_all_ranks_proves_earlier_ones() -> None:
     job = Job(4)
     job.steps(3)
     job.all("_reduce_scatter_base", done=False)
@@ -312,8 +312,8 @@ def test_a_later_collective_of_all_vouches_for_the_earlier() -> None:
     assert blame(diagnose(job.trace())) == ("missing_rank", (2,))
 
 
-def test_those_who_alone_came_to_one_place_are_named_together() -> None:
-    """A grid of 4 x 2: ranks 2 and 6 alone go to a barrier of all before their column's sum."""
+def test_ranks_alone_at_one_collective_are_named_together() -> None:
+    """A grid of 4 x 2: only ranks 2 and 6 issue a global barrier before their column's sum."""
     job = Job(8)
     rows = [job.group(r, r + 1, desc="tp") for r in range(0, 8, 2)]
     columns = [job.group(*range(first, 8, 2), desc="dp") for first in (0, 1)]
@@ -334,7 +334,7 @@ def test_those_who_alone_came_to_one_place_are_named_together() -> None:
     assert found.confidence is Confidence.LIKELY
 
 
-def test_how_a_rank_was_ended_is_not_what_it_did() -> None:
+def test_signal_that_ended_a_rank_is_not_its_fault() -> None:
     job = Job(4)
     for rank in (0, 2, 3):
         job.op(rank, done=False)

@@ -21,7 +21,7 @@ def skipping(agreed: int) -> Job:
     return job
 
 
-def test_the_first_call_site_that_differs_is_a_clue() -> None:
+def test_first_different_call_site_is_a_clue() -> None:
     (finding,) = diagnose(skipping(6).trace()).findings
     assert finding.culprits == (2,)
     (clue,) = [e for e in finding.evidence if e.startswith("already at")]
@@ -29,7 +29,7 @@ def test_the_first_call_site_that_differs_is_a_clue() -> None:
     assert "the others from train.py:88" in clue
 
 
-def test_what_is_to_be_compared_is_where_the_ranks_parted_first() -> None:
+def test_clue_is_the_place_where_ranks_first_diverged() -> None:
     job = Job(4)
     job.steps(6)
     for rank in range(4):
@@ -42,7 +42,7 @@ def test_what_is_to_be_compared_is_where_the_ranks_parted_first() -> None:
     assert finding.fix.startswith(f"{lines}, where they parted at #7; ")
 
 
-def test_a_collective_always_reached_from_two_places_is_no_clue() -> None:
+def test_collective_always_issued_from_two_lines_is_no_clue() -> None:
     job = Job(4)
     for _ in range(8):
         for rank in range(4):
@@ -53,7 +53,7 @@ def test_a_collective_always_reached_from_two_places_is_no_clue() -> None:
     assert not [e for e in finding.evidence if e.startswith("already at")]
 
 
-def test_a_call_site_alone_accuses_nobody() -> None:
+def test_call_site_alone_accuses_no_rank() -> None:
     job = Job(4, live=True)
     job.steps(6)
     for rank in range(4):
@@ -61,7 +61,7 @@ def test_a_call_site_alone_accuses_nobody() -> None:
     assert not diagnose(job.trace(after_s=1)).findings
 
 
-def test_a_difference_that_everybody_finished_gives_way_to_who_is_missing() -> None:
+def test_completed_difference_yields_to_a_missing_rank() -> None:
     job = Job(4)
     job.steps(3)
     for rank in range(4):
@@ -75,7 +75,7 @@ def test_a_difference_that_everybody_finished_gives_way_to_who_is_missing() -> N
     assert second.confidence is not Confidence.CERTAIN
 
 
-def test_a_difference_that_everybody_finished_explains_a_fabric_that_stands_still() -> None:
+def test_completed_difference_explains_a_stuck_collective() -> None:
     job = Job(4)
     job.steps(3)
     for rank in range(4):
@@ -86,7 +86,7 @@ def test_a_difference_that_everybody_finished_explains_a_fabric_that_stands_stil
     assert found.confidence is Confidence.LIKELY
 
 
-def test_the_difference_that_nobody_finished_is_the_one_that_counts() -> None:
+def test_uncompleted_difference_takes_precedence() -> None:
     job = Job(4)
     for rank in range(4):
         job.op(rank, size=(8,) if rank == 1 else (16,))
@@ -96,7 +96,7 @@ def test_the_difference_that_nobody_finished_is_the_one_that_counts() -> None:
     assert (found.verdict.value, found.culprits) == ("dtype_mismatch", (3,))
 
 
-def test_silence_about_completion_makes_no_answer_certain() -> None:
+def test_unknown_completion_makes_no_answer_certain() -> None:
     job = Job(4)
     other = job.group(2, 3, desc="pair")
     for rank in range(4):
@@ -109,7 +109,7 @@ def test_silence_about_completion_makes_no_answer_certain() -> None:
     assert found.confidence is not Confidence.CERTAIN
 
 
-def test_that_nothing_waits_is_not_certain_where_a_rank_has_left_no_record() -> None:
+def test_absence_of_waiting_is_not_certain_without_all_records() -> None:
     job = Job(3)
     job.steps(3)
     for rank in range(3):

@@ -29,16 +29,16 @@ def weights_before_the_step() -> Job:
     return job
 
 
-def test_beside_a_lost_rank_who_broke_the_order_is_as_suspect() -> None:
+def test_rank_that_broke_the_order_is_as_suspect_as_a_lost_rank() -> None:
     job = weights_before_the_step()
     job.lose(0)
     found = judged(job.trace())
     assert found == (Verdict.COLLECTIVE_MISMATCH, (0, 1), Confidence.AMBIGUOUS)
 
 
-def test_the_numbers_of_another_stage_tell_no_order() -> None:
-    """The last of three stages averages its loss as well, so the same number of a data group is
-    something else there. Rank 0 issues one more operation in its own."""
+def test_sequence_numbers_of_another_stage_give_no_order() -> None:
+    """The last of three stages also averages its loss, so the same number of its data group is a
+    different operation. Rank 0 issues one more operation in its own group."""
     job = Job(6)
     data = [job.group(r, r + 1, desc="DATA") for r in (0, 2, 4)]
     model = [job.group(r, r + 2, r + 4, desc="MODEL") for r in (0, 1)]
@@ -60,9 +60,9 @@ def test_the_numbers_of_another_stage_tell_no_order() -> None:
     assert judged(job.trace()) == (Verdict.DEADLOCK_CYCLE, (0,), Confidence.LIKELY)
 
 
-def test_replicas_that_take_steps_of_their_own_length_tell_no_order() -> None:
-    """Each of three replicas has as many micro-batches in a step as its data ask for. Rank 0 leaves
-    the last call of its replica out; under that number the others began their next step."""
+def test_replicas_with_steps_of_different_length_give_no_order() -> None:
+    """Each of three replicas has as many micro-batches in a step as its data require. Rank 0 skips
+    the last call of its replica; at that number the others began their next step."""
     job = Job(6)
     shards = [job.group(r, r + 1, desc="SHARD") for r in (0, 2, 4)]
     for lengths in ((4, 2, 2), (3, 2, 2)):
@@ -99,16 +99,16 @@ def apart_in_a_group(world: int, *, broadcast_first: bool = True) -> Job:
     return job
 
 
-def test_counterparts_tell_whether_a_collective_comes_before_a_pair_of_its_group() -> None:
+def test_counterparts_show_whether_a_collective_precedes_a_pair() -> None:
     found = judged(apart_in_a_group(4).trace())
     assert found == (Verdict.DEADLOCK_CYCLE, (1,), Confidence.LIKELY)
 
 
-def test_counterparts_tell_that_a_half_was_left_out_before_a_collective() -> None:
+def test_counterparts_show_a_skipped_p2p_operation_before_a_collective() -> None:
     found = judged(apart_in_a_group(4, broadcast_first=False).trace())
     assert found == (Verdict.P2P_UNMATCHED, (0,), Confidence.LIKELY)
 
 
-def test_without_counterparts_either_left_its_part_out() -> None:
+def test_without_counterparts_either_rank_may_have_skipped() -> None:
     found = judged(apart_in_a_group(2).trace())
     assert found == (Verdict.DEADLOCK_CYCLE, (0, 1), Confidence.AMBIGUOUS)

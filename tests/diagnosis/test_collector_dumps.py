@@ -37,7 +37,7 @@ def _half(number: int, op: str, group: tuple[str, str], **changes: Any) -> dict[
     )
 
 
-def test_a_lost_rank_is_told_where_no_dump_lists_members(tmp_path: Path) -> None:
+def test_lost_rank_is_found_if_no_dump_lists_members(tmp_path: Path) -> None:
     """Two groups with one description partition the world; one of them lacks a member."""
     group = {rank: (str(5 + rank % 2), "mesh_dp") for rank in range(8)}
     ranks = {
@@ -53,8 +53,8 @@ def test_a_lost_rank_is_told_where_no_dump_lists_members(tmp_path: Path) -> None
     assert found.confidence is not Confidence.CERTAIN
 
 
-def test_places_beyond_those_heard_of_mean_nobody_who_was(tmp_path: Path) -> None:
-    """A ring of four; rank 2 never began, so place 2 of those heard of would be rank 3."""
+def test_places_beyond_known_ranks_name_no_known_rank(tmp_path: Path) -> None:
+    """A ring of four; rank 2 never started, so place 2 of the known ranks would be rank 3."""
     ring = ("5", "undefined")
     ranks: dict[int, Entries] = {
         rank: [
@@ -82,7 +82,7 @@ def _batch(first: int, number: int, *ops: str, listed: bool = True) -> Entries:
 _PIPE = {"5": {"name": "5", "desc": "undefined", "ranks": "[0, 1, 2]"}}
 
 
-def test_halves_are_counted_from_the_first_where_all_are_listed(tmp_path: Path) -> None:
+def test_p2p_operations_are_counted_from_the_first_if_all_are_listed(tmp_path: Path) -> None:
     """Stage 0 left nothing. Equal numbers of its neighbours do not make them partners."""
     ranks = {
         1: [
@@ -100,8 +100,8 @@ def test_halves_are_counted_from_the_first_where_all_are_listed(tmp_path: Path) 
     assert (found.verdict.value, found.culprits) == ("rank_lost", (0,))
 
 
-def test_unfinished_entries_are_told_without_record_ids(tmp_path: Path) -> None:
-    """Finished batches stay listed without their own row; nobody waits in them any more."""
+def test_unfinished_entries_are_recognised_without_record_ids(tmp_path: Path) -> None:
+    """Completed batches stay listed without their own row; no rank waits in them any more."""
     ranks: dict[int, Entries] = {
         0: [*_batch(0, 8, "send 0->1", "recv 0<-1", listed=False), pending(9)],
         1: [
@@ -119,7 +119,7 @@ def test_unfinished_entries_are_told_without_record_ids(tmp_path: Path) -> None:
     assert found.culprits == (0,)
 
 
-def test_half_against_half_names_both() -> None:
+def test_two_against_two_names_both_sides() -> None:
     """Two issued one too many, or two one too few: nothing decides."""
     job = Job(4)
     job.steps(2)
@@ -131,7 +131,7 @@ def test_half_against_half_names_both() -> None:
     assert "Ranks 0, 1 issued" in found.summary or "Ranks 0–1 issued" in found.summary
 
 
-def test_half_that_is_seen_elsewhere_is_missing() -> None:
+def test_half_of_the_ranks_observed_elsewhere_is_missing() -> None:
     job = Job(4)
     job.steps(2)
     for rank in (0, 1):
@@ -144,13 +144,11 @@ def test_half_that_is_seen_elsewhere_is_missing() -> None:
 @pytest.mark.parametrize(
     ("few", "confidence"), [((0, 1), Confidence.LIKELY), ((0, 1, 6), Confidence.AMBIGUOUS)]
 )
-def test_the_few_who_went_on_together_are_named_although_others_wait_in_pairs(
+def test_few_ranks_that_proceeded_together_are_named_despite_waiting_pairs(
     few: tuple[int, ...], confidence: Confidence
 ) -> None:
-    """They alone log something; a tensor group and the next stage wait for ranks 0 and 1.
-
-    Rank 6, for whom nobody waits, may be right to be there.
-    """
+    """They alone log something; a tensor group and the next stage wait for ranks 0 and 1. Rank 6,
+    for which no rank waits, may be right."""
     job = Job(len(few) + 4)
     tensor = job.group(0, 1, 2, 3)
     job.steps(2)
@@ -165,7 +163,7 @@ def test_the_few_who_went_on_together_are_named_although_others_wait_in_pairs(
     assert found.confidence is confidence
 
 
-def test_what_a_host_issued_ahead_is_no_phase_its_stage_has_left() -> None:
+def test_operations_issued_ahead_are_no_phase_that_a_stage_has_left() -> None:
     """Stage 0 sends one micro-batch too few; stage 1's host has already issued the rest of its
     step."""
     job = Job(4)
@@ -185,7 +183,7 @@ def test_what_a_host_issued_ahead_is_no_phase_its_stage_has_left() -> None:
     assert 0 in found.culprits
 
 
-def test_most_members_are_not_at_fault_for_what_a_few_have_finished() -> None:
+def test_majority_is_not_accused_for_what_a_few_completed() -> None:
     """Only unfinished entries are listed: what rank 3 issued there can no longer be compared."""
     job = Job(4)
     job.steps(2)
@@ -200,10 +198,8 @@ def test_most_members_are_not_at_fault_for_what_a_few_have_finished() -> None:
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_of_two_members_the_other_may_have_issued_less_unless_that_is_on_record(
-    listed: bool,
-) -> None:
-    """The one that cannot finish what the other could stands on its device, as a rule."""
+def test_of_two_members_the_other_may_have_issued_less_unless_recorded(listed: bool) -> None:
+    """The one that cannot complete what the other completed is usually stuck on its device."""
     job = Job(4)
     pair = job.group(0, 1)
     for _ in range(3):
@@ -224,8 +220,9 @@ def test_of_two_members_the_other_may_have_issued_less_unless_that_is_on_record(
     assert any("compare the sizes" in text for text in found.findings[0].unknowns) is not listed
 
 
-def test_a_circle_stands_without_a_lost_rank_though_others_wait_for_that() -> None:
-    """Stage 3 left its halves out; its tensor group is held up by it, whatever rank 4 did."""
+def test_cycle_is_reported_without_the_lost_rank_despite_its_waiters() -> None:
+    """Stage 3 skipped its sends and receives; its tensor group is blocked by it, whatever rank 4
+    did."""
     job = Job(6)
     tensor = job.group(0, 1, 2)
     job.steps(2)
@@ -243,9 +240,7 @@ def test_a_circle_stands_without_a_lost_rank_though_others_wait_for_that() -> No
     assert 4 not in found.culprits
 
 
-def test_who_has_no_unfinished_entry_is_suspect_where_no_members_are_listed(
-    tmp_path: Path,
-) -> None:
+def test_rank_without_unfinished_entry_is_suspect_without_member_lists(tmp_path: Path) -> None:
     group = ("5", "undefined")
     ranks: dict[int, Entries] = {
         rank: [pending(9, process_group=group, pg_id=1, record_id=40)] for rank in (0, 1, 2)
@@ -257,8 +252,8 @@ def test_who_has_no_unfinished_entry_is_suspect_where_no_members_are_listed(
     assert not (found.verdict.value == "stuck_collective" and found.confidence.value == "certain")
 
 
-def test_a_few_entries_in_a_row_are_the_unfinished_ones(tmp_path: Path) -> None:
-    """No counters, no gaps: an overwritten buffer would hold more than these."""
+def test_few_entries_in_a_row_are_the_unfinished_ones(tmp_path: Path) -> None:
+    """Without counters and gaps: an overwritten buffer would hold more entries."""
     for rank in range(4):
         entries = [pending(seq, record_id=900 + seq) for seq in (65, 66, 67)]
         write(tmp_path, f"_dump_{rank}.json", dump(entries, world=4, pg_status=None))
@@ -268,8 +263,8 @@ def test_a_few_entries_in_a_row_are_the_unfinished_ones(tmp_path: Path) -> None:
     assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
 
 
-def test_what_lies_before_the_oldest_unfinished_entry_has_finished(tmp_path: Path) -> None:
-    """Rank 2 has left #65, which the others cannot finish: not everybody is in it."""
+def test_entries_before_the_oldest_unfinished_one_have_completed(tmp_path: Path) -> None:
+    """Rank 2 has left #65, which the others cannot complete: not all members are in it."""
     for rank in range(4):
         first = 66 if rank == 2 else 65
         entries = [pending(seq, record_id=900 + seq) for seq in range(first, 67)]
@@ -279,7 +274,7 @@ def test_what_lies_before_the_oldest_unfinished_entry_has_finished(tmp_path: Pat
     assert "rank 2 could" in found.summary
 
 
-def test_what_is_unfinished_is_not_called_quiescent(tmp_path: Path) -> None:
+def test_unfinished_operations_are_not_quiescent(tmp_path: Path) -> None:
     """Lists of torch 2.2 name no members, and the rank that all may wait for left damaged data."""
     for rank in range(4):
         rows = [
@@ -302,8 +297,8 @@ def test_what_is_unfinished_is_not_called_quiescent(tmp_path: Path) -> None:
     assert 2 not in found.culprits or found.confidence is not Confidence.CERTAIN
 
 
-def test_counters_tell_what_entries_without_a_state_leave_open(tmp_path: Path) -> None:
-    """Rank 1 cannot finish what the others have; a broadcast made the group a one-sided one."""
+def test_counters_decide_entries_without_a_state(tmp_path: Path) -> None:
+    """Rank 1 cannot complete what the others completed; a broadcast made the group one-sided."""
     for rank in range(3):
         over = 3 if rank == 1 else 4
         rows = [entry(1, "nccl:broadcast")]

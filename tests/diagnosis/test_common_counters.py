@@ -38,10 +38,11 @@ def _judged(folder: Path, dumps: dict[int, list[dict[str, Any]]], **changes: Any
 
 
 @pytest.mark.parametrize("status", [None, "as the entries"])
-def test_numbers_from_zero_are_those_of_who_sends_as_well(
+def test_numbers_from_zero_include_those_of_ranks_with_sends(
     tmp_path: Path, status: str | None
 ) -> None:
-    """A rank with sends and one without would else be taken for recorders of different kinds."""
+    """Otherwise a rank with sends and one without would be taken for recorders of different
+    kinds."""
     changes = {"pg_status": None} if status is None else {}
     before = [_collective(1, 0), _collective(2, 1), _collective(3, 2)]
     sends = _half(4, 2, "send 0->1", 1, time_discovered_completed_ns=2 * 10**18, state="completed")
@@ -60,8 +61,8 @@ def test_numbers_from_zero_are_those_of_who_sends_as_well(
     assert found.findings[0].victims == (0, 1, 2)
 
 
-def test_a_group_with_only_its_first_collective_is_shifted_with_the_others(tmp_path: Path) -> None:
-    """Two groups of one dump begin at the same number, whether or not it shows in both."""
+def test_group_with_only_its_first_collective_is_shifted_with_the_others(tmp_path: Path) -> None:
+    """Two groups of one dump begin at the same number, whether or not both show it."""
     for rank in range(WORLD):
         first = entry(1, collective_seq_id=0, process_group=("1", "tp"), pg_id=1)
         config = {
@@ -75,8 +76,8 @@ def test_a_group_with_only_its_first_collective_is_shifted_with_the_others(tmp_p
     assert mine["collective_seq"].tolist() == [1, 1, 2]
 
 
-def test_a_batch_with_number_zero_is_no_counter_from_zero(tmp_path: Path) -> None:
-    """Old recorders write the number before on what stands in a batch."""
+def test_batch_with_number_zero_is_no_counter_from_zero(tmp_path: Path) -> None:
+    """Old recorders write the previous number on entries in a batch."""
     rows = [
         entry(1, collective_seq_id=0),
         entry(2, "nccl:coalesced", collective_seq_id=1),
@@ -86,7 +87,7 @@ def test_a_batch_with_number_zero_is_no_counter_from_zero(tmp_path: Path) -> Non
     assert trace.records["collective_seq"].tolist()[2] == 2
 
 
-def test_halves_that_move_the_collectives_numbers_do_not_part_the_members(tmp_path: Path) -> None:
+def test_p2p_operations_that_advance_the_counter_keep_members_aligned(tmp_path: Path) -> None:
     """Only ranks 0 and 1 exchange something; all but rank 3 then wait in one collective."""
     done = {"state": "completed", "time_discovered_completed_ns": 2 * 10**18}
     before = [_collective(1, 1), _collective(2, 2)]
@@ -103,7 +104,7 @@ def test_halves_that_move_the_collectives_numbers_do_not_part_the_members(tmp_pa
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (3,))
 
 
-def test_a_send_behind_everything_is_no_collective_that_others_lack(tmp_path: Path) -> None:
+def test_send_after_the_last_collective_is_no_missing_collective(tmp_path: Path) -> None:
     before = [_collective(1, 1), _collective(2, 2)]
     found = _judged(
         tmp_path,
@@ -114,8 +115,8 @@ def test_a_send_behind_everything_is_no_collective_that_others_lack(tmp_path: Pa
     assert set(found.culprits) == {0, 1}
 
 
-def test_who_writes_the_number_of_the_collective_before_has_two_counters(tmp_path: Path) -> None:
-    """A collective that the recorder did not see is no half's number."""
+def test_recorder_that_repeats_the_previous_number_has_two_counters(tmp_path: Path) -> None:
+    """A collective that the recorder did not see is not the number of a send."""
     rows = [
         _collective(1, 1),
         _half(2, 2, "send 0->1", 1),

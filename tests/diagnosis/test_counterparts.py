@@ -69,27 +69,26 @@ def blame(found: Diagnosis) -> tuple[Verdict, tuple[int, ...], Confidence]:
     return found.verdict, found.culprits, found.confidence
 
 
-def test_a_group_that_finished_both_tells_the_order_of_its_lost_members_too() -> None:
+def test_group_that_completed_both_shows_the_order_of_its_lost_members() -> None:
     found = norm_left_out().without(3)
     assert blame(found) == (Verdict.DEADLOCK_CYCLE, (1,), Confidence.LIKELY)
 
 
-def test_who_alone_does_something_new_in_a_circle_has_not_strayed_if_its_counterpart_did_too() -> (
-    None
-):
-    """Whoever reduces to another one may end that alone: it does not tell the order of that one."""
+def test_new_operation_in_a_cycle_is_no_deviation_if_the_counterpart_did_it_too() -> None:
+    """A rank that reduces to another may complete that alone, so it does not show the order of that
+    other rank."""
     found = norm_left_out("reduce").without(3)
     assert blame(found) == (Verdict.DEADLOCK_CYCLE, (0, 1), Confidence.AMBIGUOUS)
 
 
-def test_records_that_are_left_tell_their_order_where_older_ones_are_overwritten() -> None:
+def test_remaining_records_show_the_order_if_older_ones_are_overwritten() -> None:
     mesh = norm_left_out()
     mesh.job.rank(2, oldest_record_id=2)
     found = mesh.without(3)
     assert blame(found) == (Verdict.DEADLOCK_CYCLE, (1,), Confidence.LIKELY)
 
 
-def test_who_waits_for_a_lost_rank_behind_something_new_that_its_counterpart_did_too() -> None:
+def test_rank_waiting_for_a_lost_rank_after_a_new_operation_that_its_counterpart_did_too() -> None:
     mesh = Mesh()
     for rank in range(4):
         mesh.norm(rank, done=True)
@@ -100,9 +99,9 @@ def test_who_waits_for_a_lost_rank_behind_something_new_that_its_counterpart_did
     assert blame(mesh.without(2)) == (Verdict.RANK_LOST, (2,), Confidence.LIKELY)
 
 
-def test_a_counterpart_that_has_not_come_is_stood_in_for_by_another_member() -> None:
-    """Rank 1 alone averages a loss; rank 0 waits for it in the norm and never comes to what rank 2
-    issued. Rank 2 did there as always, and has not left the pattern of rank 1."""
+def test_absent_counterpart_is_replaced_by_another_member() -> None:
+    """Rank 1 alone averages a loss; rank 0 waits for it in the norm and never reaches what rank 2
+    issued. Rank 2 did as always there, and has not deviated from rank 1."""
     mesh = Mesh()
     mesh.norm(0, done=False)
     mesh.gradients(1, size=1, line=40)
@@ -126,7 +125,7 @@ def seen_to_end(job: Job, lost: int) -> Diagnosis:
     return diagnose(replace(trace, records=trace.records[trace.records["rank"] != lost]))
 
 
-def test_one_of_whom_only_the_journal_tells_may_wait_beside_the_suspect() -> None:
+def test_rank_known_only_from_the_journal_may_wait_with_the_suspect() -> None:
     """Ranks 0 and 2 begin their first checkpoint, and rank 1 trains on."""
     job = Job(3)
     side = job.group(0, 1, 2, desc="checkpoint")
@@ -138,7 +137,7 @@ def test_one_of_whom_only_the_journal_tells_may_wait_beside_the_suspect() -> Non
     assert blame(found) == (Verdict.DEADLOCK_CYCLE, (0, 1), Confidence.AMBIGUOUS)
 
 
-def test_one_of_whom_only_the_journal_tells_may_even_two_sides_out() -> None:
+def test_rank_known_only_from_the_journal_may_make_two_sides_equal() -> None:
     job = Job(16)
     job.steps(3)
     for rank in range(16):
@@ -152,9 +151,9 @@ def test_one_of_whom_only_the_journal_tells_may_even_two_sides_out() -> None:
 
 
 @pytest.mark.parametrize("with_lines", [True, False])
-def test_what_is_new_to_a_whole_circle_is_the_code_of_all(with_lines: bool) -> None:
-    """Four stages begin to exchange round a ring, each receiving first. To its kind alone that of
-    the last three looks like the receive of every step, and that of the first stage does not."""
+def test_operation_new_to_a_whole_cycle_is_the_code_of_all(with_lines: bool) -> None:
+    """Four stages begin to exchange round a ring, each receiving first. By kind alone, the receive
+    of the last three looks like that of every step, and that of the first stage does not."""
     job = Job(8)
     pipes = [job.group(*ranks, desc="PIPE") for ranks in ((0, 2, 4, 6), (1, 3, 5, 7))]
     for step in range(6):
@@ -172,7 +171,7 @@ def test_what_is_new_to_a_whole_circle_is_the_code_of_all(with_lines: bool) -> N
     assert (found.verdict, found.culprits) == (Verdict.DEADLOCK_CYCLE, (0, 2, 4, 6))
 
 
-def test_a_line_is_the_same_whatever_its_number_in_the_records_of_a_rank() -> None:
+def test_line_is_compared_independently_of_its_number_in_a_ranks_records() -> None:
     """Two pipelines of two stages; rank 2 is lost, and its neighbours of both kinds wait."""
     job = Job(4)
     pipes = [job.group(0, 2, desc="PIPE"), job.group(1, 3, desc="PIPE")]
@@ -196,8 +195,8 @@ def test_a_line_is_the_same_whatever_its_number_in_the_records_of_a_rank() -> No
     assert blame(found) == (Verdict.RANK_LOST, (2,), Confidence.LIKELY)
 
 
-def test_sizes_of_exchanges_tell_nothing_of_another_group() -> None:
-    """Other experts get other numbers of tokens; what is issued next is the same for all."""
+def test_exchange_sizes_are_no_evidence_about_another_group() -> None:
+    """Other experts get other numbers of tokens; the next operation is the same for all."""
     job = Job(8)
     pairs = [job.group(2 * i, 2 * i + 1, desc="ep") for i in range(4)]
     for step in range(4):
@@ -215,12 +214,10 @@ def test_sizes_of_exchanges_tell_nothing_of_another_group() -> None:
     )
 
 
-def test_another_stage_that_runs_another_program_is_no_measure_beside_a_lost_rank() -> None:
-    """Two stages, two replicas, two tensor ranks. The second stage averages its loss as well: in
-    the second step it has issued more in its data groups than the first stage had by the norm.
-
-    Rank 3 left nothing, and rank 1, which waits for it, did as rank 0 in the same stage did.
-    """
+def test_stage_with_another_program_is_no_measure_beside_a_lost_rank() -> None:
+    """Two stages, two replicas, two tensor ranks. The second stage also averages its loss: in the
+    second step it has issued more in its data groups than the first stage had by the norm. Rank 3
+    left nothing, and rank 1, which waits for it, did the same as rank 0 in its stage."""
     job = Job(8)
     tensor = [job.group(r, r + 1, desc="TENSOR") for r in (0, 2, 4, 6)]
     data = [job.group(r, r + 2, desc="DATA") for r in (0, 1, 4, 5)]
@@ -248,10 +245,11 @@ def test_another_stage_that_runs_another_program_is_no_measure_beside_a_lost_ran
         (("all_reduce", "all_gather"), (1,)),
     ],
 )
-def test_who_differs_from_half_of_its_counterparts_has_not_left_their_pattern(
+def test_rank_that_differs_from_half_of_its_counterparts_has_not_deviated(
     siblings: tuple[str, str], culprits: tuple[int, ...]
 ) -> None:
-    """Rank 0 waits for the lost rank 1 in an all-gather; what do ranks 2 and 4 issue there?"""
+    """Rank 0 waits for the lost rank 1 in an all-gather; the question is what ranks 2 and 4 issue
+    there."""
     job = Job(6)
     pairs = [job.group(rank, rank + 1, desc="tensor") for rank in (0, 2, 4)]
     for _ in range(6):
@@ -268,8 +266,8 @@ def test_who_differs_from_half_of_its_counterparts_has_not_left_their_pattern(
     assert diagnose(job.trace()).culprits == culprits
 
 
-def test_who_went_on_alone_is_no_measure() -> None:
-    """Rank 0 skips the end of its step. That others did more before it is no fault of theirs."""
+def test_rank_that_proceeded_alone_is_no_measure() -> None:
+    """Rank 0 skips the end of its step. The others are not at fault for having done more before."""
     for followed in (False, True):
         job = Job(4)
         tensor = [job.group(0, 1, desc="TENSOR"), job.group(2, 3, desc="TENSOR")]
@@ -293,7 +291,7 @@ def test_who_went_on_alone_is_no_measure() -> None:
 def test_counterparts_that_differ_from_each_other_are_no_measure(
     lengths: tuple[int, ...], apart: tuple[int, ...]
 ) -> None:
-    """Replicas that take as many micro-batches as their data ask for are in step with nobody."""
+    """Replicas with as many micro-batches as their data require are in step with no other rank."""
     job = Job(8)
     shards = [job.group(r, r + 1, desc="SHARD") for r in (0, 2, 4, 6)]
     for step in ((2, 2, 2, 2), (2, *lengths)):

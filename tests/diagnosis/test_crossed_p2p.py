@@ -27,7 +27,7 @@ def _job(past: int) -> Job:
 
 @pytest.mark.parametrize("sent", [True, False])
 @pytest.mark.parametrize("rank_0_goes_on", [True, False])
-def test_a_receive_from_a_rank_it_never_had_to_do_with(sent: bool, rank_0_goes_on: bool) -> None:
+def test_receive_from_a_rank_never_used_before_is_named(sent: bool, rank_0_goes_on: bool) -> None:
     job = _job(past=3)
     job.op(2, "send", peer=1, done=sent)
     job.op(1, "recv", peer=0, done=False)
@@ -42,7 +42,7 @@ def test_a_receive_from_a_rank_it_never_had_to_do_with(sent: bool, rank_0_goes_o
 
 
 @pytest.mark.parametrize("sent", [True, False])
-def test_without_a_past_either_of_the_two_may_be_wrong(sent: bool) -> None:
+def test_without_history_both_ranks_of_a_wrong_receive_are_named(sent: bool) -> None:
     job = _job(past=0)
     job.op(2, "send", peer=1, done=sent)
     job.op(1, "recv", peer=0, done=False)
@@ -52,7 +52,7 @@ def test_without_a_past_either_of_the_two_may_be_wrong(sent: bool) -> None:
     assert _told(job) == ("p2p_unmatched", (0, 1), "ambiguous")
 
 
-def test_a_rank_that_served_before_and_does_not_now_is_the_one() -> None:
+def test_rank_that_served_before_and_does_not_now_is_named() -> None:
     job = _job(past=0)
     for _ in range(3):
         for rank in (0, 2):
@@ -66,7 +66,7 @@ def test_a_rank_that_served_before_and_does_not_now_is_the_one() -> None:
     assert _told(job)[:2] == ("p2p_unmatched", (0,))
 
 
-def test_a_send_to_the_wrong_rank_whose_caller_waits() -> None:
+def test_send_to_the_wrong_rank_with_a_waiting_caller_is_named() -> None:
     job = _job(past=3)
     job.op(2, "send", peer=0, done=False, flags=Flag.BLOCKING)
     job.op(1, "recv", peer=2, done=False, flags=Flag.BLOCKING)
@@ -74,7 +74,7 @@ def test_a_send_to_the_wrong_rank_whose_caller_waits() -> None:
     assert _told(job) == ("p2p_unmatched", (2,), "likely")
 
 
-def test_an_asleep_sender_is_missing_although_another_has_sent_early() -> None:
+def test_sleeping_sender_is_missing_although_another_sent_early() -> None:
     """Rank 1 receives from 0, then from 2; in the first round rank 0 never gets there."""
     job = Job(3, live=True)
     job.steps(2)
@@ -89,7 +89,7 @@ def test_an_asleep_sender_is_missing_although_another_has_sent_early() -> None:
 @pytest.mark.parametrize(
     ("flags", "culprits"), [(Flag.ASYNC, (1,)), (Flag.ASYNC | Flag.WAITED, (0,))]
 )
-def test_a_receive_posted_early_holds_nobody_up_until_it_is_waited_for(
+def test_receive_posted_early_blocks_no_rank_until_waited_for(
     flags: Flag, culprits: tuple[int, ...]
 ) -> None:
     """Rank 0 is in the barrier without having sent; rank 1 has posted its receive."""
@@ -119,13 +119,13 @@ def _tree(*, lost: int = -1) -> Job:
     return job
 
 
-def test_who_turns_from_the_one_that_waits_for_it_breaks_a_circle() -> None:
+def test_rank_that_turns_away_from_its_waiting_partner_breaks_a_cycle() -> None:
     assert _told(_tree()) == ("p2p_unmatched", (3,), "likely")
     assert "Rank 3 sends to rank 2 while rank 1 waits" in diagnose(_tree().trace()).summary
 
 
 @pytest.mark.parametrize("lost", [0, 1, 2])
-def test_beside_a_rank_that_left_nothing_either_may_be_wrong(lost: int) -> None:
+def test_beside_a_rank_without_records_either_may_be_wrong(lost: int) -> None:
     assert _told(_tree(lost=lost)) == ("p2p_unmatched", tuple(sorted((3, lost))), "ambiguous")
 
 
@@ -136,10 +136,11 @@ def test_beside_a_rank_that_left_nothing_either_may_be_wrong(lost: int) -> None:
         (3, ("p2p_unmatched", (2,), "likely")),
     ],
 )
-def test_one_rank_of_a_ring_receives_from_the_wrong_neighbour(
+def test_ring_member_that_receives_from_the_wrong_neighbour_is_named(
     past: int, told: tuple[str, tuple[int, ...], str]
 ) -> None:
-    """Rank 3 waits for rank 0 too, but only as long as that is held up: it lacks no half of 0's."""
+    """Rank 3 also waits for rank 0, but only while rank 0 is blocked: it lacks no send of rank
+    0."""
     job = Job(4)
     job.steps(2)
     for step in range(past + 1):

@@ -30,7 +30,7 @@ def _shards_and_all(line: int) -> Diagnosis:
     return diagnose(job.trace())
 
 
-def test_a_circle_is_told_by_what_the_one_came_to_and_what_it_came_without() -> None:
+def test_cycle_is_described_by_what_the_rank_reached_and_skipped() -> None:
     found = _shards_and_all(STEP)
     assert (found.verdict.value, found.culprits) == ("deadlock_cycle", (3,))
     assert found.summary.startswith(
@@ -39,17 +39,15 @@ def test_a_circle_is_told_by_what_the_one_came_to_and_what_it_came_without() -> 
     assert "skip or postpone all_reduce #4 in group shards" in found.findings[0].fix
 
 
-def test_one_that_stands_behind_the_loop_has_left_it() -> None:
+def test_rank_after_the_loop_has_left_the_loop() -> None:
     fix = _shards_and_all(AFTER_THE_LOOP).findings[0].fix
     assert "if it comes after a loop, rank 3 left that loop early" in fix
     assert fix.startswith("compare train.py:30 in train with train.py:10 in train; ")
 
 
 @pytest.mark.parametrize("wrong", [2, 3])
-def test_of_two_that_differ_in_their_order_the_one_is_likely_that_did_as_never_before(
-    wrong: int,
-) -> None:
-    """All steps of a rank meet the other one in both groups, with nothing in between."""
+def test_of_two_orders_the_new_one_is_likely_wrong(wrong: int) -> None:
+    """All steps of a rank reach the other one in both groups, with nothing in between."""
     job = Job(6, live=True)
     first = job.group(0, 1, 2, 3, desc="grads")
     second = job.group(2, 3, 4, 5, desc="experts")
@@ -65,7 +63,7 @@ def test_of_two_that_differ_in_their_order_the_one_is_likely_that_did_as_never_b
     assert found.confidence.value == "likely"
 
 
-def test_the_words_blame_the_side_that_siblings_speak_against() -> None:
+def test_summary_blames_the_side_that_siblings_contradict() -> None:
     """Rank 0 is the first of two; the other pairs did what rank 1 does."""
     job = Job(4, live=True)
     pairs = [job.group(0, 1, desc="dp"), job.group(2, 3, desc="dp")]

@@ -31,7 +31,7 @@ def goes_round(places: list[Place], ranks: set[int]) -> bool:
     return bool(left)
 
 
-def test_whoever_breaks_a_circle_is_on_all_ways_around() -> None:
+def test_rank_that_breaks_a_cycle_is_on_every_path() -> None:
     rng = random.Random(1)
     found = set()
     for _ in range(2000):
@@ -46,20 +46,20 @@ def test_whoever_breaks_a_circle_is_on_all_ways_around() -> None:
     assert found >= {0, 1, 2, 3}
 
 
-def test_in_a_ring_everybody_breaks_the_circle() -> None:
+def test_every_member_of_a_ring_breaks_the_cycle() -> None:
     size = 3000  # checking the whole ring once per rank would take minutes
     ring = [place((rank,), ((rank + 1) % size,)) for rank in range(size)]
     assert breakers_of(ring, set(range(size))) == list(range(size))
     assert smallest_breaking_side(ring, set(range(size))) == ()
 
 
-def test_the_fewest_who_wait_at_one_place_break_a_circle_together() -> None:
+def test_fewest_ranks_waiting_at_one_place_break_a_cycle_together() -> None:
     two = [place((0, 1), (2, 3, 4)), place((2, 3, 4), (0, 1))]
     assert breakers_of(two, set(range(5))) == []
     assert smallest_breaking_side(two, set(range(5))) == (0, 1)
 
 
-def test_a_circle_is_found_whoever_else_goes_on_late() -> None:
+def test_cycle_is_found_although_other_ranks_proceed_late() -> None:
     # Rank 0 waits for nobody. So ranks 1 and 2 get on at the last place but one, rank 1 at the
     # third and rank 3 at the first: what is left are ranks 2 and 3, each absent where the other is.
     graph = waits(
@@ -75,7 +75,7 @@ def test_a_circle_is_found_whoever_else_goes_on_late() -> None:
     assert cycles_without(graph, set()) == [({2, 3}, {1, 4})]
 
 
-def test_a_chain_of_any_length_hangs_on_the_lost_rank_alone() -> None:
+def test_chain_of_any_length_ends_at_the_lost_rank() -> None:
     size = 3000
     chain = [place((rank,), (rank - 1,)) for rank in range(1, size)]
     assert cycles_without(waits(chain), {0}) == []

@@ -34,7 +34,9 @@ def _with_zeros(folder: Path, fixture: str, ring: str, first: int, last: int) ->
 
 @pytest.mark.parametrize("fixture", JOBS)
 @pytest.mark.parametrize("part", ["tail", "page"])
-def test_no_innocent_is_certain(tmp_path: Path, fixture: str, part: str) -> None:
+def test_damaged_ring_makes_no_innocent_rank_certain(
+    tmp_path: Path, fixture: str, part: str
+) -> None:
     size = (FIXTURES / fixture / "dumps" / "rank_1.ring").stat().st_size
     page = layout.HEADER_BYTES
     for number, first in enumerate(range(page, size, page if part == "page" else 1111)):
@@ -45,7 +47,7 @@ def test_no_innocent_is_certain(tmp_path: Path, fixture: str, part: str) -> None
 
 
 @pytest.mark.parametrize("count", [1, 8])
-def test_records_that_are_gone_are_told_and_not_missed_by_the_verdict(
+def test_missing_records_are_reported_without_changing_the_verdict(
     tmp_path: Path, count: int
 ) -> None:
     """The newest records of a rank that had got as far as all others but one."""
@@ -60,8 +62,8 @@ def test_records_that_are_gone_are_told_and_not_missed_by_the_verdict(
     assert found.culprits == (2,)
 
 
-def test_an_operation_without_a_name_contradicts_none(tmp_path: Path) -> None:
-    """The area of interned values holds what records are called by."""
+def test_operation_without_a_name_contradicts_none(tmp_path: Path) -> None:
+    """The area of interned values holds the names of operations."""
     reader = RingReader(FIXTURES / "healthy-ddp" / "dumps" / "rank_1.ring")
     values_at = layout.FIXED_START.unpack_from(reader.header_bytes())[11]
     area = reader.values()

@@ -69,26 +69,26 @@ def leaders(*, without: int = -1, twice: int = -1, past: int = 3) -> Job:
     return job
 
 
-def test_who_left_out_what_the_leaders_share_is_a_step_ahead_of_the_other() -> None:
+def test_rank_that_skipped_the_leaders_operation_is_a_step_ahead() -> None:
     for guilty in LEADERS:
         found = diagnose(leaders(without=guilty).trace())
         assert (found.verdict, found.culprits) == (Verdict.DEADLOCK_CYCLE, (guilty,))
         assert found.confidence is Confidence.LIKELY
 
 
-def test_who_issued_it_twice_is_a_step_behind() -> None:
+def test_rank_that_repeated_the_leaders_operation_is_a_step_behind() -> None:
     for guilty in LEADERS:
         found = diagnose(leaders(twice=guilty).trace())
         assert (found.verdict, found.culprits) == (Verdict.DEADLOCK_CYCLE, (guilty,))
 
 
-def test_two_who_differ_from_nobody_but_each_other_are_both_suspect() -> None:
-    """Only the node of the one that waits alone is part of the circle; that says nothing."""
+def test_two_ranks_that_differ_only_from_each_other_are_both_suspect() -> None:
+    """Only the node of the rank that waits alone is part of the cycle; that decides nothing."""
     found = diagnose(leaders(without=3, past=1).trace())
     assert (found.culprits, found.confidence) == ((0, 3), Confidence.AMBIGUOUS)
 
 
-def test_beside_a_leader_without_a_record_either_may_be_wrong() -> None:
+def test_leader_without_a_record_leaves_both_ranks_suspect() -> None:
     job = leaders(without=3)
     job.lose(0)
     found = diagnose(job.trace())
@@ -134,8 +134,8 @@ def grid() -> Job:
     return job
 
 
-def test_a_circle_stands_without_a_rank_of_which_only_a_journal_speaks() -> None:
-    """The monitor has seen how it was stopped, and that is no record of what it did."""
+def test_cycle_is_reported_without_a_rank_known_only_from_a_journal() -> None:
+    """The monitor observed that it was stopped, which is no record of what it did."""
     job = grid()
     job.lose(4)
     ended_ns = START + int((job.now + 50) * SECOND)
@@ -149,7 +149,7 @@ def test_a_circle_stands_without_a_rank_of_which_only_a_journal_speaks() -> None
     assert (found.verdict, found.culprits) == (Verdict.DEADLOCK_CYCLE, (1,))
 
 
-def test_who_did_something_new_since_it_met_the_lost_rank_may_be_wrong_as_well() -> None:
+def test_rank_with_a_new_operation_since_it_met_the_lost_rank_is_suspect_too() -> None:
     job = grid()
     job.lose(0)
     found = diagnose(job.trace())
@@ -179,14 +179,13 @@ def _chunks(newest: tuple[int, ...]) -> tuple[Verdict, tuple[int, ...], Confiden
     return found.verdict, found.culprits, found.confidence
 
 
-def test_who_sent_in_another_order_than_ever_to_a_rank_that_aborted_may_be_wrong() -> None:
+def test_rank_that_sent_in_a_new_order_to_an_aborted_rank_is_suspect() -> None:
     assert _chunks((32, 8)) == (Verdict.RANK_CRASHED, (1, 2), Confidence.AMBIGUOUS)
     assert _chunks((8, 32))[:2] == (Verdict.RANK_CRASHED, (2,))
 
 
-def test_who_cannot_hand_its_part_to_a_gather_that_others_could_is_named() -> None:
-    """Dumps do not show the root: it is a rank with room for all parts, and one rank is not
-    there."""
+def test_member_unable_to_complete_a_gather_that_others_completed_is_named() -> None:
+    """Dumps do not show the root: it is a rank with room for all parts, and one rank is absent."""
     job = Job(4)
     job.steps(3)
     for rank in range(4):
@@ -204,8 +203,8 @@ def test_who_cannot_hand_its_part_to_a_gather_that_others_could_is_named() -> No
     assert found.confidence is Confidence.LIKELY
 
 
-def test_a_wrapped_ring_still_knows_that_it_never_used_a_group() -> None:
-    """Two columns of three, and pairs: rank 2 leaves its pair out, and only it comes to the end."""
+def test_wrapped_ring_shows_that_a_group_was_never_used() -> None:
+    """Two columns of three, and pairs: rank 2 skips its pair, and only it reaches the end."""
     job = Job(6)
     pairs = [job.group(r, r + 1) for r in (0, 2, 4)]
     columns = [job.group(0, 2, 4), job.group(1, 3, 5)]
@@ -235,9 +234,9 @@ def test_a_wrapped_ring_still_knows_that_it_never_used_a_group() -> None:
     assert found.culprits == (2,)
 
 
-def test_who_differs_from_others_than_its_fellow_suspect_left_the_pattern() -> None:
-    """Rank 4 repeats its pair's operation; rank 5 is its counterpart in the columns, ranks 0 and 2
-    in the pairs: rank 5 differs from rank 4 alone."""
+def test_rank_that_differs_from_others_than_its_fellow_suspect_has_deviated() -> None:
+    """Rank 4 repeats its pair's operation; its counterparts are rank 5 in the columns and ranks 0
+    and 2 in the pairs. Rank 5 differs from rank 4 alone."""
     job = Job(6)
     columns = [job.group(0, 2, 4), job.group(1, 3, 5)]
     pairs = [job.group(r, r + 1) for r in (0, 2, 4)]

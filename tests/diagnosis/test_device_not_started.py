@@ -37,7 +37,7 @@ def judged(job: Job) -> tuple[Verdict, tuple[int, ...], Confidence]:
     return found.verdict, found.culprits, found.confidence
 
 
-def test_the_device_that_has_not_begun_is_named() -> None:
+def test_device_that_has_not_begun_is_named() -> None:
     job = Job(4)
     timed(job, 5)
     issued_by_all(job, idle=(2,))
@@ -49,35 +49,35 @@ def test_the_device_that_has_not_begun_is_named() -> None:
     assert "train.py:88" in finding.fix
 
 
-def test_one_without_timing_beside_the_others_hides_nothing() -> None:
+def test_rank_without_timing_hides_no_other() -> None:
     job = Job(4)
     timed(job, 5, without=3)
     issued_by_all(job, idle=(2, 3))
     assert judged(job) == (Verdict.STUCK_COLLECTIVE, (2,), Confidence.LIKELY)
 
 
-def test_begun_everywhere_is_no_rank_s_doing() -> None:
+def test_operation_begun_on_all_devices_accuses_no_rank() -> None:
     job = Job(4)
     timed(job, 5)
     issued_by_all(job, idle=())
     assert judged(job)[:2] == (Verdict.STUCK_COLLECTIVE, ())
 
 
-def test_most_devices_idle_accuse_nobody() -> None:
+def test_majority_of_idle_devices_accuses_no_rank() -> None:
     job = Job(4)
     timed(job, 5)
     issued_by_all(job, idle=(1, 2, 3))
     assert judged(job)[:2] == (Verdict.STUCK_COLLECTIVE, ())
 
 
-def test_a_rank_without_timing_is_not_idle() -> None:
+def test_rank_without_timing_is_not_idle() -> None:
     job = Job(4)
     timed(job, 5, without=2)
     issued_by_all(job, idle=(2,))
     assert judged(job)[:2] == (Verdict.STUCK_COLLECTIVE, ())
 
 
-def test_something_older_of_the_idle_rank_comes_first() -> None:
+def test_older_operation_of_the_idle_rank_comes_first() -> None:
     job = Job(4)
     timed(job, 5)
     job.op(2, "send", peer=3, done=False)
@@ -85,7 +85,7 @@ def test_something_older_of_the_idle_rank_comes_first() -> None:
     assert judged(job) != (Verdict.STUCK_COLLECTIVE, (2,), Confidence.LIKELY)
 
 
-def test_a_batch_that_has_not_begun_holds_its_partner_up() -> None:
+def test_batch_that_has_not_begun_blocks_its_partner() -> None:
     job = Job(4)
     timed(job, 5)
     for rank, peer in ((0, 1), (1, 0)):

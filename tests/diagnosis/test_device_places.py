@@ -36,7 +36,7 @@ def count(job: Job, finished: list[int], group: int = 0) -> None:
             )
 
 
-def test_what_all_have_issued_and_none_has_finished_stands_on_devices() -> None:
+def test_operation_issued_by_all_and_completed_by_none_waits_on_devices() -> None:
     job = Job(4)
     for _ in range(6):
         job.all(**UNSEEN)
@@ -46,7 +46,7 @@ def test_what_all_have_issued_and_none_has_finished_stands_on_devices() -> None:
     assert "what else is queued in their streams" in finding.fix
 
 
-def test_the_oldest_of_several_in_flight_is_told() -> None:
+def test_oldest_of_several_operations_in_flight_is_reported() -> None:
     job = Job(2)
     for line in range(1, 9):
         job.all(line=line, **UNSEEN)
@@ -55,9 +55,7 @@ def test_the_oldest_of_several_in_flight_is_told() -> None:
 
 
 @pytest.mark.parametrize("finished", [[6, 6, 6, 6], [5, 5, 6, 5], [0, 0, 0, 0], [5, 5, 5, 0]])
-def test_nothing_is_known_to_stand_where_a_counter_is_there_or_tells_nothing(
-    finished: list[int],
-) -> None:
+def test_device_state_is_unknown_if_a_counter_exists_or_shows_nothing(finished: list[int]) -> None:
     job = Job(4)
     for _ in range(6):
         job.all(**UNSEEN)
@@ -65,7 +63,7 @@ def test_nothing_is_known_to_stand_where_a_counter_is_there_or_tells_nothing(
     assert diagnose(rings(job)).verdict is not Verdict.STUCK_COLLECTIVE
 
 
-def test_captured_operations_are_never_counted_as_finished() -> None:
+def test_captured_operations_never_count_as_completed() -> None:
     job = Job(4)
     for _ in range(6):
         job.all(**UNSEEN)
@@ -74,9 +72,9 @@ def test_captured_operations_are_never_counted_as_finished() -> None:
     assert diagnose(rings(job)).verdict is not Verdict.STUCK_COLLECTIVE
 
 
-def test_a_stream_may_wait_for_what_a_rank_owes_to_another_group() -> None:
-    """Ranks 0 and 1 have both issued the last reduction of their group, behind one of all ranks to
-    which rank 3 does not come."""
+def test_stream_may_wait_for_another_group() -> None:
+    """Ranks 0 and 1 have both issued the last reduction of their group, after one of all ranks
+    which rank 3 never reaches."""
     job = Job(4)
     pair = job.group(0, 1)
     for _ in range(3):
@@ -90,7 +88,7 @@ def test_a_stream_may_wait_for_what_a_rank_owes_to_another_group() -> None:
     assert judged(rings(job))[:2] == (Verdict.MISSING_RANK, (3,))
 
 
-def test_who_receives_from_a_root_that_has_not_come_waits_for_it() -> None:
+def test_receiver_waits_for_an_absent_root() -> None:
     job = Job(4)
     job.all("barrier", **UNSEEN)
     for rank in (1, 2, 3):
@@ -98,7 +96,7 @@ def test_who_receives_from_a_root_that_has_not_come_waits_for_it() -> None:
     assert judged(rings(job))[:2] == (Verdict.MISSING_RANK, (0,))
 
 
-def test_a_root_that_has_sent_waits_for_nobody() -> None:
+def test_root_that_has_sent_waits_for_no_rank() -> None:
     job = Job(4)
     job.all("barrier", **UNSEEN)
     for rank in (0, 1, 2):
@@ -113,10 +111,8 @@ def stopped_by_the_launcher(job: Job) -> None:
 
 
 @pytest.mark.parametrize("in_journal", [True, False])
-def test_what_all_others_have_issued_and_none_has_finished_waits_for_who_left_no_ring(
-    in_journal: bool,
-) -> None:
-    """It was called quiescent, or healthy where that rank had left with status 0."""
+def test_operation_issued_by_all_others_waits_for_a_rank_without_ring(in_journal: bool) -> None:
+    """It was reported as quiescent, or as healthy if that rank had exited with status 0."""
     job = Job(4)
     for _ in range(6):
         job.all(**UNSEEN)
@@ -131,7 +127,7 @@ def test_what_all_others_have_issued_and_none_has_finished_waits_for_who_left_no
     assert judged(trace) == (Verdict.RANK_LOST, (2,), Confidence.LIKELY)
 
 
-def test_of_half_a_world_without_rings_nobody_is_accused() -> None:
+def test_half_a_world_without_rings_accuses_no_rank() -> None:
     job = Job(8)
     shard = job.group(4, 5, 6, 7)
     for _ in range(6):
@@ -145,8 +141,8 @@ def test_of_half_a_world_without_rings_nobody_is_accused() -> None:
     assert diagnose(rings(job, without=(1, 2, 3, 5))).culprits == ()
 
 
-def test_where_ranks_on_record_stand_at_different_groups_none_without_a_ring_is_accused() -> None:
-    """Rank 1 came to the two groups in the opposite order: that hangs the job by itself."""
+def test_recorded_ranks_in_different_groups_accuse_no_rank_without_ring() -> None:
+    """Rank 1 reached the two groups in the opposite order, which is enough to hang the job."""
     job = Job(4)
     first, second = job.group(0, 1, 2, 3, desc="a"), job.group(0, 1, 2, 3, desc="b")
     for _ in range(3):
@@ -163,9 +159,9 @@ def test_where_ranks_on_record_stand_at_different_groups_none_without_a_ring_is_
 
 
 @pytest.mark.parametrize("stands", [True, False])
-def test_who_does_not_come_because_its_device_stands_is_not_accused(stands: bool) -> None:
-    """NCCL has not finished what ranks 1 and 3 have issued, and it is not observed for whom it
-    waits."""
+def test_absent_rank_with_a_blocked_device_is_not_accused(stands: bool) -> None:
+    """NCCL has not completed what ranks 1 and 3 have issued, and it is not observed for which rank
+    it waits."""
     job = Job(4)
     pair = job.group(1, 3)
     for _ in range(4):
@@ -179,13 +175,11 @@ def test_who_does_not_come_because_its_device_stands_is_not_accused(stands: bool
 
 
 @pytest.mark.parametrize("waited_for", [True, False])
-def test_a_device_may_stand_behind_what_another_member_waits_for(waited_for: bool) -> None:
-    """Two rings of three, side by side; rank 5 leaves out a round and comes to the barrier.
-
-    Ranks 3 and 4 have no partner for their last round, and hold up their counterparts 0 and 1 on
-    the devices: those are on record as finished with all but the last reduction, and blameless.
-    A send that nobody waits for may be left over; then nobody is named.
-    """
+def test_device_may_wait_for_what_another_member_waits_for(waited_for: bool) -> None:
+    """Two rings of three; rank 5 skips a round and reaches the barrier. Ranks 3 and 4 have no
+    partner for their last round, and block their counterparts 0 and 1 on the devices: those have
+    completed all but the last reduction, and are blameless. A send that no rank waits for may be
+    left over; then no rank is named."""
     job = Job(6)
     pair = {"done": False, "flags": Flag.UNOBSERVED if waited_for else UNSEEN["flags"]}
     circles = [(0, 1, 2), (3, 4, 5)]
@@ -211,7 +205,7 @@ def test_a_device_may_stand_behind_what_another_member_waits_for(waited_for: boo
     assert judged(rings(job)) == (*expected, Confidence.LIKELY)
 
 
-def test_two_groups_in_opposite_orders_stand_on_their_devices() -> None:
+def test_two_groups_in_opposite_orders_wait_on_their_devices() -> None:
     """All have issued both reductions; rank 1 did so in the opposite order."""
     job = Job(4)
     groups = [job.group(*range(4), desc=name) for name in "ab"]
@@ -226,8 +220,8 @@ def test_two_groups_in_opposite_orders_stand_on_their_devices() -> None:
     assert judged(rings(job)) == (Verdict.DEADLOCK_CYCLE, (1,), Confidence.LIKELY)
 
 
-def test_who_took_another_order_than_ever_is_told_by_what_its_backend_has_counted() -> None:
-    """Either of the two ranks in both groups could break the circle: rank 2 turned it round."""
+def test_backend_counters_show_which_rank_changed_its_order() -> None:
+    """Either of the two ranks in both groups could break the cycle: rank 2 reversed it."""
     job = Job(4)
     evens, low = job.group(0, 2, desc="even"), job.group(0, 1, 2, desc="low")
     for step in range(8):
@@ -243,10 +237,8 @@ def test_who_took_another_order_than_ever_is_told_by_what_its_backend_has_counte
 
 
 @pytest.mark.parametrize("root_is_done", [False, True])
-def test_a_broadcast_that_nobody_has_finished_waits_for_who_has_not_come(
-    root_is_done: bool,
-) -> None:
-    """A root may go on alone; where its own device stands as well, somebody is missing."""
+def test_broadcast_completed_by_none_waits_for_an_absent_rank(root_is_done: bool) -> None:
+    """A root may proceed alone; if its own device is blocked as well, some rank is absent."""
     job = Job(4)
     job.all("all_gather", **UNSEEN)
     for rank in (0, 1, 2):

@@ -18,5 +18,7 @@ from hangscope.diagnosis.duration_text import duration, lasting
         (167648.0, "1 d 22 h", "1 d 22 h"),
     ],
 )
-def test_hours_are_no_number_of_seconds(seconds: float, exact: str, round_: str) -> None:
+def test_durations_over_an_hour_are_not_given_in_seconds(
+    seconds: float, exact: str, round_: str
+) -> None:
     assert (duration(seconds), lasting(seconds)) == (exact, round_)

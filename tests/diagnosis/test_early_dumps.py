@@ -27,9 +27,9 @@ def _judged(folder: Path) -> Diagnosis:
 
 
 @pytest.mark.parametrize("issued", [2, 3])
-def test_who_was_dumped_first_is_neither_missing_nor_stuck(tmp_path: Path, issued: int) -> None:
-    """The others have finished number 8, so rank 0 must have issued it: it was dumped before
-    that."""
+def test_rank_dumped_first_is_neither_missing_nor_stuck(tmp_path: Path, issued: int) -> None:
+    """The others have completed number 8, so rank 0 must have issued it after its dump was
+    written."""
     _write(tmp_path, 0, 2, issued)
     for rank in (1, 2, 3):
         _write(tmp_path, rank, 8, 9)
@@ -38,7 +38,7 @@ def test_who_was_dumped_first_is_neither_missing_nor_stuck(tmp_path: Path, issue
     assert any("rank 0 went on after being dumped" in u for u in found.findings[0].unknowns)
 
 
-def test_who_has_only_not_come_to_what_the_others_wait_in_is_missing(tmp_path: Path) -> None:
+def test_absent_rank_of_the_current_wait_is_missing(tmp_path: Path) -> None:
     _write(tmp_path, 0, 8, 8)
     for rank in (1, 2, 3):
         _write(tmp_path, rank, 8, 9)
@@ -46,7 +46,7 @@ def test_who_has_only_not_come_to_what_the_others_wait_in_is_missing(tmp_path: P
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (0,))
 
 
-def test_with_dates_such_a_job_was_moving(tmp_path: Path) -> None:
+def test_job_with_dates_was_moving(tmp_path: Path) -> None:
     """Eight seconds after its last step: longer than this job ever paused."""
     _write(tmp_path, 0, 2, 3)
     for rank in (1, 2, 3):
@@ -57,8 +57,8 @@ def test_with_dates_such_a_job_was_moving(tmp_path: Path) -> None:
     assert _judged(tmp_path).verdict is Verdict.HEALTHY
 
 
-def test_a_hang_among_others_is_still_told(tmp_path: Path) -> None:
-    """Rank 0 was dumped early; ranks 2 and 3 have nothing to do with that in their own group."""
+def test_hang_of_other_ranks_is_reported_beside_an_early_dump(tmp_path: Path) -> None:
+    """Rank 0 was dumped early; ranks 2 and 3 are unrelated to it in their own group."""
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
     config |= {k: {"name": k, "desc": f"pair{k}", "ranks": str(v)} for k, v in PAIRS.items()}
     for rank in range(4):
@@ -73,8 +73,9 @@ def test_a_hang_among_others_is_still_told(tmp_path: Path) -> None:
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (3,))
 
 
-def test_a_counter_that_is_late_is_no_waiting(tmp_path: Path) -> None:
-    """Rank 0 has issued ahead, and its counter stood at 2 when all others had finished number 8."""
+def test_late_counter_is_no_wait(tmp_path: Path) -> None:
+    """Rank 0 has issued ahead, and its counter stood at 2 when all others had completed number
+    8."""
     status = {
         "0": {
             "last_enqueued_collective": 9,
@@ -90,7 +91,7 @@ def test_a_counter_that_is_late_is_no_waiting(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("early", "expected"), [({1}, (3,)), ({1, 3}, (1, 3))])
-def test_who_was_dumped_before_the_others_began_to_wait_is_not_seen_to_be_missing(
+def test_rank_dumped_before_the_wait_began_is_not_observed_missing(
     tmp_path: Path, early: set[int], expected: tuple[int, ...]
 ) -> None:
     for rank in range(6):
@@ -105,8 +106,8 @@ def test_who_was_dumped_before_the_others_began_to_wait_is_not_seen_to_be_missin
     assert found.confidence is not Confidence.CERTAIN
 
 
-def test_where_one_dump_is_too_early_the_others_still_tell(tmp_path: Path) -> None:
-    """Rank 1 went on after its dump; rank 3, dumped at the end, is the one that never came."""
+def test_one_early_dump_leaves_the_others_usable(tmp_path: Path) -> None:
+    """Rank 1 proceeded after its dump; rank 3, dumped at the end, never reached the collective."""
     _write(tmp_path, 1, 2, 3)
     for rank in (0, 2, 4, 5):
         _write(tmp_path, rank, 8, 9)
@@ -116,10 +117,8 @@ def test_where_one_dump_is_too_early_the_others_still_tell(tmp_path: Path) -> No
     assert found.confidence is Confidence.LIKELY
 
 
-def test_a_whole_dump_without_a_word_of_what_its_group_finished_is_too_early(
-    tmp_path: Path,
-) -> None:
-    """Rank 0 had used only its pair when it was dumped; the whole job has met since."""
+def test_full_dump_without_completions_of_its_group_is_too_early(tmp_path: Path) -> None:
+    """Rank 0 had used only its pair when it was dumped; the default group has been used since."""
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
     config |= {k: {"name": k, "desc": f"pair{k}", "ranks": str(v)} for k, v in PAIRS.items()}
     for rank in range(4):
@@ -133,7 +132,7 @@ def test_a_whole_dump_without_a_word_of_what_its_group_finished_is_too_early(
     assert (found.verdict, found.culprits) == (Verdict.INCONCLUSIVE, ())
 
 
-def test_a_log_beside_the_dumps_makes_an_early_one_no_newer(tmp_path: Path) -> None:
+def test_log_beside_dumps_makes_an_early_dump_no_newer(tmp_path: Path) -> None:
     _write(tmp_path, 0, 2, 3)
     for rank in (1, 2, 3):
         _write(tmp_path, rank, 8, 9)
@@ -148,10 +147,8 @@ def test_a_log_beside_the_dumps_makes_an_early_one_no_newer(tmp_path: Path) -> N
     assert 0 not in _judged(tmp_path).culprits
 
 
-def test_who_was_dumped_as_the_wait_began_is_not_named_beside_who_was_dumped_at_its_end(
-    tmp_path: Path,
-) -> None:
-    """Half a second into a wait of ten minutes, nobody is missing yet."""
+def test_rank_dumped_as_the_wait_began_is_not_named_beside_later_dumps(tmp_path: Path) -> None:
+    """Half a second into a wait of ten minutes, no rank is missing yet."""
     for rank in range(6):
         rows = [entry(n) for n in range(1, 9)]
         if rank not in (1, 3):
@@ -162,9 +159,9 @@ def test_who_was_dumped_as_the_wait_began_is_not_named_beside_who_was_dumped_at_
     assert _judged(tmp_path).culprits == (3,)
 
 
-def test_what_a_dump_of_another_life_calls_unfinished_holds_nobody_up(tmp_path: Path) -> None:
+def test_unfinished_entry_of_an_earlier_process_blocks_no_rank(tmp_path: Path) -> None:
     """Only unfinished entries are listed. Rank 3's file is from the previous process, which hung at
-    #5; of the current one it left nothing, and others wait for rank 1 as well."""
+    #5; the current one left nothing, and others wait for rank 1 as well."""
     for rank in (0, 2, 3, 4, 5):
         number, began_s, written_s = (5, -900, -280) if rank == 3 else (9, 0, 700)
         rows = [pending(number, record_id=40, time_created_ns=BASE_NS + began_s * 10**9)]

@@ -28,7 +28,7 @@ def raised(message: str) -> ExceptionFacts:
     return ExceptionFacts("OSError", message, MINE, START + SECOND, "MainThread", True)
 
 
-def test_a_worker_s_error_and_its_line_are_told() -> None:
+def test_worker_exception_is_reported_with_its_line() -> None:
     job = Job(3, live=True)
     job.steps(4)
     for rank in (0, 2):
@@ -41,7 +41,7 @@ def test_a_worker_s_error_and_its_line_are_told() -> None:
     assert "shared memory" not in found.findings[0].fix  # no worker was killed
 
 
-def test_a_worker_that_was_killed_is_looked_for_in_memory() -> None:
+def test_killed_worker_leads_to_advice_about_memory() -> None:
     job = Job(3, live=True)
     job.steps(4)
     for rank in (0, 2):
@@ -51,7 +51,7 @@ def test_a_worker_that_was_killed_is_looked_for_in_memory() -> None:
     assert "shared memory" in diagnose(job.trace()).findings[0].fix
 
 
-def test_the_last_of_several_tracebacks_counts() -> None:
+def test_last_of_several_tracebacks_counts() -> None:
     text = (
         'Traceback (most recent call last):\n  File "a.py", line 1, in f\nKeyError: 3\n\n'
         "During handling of the above exception, another exception occurred:\n\n"
@@ -62,17 +62,17 @@ def test_the_last_of_several_tracebacks_counts() -> None:
     assert first.stack == (Frame("g", "b.py", 2), *MINE)
 
 
-def test_what_all_ranks_are_told_of_one_stays_as_it_is() -> None:
+def test_message_repeated_by_all_ranks_about_one_is_unchanged() -> None:
     text = f"CheckpointException ranks:dict_keys([2])\n{WORKER}"
     assert original(raised(text)) == raised(text)
 
 
-def test_a_message_that_breaks_off_stays_what_it_is() -> None:
+def test_truncated_message_is_unchanged() -> None:
     for text in ("Traceback (most recent call last):", WORKER[:200], "no traceback at all"):
         assert original(raised(text)) == raised(text)
 
 
-def test_gloo_aborts_the_rank_that_got_another_size_whoever_is_wrong() -> None:
+def test_gloo_abort_for_another_size_does_not_decide_the_culprit() -> None:
     job = Job(3)
     said = "op.preamble.length <= op.nbytes. 4 vs 2. Received data size doesn't match expected size"
     for rank in (0, 2):
@@ -84,7 +84,7 @@ def test_gloo_aborts_the_rank_that_got_another_size_whoever_is_wrong() -> None:
     assert found.culprits == ()
 
 
-def test_another_model_on_one_rank_is_told_as_such() -> None:
+def test_different_model_on_one_rank_is_named() -> None:
     job = Job(3, live=True)
     job.steps(4)
     for rank in (0, 2):
@@ -113,18 +113,18 @@ def models(*sizes: int, first: int = 0) -> tuple[str, tuple[int, ...]]:
     return found.verdict.value, found.culprits
 
 
-def test_of_models_that_differ_the_unusual_one_is_named() -> None:
+def test_unusual_one_of_several_models_is_named() -> None:
     assert models(4, 6, 4) == ("rank_crashed", (1,))
     assert models(4, 4, 4, 2) == ("rank_crashed", (3,))
 
 
 @pytest.mark.parametrize("first", [1, 4])
-def test_models_of_a_smaller_group_are_told_by_who_raises(first: int) -> None:
+def test_models_of_a_smaller_group_are_judged_by_raising_ranks(first: int) -> None:
     assert models(4, 4, 4, 2, first=first) == ("rank_crashed", (first + 3,))
     assert models(4, 6, 4, first=first) == ("rank_crashed", (first + 1,))
 
 
-def test_of_two_models_both_are_named() -> None:
+def test_both_of_two_different_models_are_named() -> None:
     assert models(4, 6) == ("rank_crashed", (0, 1))
 
 
@@ -147,7 +147,7 @@ def _sizes(count: int, *sizes: str) -> tuple[str, tuple[int, ...], str]:
     return found.verdict.value, found.culprits, found.confidence.value
 
 
-def test_who_differs_from_rank_0_is_wrong_unless_all_others_do() -> None:
+def test_rank_that_differs_from_rank_0_is_wrong_unless_all_differ() -> None:
     assert _sizes(4, "4, 32") == ("rank_crashed", (1,), "certain")
     assert _sizes(4, "4, 32", "4, 32", "4, 32") == ("shape_mismatch", (0,), "likely")
 
@@ -155,22 +155,20 @@ def test_who_differs_from_rank_0_is_wrong_unless_all_others_do() -> None:
 @pytest.mark.parametrize(
     ("count", "sizes"), [(2, ["5"]), (4, ["5", "5"]), (4, ["5", "6", "7"]), (5, ["5", "5", "5"])]
 )
-def test_where_models_of_several_sizes_are_as_many_all_are_named(
-    count: int, sizes: list[str]
-) -> None:
-    """Of the last ones, one of the two that say nothing may have been about to."""
+def test_tie_between_model_sizes_names_all(count: int, sizes: list[str]) -> None:
+    """In the last case, one of the two ranks that raise nothing may have been about to."""
     found = _sizes(count, *sizes)
     assert found[1:] == (tuple(range(count)), "ambiguous")
 
 
-def test_the_rank_whose_checkpoint_failed_tells_by_what() -> None:
+def test_checkpoint_exception_shows_the_failed_rank_and_reason() -> None:
     text = f"CheckpointException ranks:dict_keys([2])\n{WORKER}"
     assert original(raised(text), 2).message.startswith("shard 4 is cut short")
     assert original(raised(text), 1) == raised(text)
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_who_failed_in_a_checkpoint_of_a_smaller_group_is_told_by_its_place(lost: bool) -> None:
+def test_checkpoint_exception_of_a_smaller_group_uses_group_ranks(lost: bool) -> None:
     """The third of ranks 0, 2, 4 and 6 fails: that is rank 4, and rank 2 repeats it."""
     job = Job(8)
     savers = job.group(0, 2, 4, 6, desc="dp")

@@ -23,7 +23,7 @@ from tests.diagnosis.failing_jobs import END, TORCH, error_of, job_that_waits
 CLIENT = Frame("request", "/site-packages/http/client.py", 1)
 
 
-def test_ends_that_nobody_saw_are_inconclusive() -> None:
+def test_unobserved_exits_of_all_are_inconclusive() -> None:
     job = job_that_waits()
     for rank in range(4):
         job.rank(rank, alive=False, exit=ExitFacts("unknown", at_ns=END + rank), heartbeat_ns=END)
@@ -32,14 +32,14 @@ def test_ends_that_nobody_saw_are_inconclusive() -> None:
     assert "nothing on record says how" in found.summary
 
 
-def test_ends_that_nobody_saw_after_the_job_was_done_are_healthy() -> None:
+def test_unobserved_exits_after_completion_are_healthy() -> None:
     job = job_that_waits(waiting=())
     for rank in range(4):
         job.rank(rank, alive=False, finalized=True, exit=ExitFacts("unknown", at_ns=END + rank))
     assert diagnose(job.trace(after_s=6)).verdict is Verdict.HEALTHY
 
 
-def test_ranks_ended_from_outside_beside_one_that_left_nothing() -> None:
+def test_ranks_killed_from_outside_beside_a_rank_without_records() -> None:
     job = job_that_waits(waiting=())
     for rank in range(4):
         job.rank(rank, alive=False, exit=ExitFacts("signal", signal=9, at_ns=END + rank))
@@ -50,10 +50,10 @@ def test_ranks_ended_from_outside_beside_one_that_left_nothing() -> None:
 
 
 @pytest.mark.parametrize(("frame", "verdict"), [(CLIENT, "rank_crashed"), (TORCH, "inconclusive")])
-def test_a_broken_connection_is_a_ranks_own_unless_it_was_one_to_its_peers(
+def test_broken_connection_is_own_failure_unless_it_was_to_a_peer(
     frame: Frame, verdict: str
 ) -> None:
-    """Two ranks failed; only where neither spoke of the other are both at fault."""
+    """Two ranks failed; both are at fault only if neither mentions the other."""
     job = job_that_waits(waiting=())
     for rank in (1, 2):
         reset = error_of("ConnectionResetError", "Connection reset by peer", frame)
@@ -64,8 +64,8 @@ def test_a_broken_connection_is_a_ranks_own_unless_it_was_one_to_its_peers(
     assert diagnose(job.trace(after_s=6)).verdict.value == verdict
 
 
-def test_one_failure_that_everybody_else_outlived_is_that_ranks() -> None:
-    """Its message is that of an echo, but no rank failed that it could be the echo of."""
+def test_single_failure_outlived_by_all_others_is_own_failure() -> None:
+    """Its message is that of an echo, but no other rank failed."""
     job = job_that_waits(waiting=())
     lost = error_of("RuntimeError", "Gloo connectFullMesh failed: timed out connecting", TORCH)
     job.rank(1, alive=False, host="a", exception=lost, exit=ExitFacts("exception", 1, at_ns=END))
@@ -77,7 +77,7 @@ def test_one_failure_that_everybody_else_outlived_is_that_ranks() -> None:
     assert found.confidence is Confidence.LIKELY
 
 
-def test_an_unseen_end_before_the_echoes_is_the_cause() -> None:
+def test_unobserved_exit_before_the_echoes_is_the_cause() -> None:
     job = job_that_waits()
     for rank in (0, 2, 3):
         echo = error_of("RuntimeError", "Connection closed by peer", TORCH)
@@ -87,8 +87,8 @@ def test_an_unseen_end_before_the_echoes_is_the_cause() -> None:
     assert blame(diagnose(job.trace(after_s=6))) == ("rank_crashed", (1,))
 
 
-def test_an_echo_does_not_share_the_blame() -> None:
-    """Ranks 1 and 3 are both missing from the barrier; rank 1 only reports that its peer went."""
+def test_echo_is_not_named_with_the_cause() -> None:
+    """Ranks 1 and 3 are both missing from the barrier; rank 1 only reports that its peer exited."""
     job = job_that_waits(waiting=(0, 2))
     for rank in (0, 1, 2):
         echo = error_of("RuntimeError", "Connection reset by peer", TORCH)
@@ -97,7 +97,7 @@ def test_an_echo_does_not_share_the_blame() -> None:
     assert blame(diagnose(job.trace(after_s=6))) == ("rank_crashed", (3,))
 
 
-def test_a_checkpoint_exception_accuses_the_ranks_it_names() -> None:
+def test_checkpoint_exception_accuses_the_ranks_it_names() -> None:
     job = job_that_waits(waiting=())
     for rank in range(4):
         raised = error_of("CheckpointException", "CheckpointException ranks:dict_keys([2])", TORCH)
@@ -105,7 +105,7 @@ def test_a_checkpoint_exception_accuses_the_ranks_it_names() -> None:
     assert blame(diagnose(job.trace(after_s=6))) == ("rank_crashed", (2,))
 
 
-def test_a_dead_thread_is_told_but_is_not_the_process() -> None:
+def test_dead_thread_is_reported_but_is_not_the_process_exit() -> None:
     job = job_that_waits()
     failed = replace(
         error_of("builtins.ValueError", "shard 4 is cut off", Frame("feed", "/home/me/data.py", 7)),
@@ -125,7 +125,7 @@ def test_a_dead_thread_is_told_but_is_not_the_process() -> None:
     )
 
 
-def test_ranks_told_different_world_sizes() -> None:
+def test_ranks_with_different_world_sizes() -> None:
     job = Job(4, live=True)
     for rank in range(4):
         job.rank(
@@ -139,14 +139,14 @@ def test_ranks_told_different_world_sizes() -> None:
     assert "rank 3 expects 5 ranks" in found.summary
 
 
-def test_a_single_process_is_never_quiescent() -> None:
+def test_single_process_is_never_quiescent() -> None:
     job = Job(1, live=True, timeout_s=5)
     job.steps(3)
     assert diagnose(job.trace()).verdict is Verdict.HEALTHY
 
 
-def test_an_exception_is_judged_by_what_it_was_raised_from() -> None:
-    """Rank 0 wraps the connection that broke when rank 2 failed; rank 2 wraps what it did wrong."""
+def test_exception_is_judged_by_its_first_cause() -> None:
+    """Rank 0 wraps the connection that broke when rank 2 failed; rank 2 wraps its own error."""
     job = Job(3)
     job.steps(12)
     words = "Failed to run a stage:\nargs: 3"
@@ -162,7 +162,7 @@ def test_an_exception_is_judged_by_what_it_was_raised_from() -> None:
     assert "caused by ValueError: only scalars have a gradient" in found.summary
 
 
-def test_one_that_left_by_itself_may_have_given_up() -> None:
+def test_rank_that_exited_by_itself_may_have_timed_out() -> None:
     """``raise SystemExit(3)`` and the end of the script look alike to the process itself."""
     job = job_that_waits(3, waiting=(0, 1))
     job.rank(2, alive=False, exit=ExitFacts("clean", at_ns=END))
@@ -176,7 +176,7 @@ def test_one_that_left_by_itself_may_have_given_up() -> None:
     assert "exited with status 0" in found.summary
 
 
-def test_one_that_was_aborted_on_its_way_out_had_left_before() -> None:
+def test_abort_during_exit_is_an_earlier_exit() -> None:
     job = job_that_waits(3, waiting=(0, 1))
     left = ExitFacts("signal", signal=6, at_ns=END, text=ON_ITS_WAY_OUT)
     stack = (Frame("step", "/home/me/train.py", 10),)
@@ -195,7 +195,7 @@ def test_one_that_was_aborted_on_its_way_out_had_left_before() -> None:
     assert [side.stack for side in first.sides if side.ranks == (2,)] == [()]
 
 
-def test_one_that_aborts_when_all_is_done_kept_nobody_waiting() -> None:
+def test_abort_after_completion_blocked_no_rank() -> None:
     job = job_that_waits(3, waiting=())
     for rank in (0, 1):
         job.rank(rank, alive=False, finalized=True, exit=ExitFacts("clean", code=0, at_ns=END))
@@ -209,8 +209,8 @@ def test_one_that_aborts_when_all_is_done_kept_nobody_waiting() -> None:
     assert "destroy_process_group" not in first.fix
 
 
-def test_one_that_fell_silent_long_before_the_others_may_have_been_stopped() -> None:
-    """Rings alone, after somebody ended the job: no more is known than when each fell silent."""
+def test_rank_silent_long_before_the_others_may_have_been_stopped() -> None:
+    """Rings alone, after the job was killed: only the last heartbeat of each rank is known."""
     job = job_that_waits(3, waiting=(0, 1))
     for rank, after_s in ((0, 60), (1, 60), (2, 1)):
         beat_ns = START + after_s * SECOND
@@ -253,7 +253,7 @@ def _two_failures(first_s: float, second_s: float, second: str, *, waiting: bool
         (5, 5.5, "bad loss", (1, 3), Confidence.CERTAIN),
     ],
 )
-def test_the_first_of_two_failures_is_named_where_their_times_are_known(
+def test_first_of_two_failures_is_named_if_times_are_known(
     waiting: bool,
     first_s: float,
     second_s: float,
@@ -268,10 +268,10 @@ def test_the_first_of_two_failures_is_named_where_their_times_are_known(
 
 
 @pytest.mark.parametrize(("lost", "blamed"), [(True, 1), (False, 2)])
-def test_an_abort_in_an_exchange_is_no_failure_of_its_own_beside_a_rank_without_a_dump(
+def test_abort_in_an_exchange_is_no_own_failure_beside_a_rank_without_a_dump(
     lost: bool, blamed: int
 ) -> None:
-    """Gloo aborts who gets a message of another size than it asked for, whoever sent it."""
+    """Gloo aborts the rank that receives another size than it asked for, whoever sent it."""
     job = job_that_waits(waiting=(0, 2, 3))
     aborted = ExitFacts("signal", signal=6, at_ns=END)
     stack = (TORCH, Frame("step", "/job/train.py", 7))
@@ -284,8 +284,10 @@ def test_an_abort_in_an_exchange_is_no_failure_of_its_own_beside_a_rank_without_
 
 
 @pytest.mark.parametrize(("finalized", "verdict"), [(True, "healthy"), (False, "rank_crashed")])
-def test_who_had_left_its_groups_may_end_with_any_status(finalized: bool, verdict: str) -> None:
-    """Ray's workers end with status 1, without a word of their own, once their driver is done."""
+def test_rank_that_destroyed_its_groups_may_exit_with_any_status(
+    finalized: bool, verdict: str
+) -> None:
+    """Ray's workers exit with status 1 and no message once their driver is done."""
     job = Job(2)
     job.steps(3)
     for rank in range(2):

@@ -12,7 +12,7 @@ from hangscope.trace.model import ExitFacts
 from tests.diagnosis.builder import Job
 
 
-def test_an_all_to_all_that_expects_more_than_is_sent() -> None:
+def test_all_to_all_that_expects_more_than_is_sent() -> None:
     job = Job(4)
     job.steps(2)
     for rank in range(4):
@@ -23,7 +23,7 @@ def test_an_all_to_all_that_expects_more_than_is_sent() -> None:
     assert found.confidence is Confidence.AMBIGUOUS
 
 
-def test_splits_that_contradict_each_other_although_a_rank_is_lost() -> None:
+def test_contradictory_splits_are_found_despite_a_lost_rank() -> None:
     job = Job(4)
     job.steps(2)
     for rank in range(4):
@@ -41,7 +41,7 @@ def test_splits_that_contradict_each_other_although_a_rank_is_lost() -> None:
     assert "rank 1 sends 4 to rank 2, which expects 2" in found.summary
 
 
-def test_splits_that_are_told_of_one_direction_only_leave_the_totals() -> None:
+def test_splits_of_one_direction_leave_the_totals() -> None:
     job = Job(4)
     job.steps(2)
     for rank in range(4):
@@ -53,7 +53,7 @@ def test_splits_that_are_told_of_one_direction_only_leave_the_totals() -> None:
     assert "32 elements are sent and 33 expected" in found.summary
 
 
-def test_what_a_rank_issues_in_a_group_that_does_not_list_it_belongs_to_no_total() -> None:
+def test_operations_in_a_group_without_the_rank_as_member_do_not_count() -> None:
     job = Job(4)
     job.steps(2)
     group = job.group(0, 1, 2, desc="ep")
@@ -63,10 +63,10 @@ def test_what_a_rank_issues_in_a_group_that_does_not_list_it_belongs_to_no_total
 
 
 @pytest.mark.parametrize("splits", [(), None], ids=["in even parts", "not told"])
-def test_an_exchange_in_even_parts_is_compared_like_any_collective(
+def test_exchange_in_even_parts_is_compared_like_a_collective(
     splits: tuple[int, ...] | None,
 ) -> None:
-    """Rank 2 left one exchange out: its next one meets that of the others, and those abort."""
+    """Rank 2 skipped one exchange: its next one meets that of the others, which abort."""
     job = Job(4)
     job.steps(2)
     for rank in range(4):
@@ -116,7 +116,7 @@ def test_even_parts_are_compared_with_split_lists() -> None:
     ],
     ids=["settled", "the sender", "in turns", "new every time", "too few"],
 )
-def test_a_new_size_accuses_only_where_sizes_had_settled(
+def test_new_size_accuses_only_after_constant_sizes(
     past: tuple[int, ...], sent: int, expected: int, culprits: tuple[int, ...]
 ) -> None:
     """Data-dependent sizes are new in every step: a rank that repeats the last size may be

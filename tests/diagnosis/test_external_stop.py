@@ -23,8 +23,8 @@ def _lost_on_a_thread(job: Job, after_s: float) -> ExceptionFacts:
     )
 
 
-def test_the_one_that_had_ended_when_connections_closed_on_a_thread() -> None:
-    """The main threads go on in a group without rank 1 until all are killed."""
+def test_rank_ended_when_connections_closed_in_a_thread_is_named() -> None:
+    """The main threads continue in a group without rank 1 until all are killed."""
     job = Job(4)
     without = job.group(0, 2, 3)
     job.steps(6)
@@ -39,7 +39,7 @@ def test_the_one_that_had_ended_when_connections_closed_on_a_thread() -> None:
     assert judged(job.trace()) == ("rank_crashed", (1,), "likely")
 
 
-def test_the_one_that_had_ended_when_the_job_stopped_moving() -> None:
+def test_rank_ended_when_the_job_stopped_moving_is_named() -> None:
     job = Job(4)
     job.steps(6)
     for rank in (0, 2, 3):
@@ -51,8 +51,8 @@ def test_the_one_that_had_ended_when_the_job_stopped_moving() -> None:
 
 
 @pytest.mark.parametrize("broke", [False, True], ids=["standing", "closing"])
-def test_a_job_that_hung_and_is_ended_rank_by_rank(broke: bool) -> None:
-    """Rank 2 sleeps; the first to be killed is another one, and its connections close."""
+def test_job_killed_rank_by_rank_after_a_hang(broke: bool) -> None:
+    """Rank 2 sleeps; another rank is killed first, and its connections close."""
     job = Job(4)
     job.steps(6)
     for rank in (0, 1, 3):
@@ -64,7 +64,7 @@ def test_a_job_that_hung_and_is_ended_rank_by_rank(broke: bool) -> None:
     assert judged(job.trace())[:2] == ("missing_rank", (2,))
 
 
-def test_nobody_is_named_where_a_moving_job_was_killed_at_once() -> None:
+def test_moving_job_killed_at_once_names_no_rank() -> None:
     job = Job(4)
     job.steps(6)
     for rank in (0, 2, 3):
@@ -74,8 +74,8 @@ def test_nobody_is_named_where_a_moving_job_was_killed_at_once() -> None:
     assert judged(job.trace())[1] == ()
 
 
-def test_a_collective_is_stuck_only_while_all_of_its_members_stand_in_it() -> None:
-    """Rank 1 has issued it as well, and was heard of for a part of the time only."""
+def test_collective_is_stuck_only_while_all_members_are_in_it() -> None:
+    """Rank 1 has issued it as well, but was observed for only a part of the time."""
     for heard_s, confidence in ((3.0, "certain"), (1.3, "likely")):
         job = Job(4)
         job.steps(6)
@@ -85,9 +85,9 @@ def test_a_collective_is_stuck_only_while_all_of_its_members_stand_in_it() -> No
         assert judged(job.trace()) == ("stuck_collective", (), confidence)
 
 
-def test_ctrl_c_that_not_all_ended_of_before_they_were_killed() -> None:
-    """A launcher interrupts its ranks and kills them a second later: rank 0 had said that it was
-    interrupted, rank 1 had not come so far."""
+def test_ctrl_c_followed_by_kill_before_all_ranks_ended() -> None:
+    """A launcher interrupts its ranks and kills them a second later: rank 0 had reported the
+    interrupt, rank 1 had not."""
     job = Job(4)
     job.steps(6)
     for rank in (0, 2, 3):
@@ -102,10 +102,10 @@ def test_ctrl_c_that_not_all_ended_of_before_they_were_killed() -> None:
 
 @pytest.mark.parametrize("waiting", [(0, 2, 3), ()], ids=["in a collective", "beside"])
 @pytest.mark.parametrize("apart_s", [0.00001, 0.5], ids=["at once", "one by one"])
-def test_a_status_that_ranks_leave_with_from_within_a_collective(
+def test_common_exit_status_from_within_a_collective(
     waiting: tuple[int, ...], apart_s: float
 ) -> None:
-    """Whoever started them is gone, and something that is no Python ends each of them."""
+    """Their parent is gone, and something outside Python ends each of them."""
     job = Job(4)
     job.steps(6)
     for rank in waiting:
@@ -118,8 +118,8 @@ def test_a_status_that_ranks_leave_with_from_within_a_collective(
     assert (verdict == "inconclusive", named == ()) == (bool(waiting) and apart_s < 0.1,) * 2
 
 
-def test_the_only_one_that_came_to_meet_the_others_is_killed() -> None:
-    """Nobody waited for rank 0: it waited for ranks that left nothing."""
+def test_only_rank_in_the_rendezvous_is_killed() -> None:
+    """No rank waited for rank 0: it waited for ranks that left nothing."""
     for waited_s, phase in ((0.5, "init_process_group"), (30.0, "init_process_group"), (0.5, "")):
         job = Job(3)
         job.lose(1, 2)

@@ -31,11 +31,11 @@ def exchanges(unmet: int, *, only_active: bool = False) -> Trace:
     return job.trace()
 
 
-def test_a_whole_row_of_rounds_was_begun_alone() -> None:
+def test_whole_row_of_extra_rounds_is_named() -> None:
     assert judged(exchanges(3)) == (Verdict.DEADLOCK_CYCLE, (0,), Confidence.LIKELY)
 
 
-def test_what_one_batch_exchanges_is_no_row() -> None:
+def test_operations_of_one_batch_are_no_row() -> None:
     """Torch gives a send and a receive issued by one call the same number."""
     trace = exchanges(1)
     *_, send, receive = np.flatnonzero(trace.records["rank"] == 0)
@@ -44,14 +44,14 @@ def test_what_one_batch_exchanges_is_no_row() -> None:
     assert judged(trace)[:2] == (Verdict.P2P_UNMATCHED, (1,))
 
 
-def test_a_row_begun_alone_shows_where_only_unfinished_entries_are_listed() -> None:
+def test_extra_row_is_found_if_only_unfinished_entries_are_listed() -> None:
     trace = exchanges(3, only_active=True)
     unfinished = trace.records[trace.records["completed_ns"] == 0]
     assert judged(replace(trace, records=unfinished))[1] == (0,)
 
 
-def test_a_row_that_all_counterparts_have_been_through_was_left_out_by_the_partner() -> None:
-    """Rank 1 runs one micro-batch less, of several exchanges; the other pairs have had them all."""
+def test_row_completed_by_all_counterparts_was_skipped_by_the_partner() -> None:
+    """Rank 1 runs one micro-batch less, of several exchanges; the other pairs completed all."""
     job = Job(6)
     rings = [job.group(i, i + 1, desc="CONTEXT") for i in (0, 2, 4)]
     for _ in range(2):

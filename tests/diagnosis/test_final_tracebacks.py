@@ -32,7 +32,7 @@ FORWARD = (
 )
 
 
-def test_who_waited_in_another_collective_is_named() -> None:
+def test_rank_waiting_in_another_collective_is_named() -> None:
     found = judged({0: REDUCE, 1: BARRIER, 2: REDUCE, 3: REDUCE})
     assert (found.verdict.value, found.culprits) == ("collective_mismatch", (1,))
     assert found.confidence.value == "likely"
@@ -40,32 +40,32 @@ def test_who_waited_in_another_collective_is_named() -> None:
     assert "rank 1 in barrier (train.py:52 in save)" in found.summary
 
 
-def test_who_was_stopped_without_having_waited_is_missing() -> None:
+def test_rank_stopped_without_having_waited_is_missing() -> None:
     found = judged({0: REDUCE, 1: REDUCE, 3: REDUCE})
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
 
 
-def test_who_is_in_no_list_of_the_launcher_had_ended_well() -> None:
+def test_rank_in_no_launcher_list_had_exited_cleanly() -> None:
     waits = dict.fromkeys((0, 1, 2, 3, 5), REDUCE)
     found = judged(waits, 6, codes=dict.fromkeys(waits, 1))
     assert (found.verdict.value, found.culprits) == ("rank_exited", (4,))
     assert "status 0" in found.summary
 
 
-def test_one_elsewhere_and_one_silent_are_both_named() -> None:
+def test_one_rank_elsewhere_and_one_silent_are_both_named() -> None:
     waits = dict.fromkeys(range(6), REDUCE) | {6: BARRIER}
     found = judged(waits, 8)
     assert (found.culprits, found.confidence.value) == ((6, 7), "ambiguous")
 
 
-def test_a_broken_pair_in_the_forward_pass_is_no_failure_of_its_own() -> None:
+def test_broken_pair_in_the_forward_pass_is_no_own_failure() -> None:
     text = gave_up(0, FORWARD, CLOSED) + "".join(gave_up(r, BARRIER) for r in (1, 2, 3))
     found = diagnose(trace_of("world_size=4\n" + text + table(dict.fromkeys(range(4), 1))))
     assert (found.verdict.value, found.culprits) == ("collective_mismatch", (0,))
     assert "rank 0 in forward (train.py:33 in evaluate)" in found.summary
 
 
-def test_who_waits_for_no_key_of_the_store_has_not_set_it() -> None:
+def test_rank_not_waiting_for_a_store_key_has_not_set_it() -> None:
     text = gave_up(0, REDUCE) + "".join(gave_up(r, STORE, KEY) for r in (1, 2, 3))
     found = diagnose(trace_of("world_size=4\n" + text + table(dict.fromkeys(range(4), 1))))
     assert (found.verdict.value, found.culprits) == ("collective_mismatch", (0,))
@@ -92,7 +92,7 @@ def test_who_waits_for_no_key_of_the_store_has_not_set_it() -> None:
         "two",
     ],
 )
-def test_what_names_nobody_tells_at_least_who_waited_where(
+def test_report_without_culprit_shows_where_ranks_waited(
     waits: dict[int, Frames], world: int
 ) -> None:
     found = judged(waits, world)
@@ -100,8 +100,8 @@ def test_what_names_nobody_tells_at_least_who_waited_where(
     assert any("rank" in line and "waited in" in line for line in found.findings[0].evidence)
 
 
-def test_a_root_alone_may_wait_for_one_of_the_many_but_who_receives_does_not() -> None:
-    """All that had their part of the broadcast went on; so did, without it, who left it out."""
+def test_root_may_wait_for_one_member_but_a_receiver_does_not() -> None:
+    """All that got their part of the broadcast proceeded; so did the rank that skipped it."""
     others = "".join(gave_up(r, REDUCE) for r in (1, 2, 3))
     for way, culprits in (("send", ()), ("recv", (0,))):
         mine = gave_up(0, BROADCAST, TIMED_OUT.replace("recv", way))
@@ -113,7 +113,7 @@ def test_a_root_alone_may_wait_for_one_of_the_many_but_who_receives_does_not() -
     assert judged({0: reduced, 1: REDUCE, 2: REDUCE, 3: REDUCE}).culprits == ()
 
 
-def test_the_branches_of_a_root_and_of_the_rest_are_one_call() -> None:
+def test_root_and_member_branches_are_one_call() -> None:
     root = (("/job/train.py", 68, "config"), (C10D, 2900, "broadcast"))
     found = judged({0: root, 1: BROADCAST, 2: BROADCAST, 3: BROADCAST})
     assert found.verdict.value == "inconclusive"
@@ -133,7 +133,7 @@ BROKEN = "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by
     ],
     ids=["a lost connection", "two calls", "finished alone", "a pair", "no word of its end"],
 )
-def test_of_three_the_silent_one_is_not_always_missing(
+def test_silent_one_of_three_ranks_is_not_always_missing(
     waits: dict[int, Frames], errors: dict[int, str], codes: dict[int, int]
 ) -> None:
     text = "".join(gave_up(r, frames, errors.get(r, TIMED_OUT)) for r, frames in waits.items())
@@ -141,21 +141,21 @@ def test_of_three_the_silent_one_is_not_always_missing(
     assert found.verdict.value == "inconclusive"
 
 
-def test_who_is_silent_while_connections_close_was_gone() -> None:
-    """Nobody timed out and there is no launcher report: nothing shows that it was alive."""
+def test_rank_silent_while_connections_close_had_ended() -> None:
+    """No timeouts and no launcher report: nothing shows that it was alive."""
     text = "".join(gave_up(r, REDUCE, BROKEN) for r in (0, 2, 3))
     found = diagnose(trace_of("world_size=4\n" + text))
     assert (found.verdict.value, found.culprits) == ("rank_lost", (1,))
     assert "alive" not in found.summary
 
 
-def test_a_traceback_behind_the_question_of_another_rank_is_read() -> None:
+def test_traceback_after_another_ranks_log_line_is_read() -> None:
     text = "overwrite? [y/N] " + gave_up(1, REDUCE) + gave_up(2, REDUCE)
     found = diagnose(trace_of("world_size=3\n" + text + table({0: -15, 1: 1, 2: 1})))
     assert (found.verdict.value, found.culprits) == ("missing_rank", (0,))
 
 
-def test_who_gave_up_waiting_in_a_thread_as_well_was_not_silent() -> None:
+def test_rank_that_timed_out_in_another_thread_was_not_silent() -> None:
     waits = dict.fromkeys((0, 1, 3), BARRIER)
     text = "".join(gave_up(rank, frames) for rank, frames in waits.items())
     # Two threads of rank 2 time out at once, and their messages are interleaved.
@@ -170,8 +170,8 @@ def test_who_gave_up_waiting_in_a_thread_as_well_was_not_silent() -> None:
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
 
 
-def test_where_all_but_one_wait_for_a_broadcast_to_end_that_one_is_late() -> None:
-    """Had it been the root and gone on, they would have what they wait for."""
+def test_rank_outside_a_broadcast_that_all_others_wait_in_is_late() -> None:
+    """If it had been the root and proceeded, they would have completed it."""
     found = judged({0: BROADCAST, 1: BROADCAST, 2: REDUCE, 3: BROADCAST})
     assert (found.verdict.value, found.culprits) == ("collective_mismatch", (2,))
     assert found.confidence.value == "likely"
@@ -181,7 +181,7 @@ def test_where_all_but_one_wait_for_a_broadcast_to_end_that_one_is_late() -> Non
     assert found.culprits == (), "one that has left the scatter out may be among the many"
 
 
-def test_of_three_the_one_without_an_end_had_ended_well_where_connections_closed() -> None:
+def test_silent_one_of_three_exited_cleanly_if_connections_closed() -> None:
     text = "".join(gave_up(r, REDUCE, BROKEN) for r in (0, 2))
     found = diagnose(trace_of("world_size=3\n" + text + table({0: 1, 2: 1})))
     assert (found.verdict.value, found.culprits) == ("rank_exited", (1,))
@@ -190,7 +190,7 @@ def test_of_three_the_one_without_an_end_had_ended_well_where_connections_closed
 REFUSED = "RuntimeError: ProcessGroupGloo::scatter: Incorrect input list size 2"
 
 
-def test_what_a_call_refuses_is_an_error_of_the_caller_s_own() -> None:
+def test_refused_call_is_an_error_of_its_caller() -> None:
     scatter = (("/job/train.py", 80, "share"), (C10D, 4700, "scatter"))
     text = in_finally(0, scatter, REFUSED)
     text += "".join(in_finally(r, scatter, TIMED_OUT) for r in (1, 2))
@@ -199,21 +199,22 @@ def test_what_a_call_refuses_is_an_error_of_the_caller_s_own() -> None:
     assert "Incorrect input list size" in found.summary
 
 
-def test_reasons_that_differ_in_an_address_only_are_those_of_the_ranks_that_failed() -> None:
+def test_reasons_that_differ_only_in_an_address_are_equal() -> None:
     refused = "RuntimeError: Gloo connectFullMesh failed with timed out connecting: refused, [::1]:"
     text = "".join(gave_up(9, MAKING, f"{refused}{port}", prefix=False) for port in (4001, 4002))
     found = diagnose(trace_of("world_size=3\n" + text + table({0: 1, 1: 1, 2: -15})))
     assert found.verdict.value != "rank_crashed"
 
 
-def test_a_bare_status_beside_timeouts_of_all_others_is_likely_at_most() -> None:
-    """Connections to one that ends are closed: who waited until a timeout waited for a live one."""
+def test_bare_exit_status_beside_timeouts_of_all_others_is_at_most_likely() -> None:
+    """Connections to a rank that exits are closed, so ranks that timed out waited for a live
+    one."""
     found = judged(dict.fromkeys((0, 2, 3), REDUCE), codes={0: 1, 1: 1, 2: -15, 3: 1})
     assert found.confidence.value != "certain"
 
 
-def test_who_is_silent_where_sizes_clashed_may_have_been_aborted() -> None:
-    """Gloo aborts whoever gets more than it asked for, and prints no rank."""
+def test_silent_rank_beside_a_size_clash_may_have_been_aborted() -> None:
+    """Gloo aborts the rank that gets more than it asked for, and prints no rank."""
     clash = "  what():  [enforce fail at x.cc:446] op.preamble.length <= op.nbytes. 40 vs 32\n"
     text = "".join(gave_up(rank, REDUCE, CLOSED) for rank in (0, 2, 3))
     lost = diagnose(trace_of("world_size=4\n" + text))
@@ -222,8 +223,8 @@ def test_who_is_silent_where_sizes_clashed_may_have_been_aborted() -> None:
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
 
 
-def test_over_gloo_the_one_that_aborted_has_broken_the_connections_of_the_others() -> None:
-    """No watchdog gives up there: nobody had waited until a timeout, or got more than it asked."""
+def test_gloo_rank_that_aborted_broke_the_connections_of_the_others() -> None:
+    """Gloo has no watchdog: no rank timed out or received more than it asked for."""
     broke = (
         "RuntimeError: [../gloo/transport/tcp/pair.cc:530] Connection closed by peer [127.0.0.1]:1"
     )
@@ -240,8 +241,8 @@ def test_over_gloo_the_one_that_aborted_has_broken_the_connections_of_the_others
         assert diagnose(trace_of(told)).verdict.value != "rank_crashed"
 
 
-def test_what_ended_a_rank_is_what_it_raised_last_unless_that_was_a_wait() -> None:
-    """A signal that tells of a dead worker may come while another error is being handled."""
+def test_last_exception_ended_a_rank_unless_it_was_a_wait() -> None:
+    """A signal about a dead worker may arrive while another error is being handled."""
     worker = (("/job/train.py", 19, "step"), ("/env/lib/python3.11/connection.py", 395, "_recv"))
     during = "\n[rank2]: During handling of the above exception, another exception occurred:\n\n"
     text = gave_up(2, worker, "ConnectionResetError: [Errno 104] Connection reset by peer") + during
@@ -254,8 +255,8 @@ def test_what_ended_a_rank_is_what_it_raised_last_unless_that_was_a_wait() -> No
     assert "DataLoader worker" in found.summary
 
 
-def test_a_bare_status_may_be_that_of_who_gave_up_waiting() -> None:
-    """The program prints what it caught, without its rank, and leaves with status 1."""
+def test_bare_exit_status_may_belong_to_a_timed_out_rank() -> None:
+    """The program prints what it caught, without its rank, and exits with status 1."""
     words = f"training failed, {TIMED_OUT!r}\n"
     for codes in ({0: -15, 1: -15, 2: 1}, {0: 1, 1: -15, 2: 1}):
         found = diagnose(trace_of("world_size=3\n" + words + table(codes)))

@@ -39,7 +39,7 @@ WHOLE = "dist.all_reduce(x)"
         ("dist.all_reduce(x, group=dist.group.WORLD)", (1,)),
     ],
 )
-def test_who_waits_in_a_smaller_group_may_wait_for_one_that_went_on(
+def test_rank_waiting_in_a_smaller_group_may_wait_for_one_that_proceeded(
     source: str, named: tuple[int, ...]
 ) -> None:
     text = "".join(in_line(rank, 40, WHOLE) for rank in (0, 2, 3)) + in_line(1, 55, source)
@@ -59,7 +59,7 @@ def test_who_waits_in_a_smaller_group_may_wait_for_one_that_went_on(
         ("groups[i]", "groups[i]", ()),
     ],
 )
-def test_a_group_of_the_name_that_the_others_wait_in_is_theirs(
+def test_group_with_the_name_the_others_wait_in_is_the_same(
     group: str, others: str, named: tuple[int, ...]
 ) -> None:
     theirs = f"dist.all_reduce(x, group={others})"
@@ -72,10 +72,10 @@ def test_a_group_of_the_name_that_the_others_wait_in_is_theirs(
 @pytest.mark.parametrize(
     ("source", "named"), [("dist.all_reduce(x, group=pair)", ()), (WHOLE, (1,))]
 )
-def test_a_monitored_barrier_does_not_name_who_waits_in_a_smaller_group(
+def test_monitored_barrier_does_not_name_ranks_in_a_smaller_group(
     source: str, named: tuple[int, ...]
 ) -> None:
-    """Torch's debug wrapper holds one before every call, and its lines carry no group."""
+    """Torch's debug wrapper runs one before every call, and its lines show no group."""
     late = "RuntimeError: [Rank 0]: Ranks 1 failed to pass monitoredBarrier in 900 ms"
     reached = (
         "RuntimeError: Rank {r} successfully reached monitoredBarrier, but received errors while "
@@ -95,7 +95,7 @@ STEP = (("/job/train.py", 40, "step"), *HELPER)
 SCORE = (("/job/train.py", 90, "score"), *HELPER)
 
 
-def test_who_came_to_a_helper_from_elsewhere_waits_elsewhere() -> None:
+def test_rank_in_a_helper_called_from_elsewhere_waits_elsewhere() -> None:
     found = judged({0: STEP, 1: SCORE, 2: STEP, 3: STEP})
     assert (found.verdict.value, found.culprits) == ("collective_mismatch", (1,))
     assert "rank 1 in all_reduce (train.py:90 in score)" in found.summary
@@ -103,15 +103,15 @@ def test_who_came_to_a_helper_from_elsewhere_waits_elsewhere() -> None:
     assert found.findings[0].fix.startswith("compare train.py:90 in score with train.py:40 in step")
 
 
-def test_how_a_helper_was_come_to_tells_nothing_where_it_is_cut_off_or_far_out() -> None:
+def test_truncated_or_distant_callers_of_a_helper_are_no_evidence() -> None:
     assert judged({0: STEP, 1: HELPER, 2: STEP, 3: STEP}).culprits == ()
     loop = tuple(("/job/loop.py", line, f"f{line}") for line in (1, 2, 3))
     starts = [(("/job/main.py", 7 + (rank == 1), "main"), *loop, *HELPER) for rank in range(4)]
     assert judged(dict(enumerate(starts))).culprits == ()
 
 
-def test_a_loop_of_groups_is_several_calls_and_its_silent_rank_may_be_in_one() -> None:
-    """Ranks that make their groups in different orders wait at one line for different groups."""
+def test_loop_over_groups_is_several_calls() -> None:
+    """Ranks that create their groups in different orders wait at one line for different groups."""
     key = KEY.replace("index", "{}//cpu//0/0")
     ends = table({0: 1, 1: -15, 2: 1, 3: 1})
     for groups, culprits in (((3, 3, 3), (1,)), ((2, 3, 3), ())):
@@ -124,7 +124,7 @@ def test_a_loop_of_groups_is_several_calls_and_its_silent_rank_may_be_in_one() -
     assert "rank 0 waited in new_group for group 2" in found.findings[0].evidence[0]
 
 
-def test_an_operation_of_dtensor_goes_by_what_the_user_called() -> None:
+def test_dtensor_operation_is_compared_by_the_users_call() -> None:
     tensor = "/env/lib/python3.11/site-packages/torch/distributed/tensor/"
     ops = ("/env/lib/python3.11/site-packages/torch/_ops.py", 1279, "__call__")
     save = ("/job/train.py", 90, "save")

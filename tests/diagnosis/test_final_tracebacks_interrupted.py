@@ -35,19 +35,19 @@ def _pressed(waits: dict[int, Frames], error: str = INTERRUPTED, world: int = 4)
     return diagnose(trace_of(f"world_size={world}\n{stopped}{text}"))
 
 
-def test_ctrl_c_shows_who_was_elsewhere() -> None:
+def test_ctrl_c_traceback_shows_the_rank_elsewhere() -> None:
     found = _pressed({0: IN_REDUCE, 1: IN_REDUCE, 2: IN_LOADER, 3: IN_REDUCE})
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
     assert found.confidence.value == "likely"
     assert "Rank 2 is at train.py:17 in epoch while ranks 0, 1, 3 wait" in found.summary
 
 
-def test_ctrl_c_while_all_wait_or_few_answer_names_nobody() -> None:
+def test_ctrl_c_while_all_wait_or_few_print_names_no_rank() -> None:
     assert _pressed(dict.fromkeys(range(4), IN_REDUCE)).culprits == ()
     assert _pressed({0: IN_REDUCE, 1: IN_REDUCE, 2: IN_LOADER}, world=8).culprits == ()
 
 
-def test_an_error_of_its_own_comes_before_where_others_were_interrupted() -> None:
+def test_own_error_precedes_the_interrupts_of_the_others() -> None:
     text = gave_up(1, IN_LOADER, "ValueError: bad sample")
     text += "".join(gave_up(r, IN_REDUCE, INTERRUPTED) for r in (0, 2, 3))
     found = diagnose(trace_of("world_size=4\n" + text))
@@ -57,7 +57,7 @@ def test_an_error_of_its_own_comes_before_where_others_were_interrupted() -> Non
 OWN = (("/job/train.py", 44, "step"), ("/job/data.py", 9, "decode"))
 
 
-def test_where_all_end_in_a_clean_up_the_one_that_failed_before_is_named() -> None:
+def test_if_all_end_in_a_cleanup_the_first_failure_is_named() -> None:
     text = in_finally(2, OWN, "ValueError: bad record")
     text += "".join(in_finally(r, REDUCE, TIMED_OUT) for r in (0, 1))
     found = diagnose(trace_of("world_size=3\n" + text + table(dict.fromkeys(range(3), 1))))
@@ -65,30 +65,30 @@ def test_where_all_end_in_a_clean_up_the_one_that_failed_before_is_named() -> No
     assert "bad record" in found.summary
 
 
-def test_where_all_end_in_a_clean_up_the_first_wait_that_failed_counts() -> None:
-    """The barrier in ``finally`` is where one waited all the time, and the others only later."""
+def test_if_all_end_in_a_cleanup_the_first_failed_wait_counts() -> None:
+    """One rank waited in the ``finally`` barrier all the time, the others only later."""
     text = gave_up(0, BARRIER) + "".join(in_finally(r, REDUCE, TIMED_OUT) for r in (1, 2, 3))
     found = diagnose(trace_of("world_size=4\n" + text + table(dict.fromkeys(range(4), 1))))
     assert (found.verdict.value, found.culprits) == ("collective_mismatch", (0,))
     assert found.confidence.value == "likely"
 
 
-def test_who_gave_up_in_the_backward_pass_first_failed_of_nothing_of_its_own() -> None:
+def test_timeout_in_the_backward_pass_is_no_own_failure() -> None:
     backward = (("/job/train.py", 41, "step"), ("/env/torch/_tensor.py", 600, "backward"))
     text = gave_up(1, BARRIER) + "".join(in_finally(r, backward, CLOSED) for r in (0, 2, 3))
     found = diagnose(trace_of("world_size=4\n" + text + table(dict.fromkeys(range(4), 1))))
     assert (found.verdict.value, found.culprits) == ("collective_mismatch", (1,))
 
 
-def test_handlers_that_all_run_accuse_nobody() -> None:
-    """Looking something up and asking the others where it is not there is no failure."""
+def test_handlers_that_run_on_all_ranks_accuse_none() -> None:
+    """A lookup with a fallback to asking the other ranks is no failure."""
     text = "".join(in_finally(r, OWN, "KeyError: 'cached'") for r in range(3))
     found = diagnose(trace_of("world_size=3\n" + text + table(dict.fromkeys(range(3), 1))))
     assert "KeyError" not in found.summary
 
 
-def test_a_wait_that_broke_as_its_rank_was_interrupted_is_shown_by_its_callers() -> None:
-    """The first traceback begins where the broken connection was caught, inside of a library."""
+def test_wait_broken_by_an_interrupt_is_shown_by_its_callers() -> None:
+    """The first traceback begins where the broken connection was caught, inside a library."""
     waits = "/env/lib/python3.11/site-packages/hangscope/recording/work_waits.py"
     callers = (*REDUCE, (waits, 45, "wait"))
     text = gave_up(1, IN_LOADER, INTERRUPTED)

@@ -16,7 +16,7 @@ from tests.diagnosis.tracebacks import (
 from tests.trace.logs import trace_of
 
 
-def test_the_address_that_never_came_names_its_rank() -> None:
+def test_missing_store_address_names_its_rank() -> None:
     """Before a process knows its rank, nothing it prints shows which rank it is."""
     error = "torch.distributed.DistStoreError: wait timeout after 900ms, keys: {}"
     key = error.format("/default_pg/0//cpu//0/2")
@@ -25,7 +25,7 @@ def test_the_address_that_never_came_names_its_rank() -> None:
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
 
 
-def test_an_address_beyond_the_world_accuses_nobody() -> None:
+def test_address_beyond_the_world_accuses_no_rank() -> None:
     key = (
         "torch.distributed.DistStoreError: wait timeout after 900ms, keys: /default_pg/0//cpu//0/4"
     )
@@ -34,7 +34,7 @@ def test_an_address_beyond_the_world_accuses_nobody() -> None:
     assert found.culprits == ()
 
 
-def test_an_address_in_a_smaller_group_is_that_of_a_place() -> None:
+def test_address_in_a_smaller_group_is_a_group_rank() -> None:
     key = (
         "torch.distributed.DistStoreError: wait timeout after 900ms, keys: "
         "/default_pg/0//3//cpu//0/0"
@@ -44,7 +44,7 @@ def test_an_address_in_a_smaller_group_is_that_of_a_place() -> None:
     assert found.culprits == ()
 
 
-def test_a_store_that_waited_for_clients_itself_clears_rank_0() -> None:
+def test_store_that_waited_for_clients_clears_rank_0() -> None:
     """Rank 0 serves the store: while it waits for a client, its own address cannot be there."""
     key = (
         "torch.distributed.DistStoreError: wait timeout after 900ms, keys: /default_pg/0//cpu//0/0"
@@ -71,7 +71,7 @@ def no_id(rank: int, place: int, first: int = 0) -> str:
     )
 
 
-def test_who_never_gave_nccls_id_is_missing() -> None:
+def test_rank_that_never_set_the_nccl_id_is_missing() -> None:
     found = diagnose(trace_of(no_id(1, 1) + no_id(3, 3)))
     assert (found.verdict.value, found.culprits) == ("missing_rank", (0,))
 
@@ -81,13 +81,13 @@ def test_who_never_gave_nccls_id_is_missing() -> None:
     [no_id(1, 1), no_id(5, 1) + no_id(7, 3), no_id(1, 1) + "[rank0]: RuntimeError: no route\n"],
     ids=["one rank's words", "places of a smaller group", "it has spoken"],
 )
-def test_who_gave_no_id_is_not_always_missing(text: str) -> None:
+def test_rank_that_set_no_nccl_id_is_not_always_missing(text: str) -> None:
     found = diagnose(trace_of("world_size=8\n" + text))
     assert found.verdict.value != "missing_rank"
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_the_only_silent_one_of_two_or_three_is_missing(world: int) -> None:
+def test_only_silent_rank_of_two_or_three_is_missing(world: int) -> None:
     silent = world - 1
     found = judged(dict.fromkeys(range(silent), REDUCE), world)
     assert (found.verdict.value, found.culprits) == ("missing_rank", (silent,))
@@ -95,8 +95,9 @@ def test_the_only_silent_one_of_two_or_three_is_missing(world: int) -> None:
 
 
 @pytest.mark.parametrize("world", [2, 4])
-def test_who_is_refused_at_an_address_does_not_wait_for_whoever_is_silent(world: int) -> None:
-    """Groups made anew find the address of the last one: rank 0 waits for the others elsewhere."""
+def test_rank_refused_at_an_address_does_not_wait_for_the_silent_one(world: int) -> None:
+    """Groups created again find the address of the previous one: rank 0 waits for the others
+    elsewhere."""
     meeting = (("/job/train.py", 20, "main"), (C10D, 1800, "init_process_group"))
     refused = (
         "RuntimeError: Gloo connectFullMesh failed with [gloo/transport/tcp/pair.cc:152] timed out "

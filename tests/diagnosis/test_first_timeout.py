@@ -57,7 +57,7 @@ def _one_held_a_lock(gave_up_s: float, *, moved_s: float = 0.0) -> Diagnosis:
     return diagnose(job.trace(after_s=1.0))
 
 
-def test_who_comes_after_the_first_gave_up_was_not_there() -> None:
+def test_rank_that_arrives_after_the_first_timeout_was_absent() -> None:
     found = _one_held_a_lock(9.0)
     assert (found.verdict.value, found.culprits) == ("deadlock_cycle", (1,))
     assert "without all_reduce #4 in group metrics" in found.summary
@@ -65,7 +65,7 @@ def test_who_comes_after_the_first_gave_up_was_not_there() -> None:
     assert "rank 1: its thread metrics is at metrics.py:8 in push" in seen
 
 
-def test_of_a_job_that_moved_at_that_moment_nothing_is_taken_back() -> None:
+def test_timeout_in_a_moving_job_changes_nothing() -> None:
     found = _one_held_a_lock(9.0, moved_s=8.5)
     assert found.verdict.value != "deadlock_cycle"
 
@@ -82,7 +82,7 @@ def _meeting(error: str) -> Diagnosis:
     return diagnose(job.trace(after_s=20.0))
 
 
-def test_who_cannot_reach_the_others_at_the_start_is_not_accused() -> None:
+def test_rank_unable_to_connect_at_the_start_is_not_accused() -> None:
     found = _meeting(_REFUSED)
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
     assert "ranks 0, 1 could not connect to the other ranks" in found.summary.lower()
@@ -93,7 +93,7 @@ def test_who_cannot_reach_the_others_at_the_start_is_not_accused() -> None:
     ("recorded", "expected"),
     [(True, ("missing_rank", (2,), "certain")), (False, ("rank_lost", (2,), "likely"))],
 )
-def test_who_gave_up_at_the_start_waited_for_who_never_came(
+def test_rank_that_timed_out_at_the_start_waited_for_the_absent_one(
     recorded: bool, expected: tuple[str, tuple[int, ...], str]
 ) -> None:
     job = Job(3)
@@ -112,12 +112,12 @@ def test_who_gave_up_at_the_start_waited_for_who_never_came(
     assert "init_process_group" in found.summary
 
 
-def test_who_fails_of_its_own_at_the_start_is() -> None:
+def test_own_failure_at_the_start_is_named() -> None:
     found = _meeting("no space left on device")
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (0, 1))
 
 
-def test_a_key_of_the_store_that_all_waited_for_in_vain_is_told() -> None:
+def test_store_key_that_all_waited_for_is_reported() -> None:
     found = _ended_in("wait timeout after 300000ms, keys: /rpc_prefix_0/0/0")
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
     assert "ranks 0–2 waited in vain for /rpc_prefix_0/0/0" in found.summary.lower()
@@ -132,7 +132,7 @@ def _ended_in(message: str) -> Diagnosis:
     return diagnose(job.trace(after_s=1.0))
 
 
-def test_keys_that_differ_are_no_one_key() -> None:
+def test_different_store_keys_are_not_one_key() -> None:
     job = Job(3)
     job.steps(3)
     for rank in range(3):
@@ -142,7 +142,7 @@ def test_keys_that_differ_are_no_one_key() -> None:
     assert "store" in found.findings[0].fix
 
 
-def test_where_all_stand_idle_the_report_says_where() -> None:
+def test_report_shows_where_all_ranks_are_idle() -> None:
     job = Job(3, live=True)
     job.steps(3)
     stack = (Frame("connect", "/env/site-packages/torch/x.py", 4), Frame("setup", "/job/a.py", 7))
@@ -154,7 +154,7 @@ def test_where_all_stand_idle_the_report_says_where() -> None:
     assert found.findings[0].evidence == ("ranks 0–2: at a.py:7 in setup, inside connect",)
 
 
-def test_those_who_come_out_of_a_lock_when_its_holder_has_given_up_were_at_the_lock() -> None:
+def test_ranks_released_from_a_lock_by_its_holders_timeout_were_at_the_lock() -> None:
     """Rank 0 waits in a barrier and holds the lock that all others need on their way there."""
     job = Job(4)
     job.steps(3)
@@ -227,7 +227,7 @@ def _told_to_end(
     return diagnose(job.trace(after_s=1.0))
 
 
-def test_what_a_rank_issues_on_its_way_out_is_no_step_of_it() -> None:
+def test_operations_issued_during_exit_are_no_step() -> None:
     for kind in ("code", "clean", "signal"):
         found = _told_to_end(kind=kind)
         assert (found.verdict.value, found.culprits) == ("missing_rank", (1,)), kind
@@ -236,27 +236,27 @@ def test_what_a_rank_issues_on_its_way_out_is_no_step_of_it() -> None:
         assert [frame.name for frame in side.stack] == ["load_batch"]
 
 
-def test_what_was_issued_in_a_handler_of_a_job_that_went_on_counts() -> None:
+def test_operations_of_a_handler_in_a_job_that_continued_count() -> None:
     found = _told_to_end(earlier=True)
     assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
     assert found.findings[0].seq == 8
 
 
-def test_who_leaves_a_job_that_moves_has_parted_from_it() -> None:
+def test_rank_leaving_a_moving_job_has_diverged() -> None:
     found = _told_to_end(moved=True, kind="signal")
     assert (found.verdict.value, found.culprits) == ("collective_mismatch", (1,))
     assert "on its way out" in found.findings[0].why
     assert "all-reduce the flag" in found.findings[0].fix
 
 
-def test_who_computes_for_long_and_then_waits_at_the_end_does_wait() -> None:
+def test_rank_that_computes_long_and_then_waits_is_waiting() -> None:
     found = _told_to_end(waits=False, kind="signal", ended_s=70.0)
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
     assert found.findings[0].op == "barrier"
 
 
-def test_who_fails_as_the_leaver_is_killed_had_waited_for_it() -> None:
-    """The others' all-reduce has failed since, and they are leaving themselves."""
+def test_rank_that_fails_as_the_leaver_is_killed_had_waited() -> None:
+    """The others' all-reduce has failed since, and they are exiting themselves."""
     job = Job(3)
     job.steps(3)
     began_s = job.now

@@ -41,7 +41,7 @@ MINE = (Frame("main", "/home/me/fit.py", 60), Frame("<module>", "/home/me/fit.py
         "/job/env.pex/.deps/trainer-1.0-py3-none-any.whl/trainer/loop.py",
     ],
 )
-def test_generated_and_packed_code_is_the_library_s(file: str) -> None:
+def test_generated_and_packed_code_belongs_to_the_library(file: str) -> None:
     assert is_library(Frame("run", file, 3))
 
 
@@ -56,12 +56,12 @@ def test_generated_and_packed_code_is_the_library_s(file: str) -> None:
         "/data/hub/modules/remote_modules/model.py",
     ],
 )
-def test_code_of_the_user_s_is_not(file: str) -> None:
+def test_user_code_is_not_library_code(file: str) -> None:
     assert not is_library(Frame("run", file, 3))
     assert not is_library(Frame("<module>", file, 3))
 
 
-def test_the_script_of_an_installed_command_is_no_line_of_the_user_s() -> None:
+def test_script_of_an_installed_command_is_no_user_line() -> None:
     starter = Frame("<module>", "/opt/venv/bin/tune", 8)
     assert is_library(starter)
     assert user_frames((Frame("step", "/home/me/recipe.py", 4), starter)) == (
@@ -73,7 +73,7 @@ def test_the_script_of_an_installed_command_is_no_line_of_the_user_s() -> None:
 @pytest.mark.parametrize(
     "file", [TRAINER, TRAINER.replace("trainer/loop", "hangscope/demos/train")]
 )
-def test_a_program_that_is_installed_as_a_whole_is_shown_by_its_own_lines(file: str) -> None:
+def test_installed_program_is_shown_by_its_own_lines(file: str) -> None:
     main = Frame("<module>", file, 90)
     runpy = Frame("_run_code", "<frozen runpy>", 88)
     stack = (Frame("backward", TENSOR, 500), Frame("fit", file, 30), main, runpy)
@@ -96,7 +96,7 @@ def with_stacks(trace: Trace, stacks: dict[int, Stack]) -> Trace:
     return replace(trace, records=records, stacks=table)
 
 
-def test_a_framework_s_frames_tell_apart_what_one_line_of_the_user_s_does() -> None:
+def test_framework_frames_distinguish_calls_from_one_user_line() -> None:
     job = Job(3, live=True)
     job.steps(4)
     job.op(0, "all_gather", done=False)
@@ -113,7 +113,7 @@ def test_a_framework_s_frames_tell_apart_what_one_line_of_the_user_s_does() -> N
     assert "compare loop.py:240 in fit with loop.py:200 in fit" in found.findings[0].fix
 
 
-def test_torch_s_own_frames_are_not_shown_for_it() -> None:
+def test_torch_frames_are_not_shown_as_framework() -> None:
     job = Job(3, live=True)
     job.steps(4)
     job.op(0, "all_gather", done=False)
@@ -131,8 +131,8 @@ SERVING = (Frame("main_loop", "/opt/venv/lib/python3.11/site-packages/ray/worker
 READING = (Frame("read", "/home/me/data.py", 41), Frame("train", "/home/me/fit.py", 30))
 
 
-def test_stacks_that_began_in_different_functions_part_nowhere() -> None:
-    """The framework caught the exception: the traceback has none of the frames outside of that."""
+def test_stacks_with_different_outer_functions_have_no_common_fork() -> None:
+    """The framework caught the exception, so the traceback lacks the frames outside of that."""
     job = Job(3, live=True)
     job.steps(4)
     for rank in (0, 2):
@@ -167,25 +167,25 @@ def missing(main: Stack, other: Stack, *, number: int = 77) -> str:
     return where.name
 
 
-def test_a_main_thread_that_only_waits_or_serves_is_not_what_holds_the_rank_up() -> None:
+def test_waiting_main_thread_is_not_what_blocks_the_rank() -> None:
     assert missing(WAITING, READING) == "read"
     assert missing(SERVING, READING) == "read"
 
 
-def test_a_main_thread_that_does_something_itself_is() -> None:
+def test_working_main_thread_is_what_blocks_the_rank() -> None:
     mine = (Frame("load", "/home/me/data.py", 9), *MINE)
     assert missing(mine, READING) == "load"
 
 
-def test_two_threads_that_wait_leave_the_main_one() -> None:
+def test_two_waiting_threads_leave_the_main_thread() -> None:
     assert missing(WAITING, (WAITING[0], *READING)) == "main"
 
 
-def test_a_thread_that_issues_nothing_is_not_asked() -> None:
+def test_thread_without_operations_is_ignored() -> None:
     assert missing(WAITING, READING, number=78) == "main"
 
 
-def test_samples_say_the_kernel_s_numbers() -> None:
+def test_samples_contain_kernel_thread_ids() -> None:
     text = (
         "T main 70 MainThread\nF 3\x00main\x00a.py\nT other 139999999999999 old\nF 4\x00f\x00b.py"
     )
@@ -217,27 +217,27 @@ def swallowed(*, newest: bool = True, issued: bool = False) -> Diagnosis:
     return diagnose(job.trace())
 
 
-def test_a_failure_that_a_thread_swallowed_is_no_healthy_end() -> None:
+def test_failure_swallowed_by_a_thread_is_no_healthy_end() -> None:
     found = swallowed()
     assert (found.verdict.value, found.culprits) == ("rank_exited", (1,))
     assert "thread train" in found.findings[0].fix
     assert "data.py:41" in found.findings[0].fix
 
 
-def test_a_failure_that_the_job_went_on_after_is_its_own_affair() -> None:
+def test_handled_failure_of_a_continuing_job_is_no_cause() -> None:
     assert swallowed(newest=False).verdict.value == "healthy"
 
 
-def test_what_everybody_issued_accuses_nobody_who_ended_well() -> None:
+def test_operation_issued_by_all_accuses_no_clean_exit() -> None:
     assert swallowed(issued=True).verdict.value == "healthy"
 
 
-def test_an_upload_is_no_loader() -> None:
+def test_upload_is_no_data_loader() -> None:
     for name, is_one in (("upload", False), ("thread_main", False), ("load_rows", True)):
         assert bool(LOADER.search(name)) is is_one
 
 
-def test_reduce_ops_that_were_never_learned_hide_no_sibling_s_past() -> None:
+def test_unknown_reduce_ops_do_not_hide_a_siblings_history() -> None:
     job = Job(4)
     pairs = [job.group(0, 1, desc="shard"), job.group(2, 3, desc="shard")]
     for _ in range(6):
@@ -250,7 +250,7 @@ def test_reduce_ops_that_were_never_learned_hide_no_sibling_s_past() -> None:
     assert (found.verdict.value, found.culprits) == ("collective_mismatch", (0,))
 
 
-def test_two_calls_of_one_name_with_nothing_in_common_are_told_as_two_calls() -> None:
+def test_two_unrelated_calls_of_one_name_are_described_as_two() -> None:
     job = Job(3)
     job.steps(4)
     job.op(0, "broadcast", dtype="Long", size=(1,), line=95, root=0, done=False)
@@ -262,7 +262,7 @@ def test_two_calls_of_one_name_with_nothing_in_common_are_told_as_two_calls() ->
     assert "train.py:95" in found.findings[0].fix
 
 
-def test_an_end_that_was_not_noticed_before_the_rank_stopped_is_no_stuck_device() -> None:
+def test_completion_unnoticed_before_a_stop_is_no_stuck_device() -> None:
     job = Job(3)
     job.steps(4)
     for rank in range(3):
@@ -275,7 +275,7 @@ def test_an_end_that_was_not_noticed_before_the_rank_stopped_is_no_stuck_device(
     assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
 
 
-def test_a_rank_that_finished_nothing_later_may_be_stuck_on_its_device() -> None:
+def test_rank_without_later_completions_may_be_stuck_on_its_device() -> None:
     job = Job(3)
     job.steps(4)
     for rank in range(3):
@@ -287,7 +287,7 @@ def test_a_rank_that_finished_nothing_later_may_be_stuck_on_its_device() -> None
     assert (found.verdict.value, found.culprits) == ("stuck_collective", (1,))
 
 
-def test_a_circle_of_two_lines_says_which_to_compare() -> None:
+def test_cycle_of_two_lines_says_which_to_compare() -> None:
     job = Job(3)
     side = job.group(0, 1, 2)
     job.steps(4)
@@ -299,7 +299,7 @@ def test_a_circle_of_two_lines_says_which_to_compare() -> None:
     assert "compare train.py:21 in train with train.py:18 in train" in found.findings[0].fix
 
 
-def test_who_failed_of_somebody_else_s_failure_is_not_accused_for_certain() -> None:
+def test_rank_failing_because_of_another_failure_is_not_certain() -> None:
     job = Job(3, live=True)
     job.steps(4)
     job.op(0, done=False)
@@ -311,7 +311,7 @@ def test_who_failed_of_somebody_else_s_failure_is_not_accused_for_certain() -> N
     assert found.confidence is not Confidence.CERTAIN
 
 
-def test_what_a_peer_s_later_end_tells_of_a_rank_is_no_stuck_device() -> None:
+def test_later_end_of_a_peer_makes_no_device_stuck() -> None:
     job = Job(3)
     job.steps(4)
     for _ in range(3):
@@ -333,12 +333,12 @@ def test_what_a_peer_s_later_end_tells_of_a_rank_is_no_stuck_device() -> None:
         ("__init__", 3, False),  # what a dataclass is given
     ],
 )
-def test_a_program_that_is_run_from_text_is_the_users(name: str, line: int, users: bool) -> None:
+def test_program_run_from_text_is_user_code(name: str, line: int, users: bool) -> None:
     """``python -c``, or `exec` of what a launcher has read."""
     assert is_library(Frame(name, "<string>", line)) is not users
 
 
-def test_the_line_of_a_program_from_text_is_shown_before_who_runs_it() -> None:
+def test_line_of_a_program_from_text_precedes_its_runner() -> None:
     called = Frame("reduce", "<string>", 12)
     stack = (
         Frame("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/x.py", 3),

@@ -59,7 +59,7 @@ def damaged_jobs(draw: st.DrawFn) -> dict[int, Any]:
 
 @SOME
 @given(damaged_jobs())
-def test_damaged_dumps_of_one_job(job: dict[int, Any]) -> None:
+def test_damaged_dumps_of_one_job_get_an_answer(job: dict[int, Any]) -> None:
     fragments: list[Fragment] = []
     for rank, document in job.items():
         try:
@@ -94,7 +94,7 @@ DAMAGE = (
 
 @SOME
 @given(st.integers(0, 2**32))
-def test_damaged_logs(seed: int) -> None:
+def test_damaged_logs_get_an_answer(seed: int) -> None:
     rng = random.Random(seed)
     lines = [line for line in LINES if rng.random() < 0.8]
     if rng.random() < 0.5:
