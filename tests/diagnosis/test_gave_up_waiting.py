@@ -24,7 +24,7 @@ def _interrupted(job: Job, rank: int, after_s: float) -> None:
     job.rank(rank, alive=False, exception=error, exit=exit_, phases=phases)
 
 
-def test_who_hangs_is_interrupted_and_the_others_lose_their_connections_to_it() -> None:
+def test_hung_rank_is_interrupted_and_the_others_lose_its_connection() -> None:
     job = hung()
     _interrupted(job, 2, 12.0)
     for rank in (1, 3):
@@ -54,10 +54,11 @@ def _stay(job: Job, rank: int, after_s: float) -> None:
         (_stay, "rank_exited"),
     ],
 )
-def test_who_catches_ctrl_c_has_not_left_in_the_middle(
+def test_rank_that_catches_ctrl_c_has_not_left_early(
     end_of_others: Callable[[Job, int, float], None], verdict: str
 ) -> None:
-    """A program that says "interrupted" and ends well; the others hear it once they lose a peer."""
+    """A program that prints "interrupted" and exits cleanly; the others notice once they lose a
+    peer."""
     job = hung()
     _left(job, 2, 20.0)
     for rank in (0, 1, 3):
@@ -65,7 +66,7 @@ def test_who_catches_ctrl_c_has_not_left_in_the_middle(
     assert judged(job.trace())[:2] == (verdict, (2,))
 
 
-def test_who_leaves_before_anything_stands_still_left_in_the_middle() -> None:
+def test_rank_that_leaves_a_moving_job_left_early() -> None:
     job = hung()
     _left(job, 2, 0.5)
     kill(job, 0, 1.0, signal=15)
@@ -82,7 +83,7 @@ def _gave_up(job: Job, rank: int, after_s: float) -> None:
     job.rank(rank, alive=False, exception=error, exit=ExitFacts("exception", 1, at_ns=at_ns))
 
 
-def test_who_waited_and_fell_silent_when_another_gave_up_has_not_crashed() -> None:
+def test_waiting_rank_silent_after_another_timed_out_has_not_crashed() -> None:
     """A barrier's timeout was caught and the next operation issued: the job has just moved."""
     job = hung()
     _gave_up(job, 0, 0.9)
@@ -92,8 +93,8 @@ def test_who_waited_and_fell_silent_when_another_gave_up_has_not_crashed() -> No
     assert judged(job.trace())[:2] == ("missing_rank", (2,))
 
 
-def test_of_those_who_fell_silent_around_another_s_timeout_none_has_crashed() -> None:
-    """Heartbeats come once a second: both were ended alike, one had just been heard again."""
+def test_ranks_silent_around_anothers_timeout_have_not_crashed() -> None:
+    """Heartbeats come once a second: both were killed alike, one just after its heartbeat."""
     job = Job(3)
     job.steps(10)
     job.op(0, done=False)
@@ -105,7 +106,7 @@ def test_of_those_who_fell_silent_around_another_s_timeout_none_has_crashed() ->
     assert all(f.verdict.value != "rank_crashed" for f in diagnose(job.trace()).findings)
 
 
-def test_who_fell_silent_long_before_another_gave_up_has_crashed() -> None:
+def test_rank_silent_long_before_another_timed_out_has_crashed() -> None:
     job = hung(culprit=9)
     for rank in (0, 2, 3):
         _gave_up(job, rank, 40.0)
@@ -123,7 +124,7 @@ def test_who_fell_silent_long_before_another_gave_up_has_crashed() -> None:
         ("checkpoint", ("rank_crashed", (0, 2, 3))),  # of its own: nobody has to come to it
     ],
 )
-def test_who_aborts_while_it_waits_for_others_to_meet_has_given_up(
+def test_rank_that_aborts_during_a_rendezvous_has_timed_out(
     phase: str, expected: tuple[str, tuple[int, ...]]
 ) -> None:
     job = Job(4)

@@ -38,8 +38,9 @@ def _judged(world: int, made: Calls, under_way: Calls, *, lost: tuple[int, ...] 
     return diagnose(job.trace())
 
 
-def test_the_one_with_two_groups_in_the_other_order() -> None:
-    """Ranks 0 and 3 wait for the rest of their group; 3 would wait in another call than 0 does."""
+def test_rank_with_two_groups_in_the_other_order_is_named() -> None:
+    """Ranks 0 and 3 wait for the rest of their group; rank 3 would wait in another call than rank
+    0."""
     found = _judged(
         4,
         {1: {2: (0, 1)}, 2: {2: (2, 3)}},
@@ -63,7 +64,7 @@ def test_every_rank_in_a_call_of_another_number() -> None:
     assert found.confidence.value == "certain"
 
 
-def test_halves_that_contradict_each_other_are_both_named() -> None:
+def test_contradicting_halves_are_both_named() -> None:
     found = _judged(
         4,
         {},
@@ -72,7 +73,7 @@ def test_halves_that_contradict_each_other_are_both_named() -> None:
     assert (found.culprits, found.confidence.value) == ((0, 1, 2, 3), "ambiguous")
 
 
-def test_parts_of_a_job_that_number_their_own_groups_do_not_contradict_each_other() -> None:
+def test_parts_of_a_job_that_number_their_own_groups_do_not_contradict() -> None:
     found = _judged(
         4,
         {0: {1: (0, 1)}, 1: {1: (0, 1)}, 2: {1: (2, 3)}, 3: {1: (2, 3)}},
@@ -82,10 +83,8 @@ def test_parts_of_a_job_that_number_their_own_groups_do_not_contradict_each_othe
     assert "other groups" not in found.summary
 
 
-def test_parts_of_a_job_that_do_not_return_from_a_call_of_one_number_contradict_each_other() -> (
-    None
-):
-    """Every half makes a group of its own alone, and both meet under one name in the store."""
+def test_parts_of_a_job_that_do_not_return_from_one_call_contradict() -> None:
+    """Each half creates only its own group, and both meet under one name in the store."""
     found = _judged(4, {}, {0: {1: (0, 1)}, 1: {1: (0, 1)}, 2: {1: (2, 3)}, 3: {1: (2, 3)}})
     assert (found.verdict.value, found.culprits) == ("collective_mismatch", (0, 1, 2, 3))
     assert found.confidence.value == "ambiguous"
@@ -94,8 +93,8 @@ def test_parts_of_a_job_that_do_not_return_from_a_call_of_one_number_contradict_
     )
 
 
-def test_different_groups_under_way_at_one_time_tell_nothing_of_numbers() -> None:
-    """Without what rank 1 left, the calls of 0 and 3 are those of two groups."""
+def test_different_groups_created_at_one_time_are_no_evidence_of_numbers() -> None:
+    """Without the records of rank 1, the calls of ranks 0 and 3 belong to two groups."""
     found = _judged(
         4,
         {2: {2: (2, 3)}},
@@ -106,7 +105,7 @@ def test_different_groups_under_way_at_one_time_tell_nothing_of_numbers() -> Non
 
 
 @pytest.mark.parametrize("version", ["2.4", "none"])
-def test_recorders_that_number_groups_by_themselves_prove_nothing(version: str) -> None:
+def test_recorders_that_number_groups_themselves_prove_nothing(version: str) -> None:
     job = Job(4)
     job.steps(3)
     job.groups += [Group("1", "", (0, 1)), Group("1", "", (2, 3)), Group("1", "", (1, 2))]
@@ -146,17 +145,17 @@ def _as_dumps(job: Job) -> tuple[Verdict, tuple[int, ...], Confidence]:
     return judged(replace(job.trace(), sources=(Source("dump", formats.PICKLE, "2.9"),)))
 
 
-def test_dumps_show_groups_under_each_other_s_numbers() -> None:
+def test_dumps_show_groups_under_each_others_numbers() -> None:
     found = _as_dumps(_of_dumps(used=True))
     assert found == (Verdict.COLLECTIVE_MISMATCH, (3,), Confidence.LIKELY)
 
 
-def test_what_nobody_stands_in_contradicts_nothing() -> None:
-    """Rank 3 came to neither: what it calls its groups is not on record."""
+def test_group_that_no_rank_waits_in_contradicts_nothing() -> None:
+    """Rank 3 reached neither: the names of its groups are not on record."""
     verdict, culprits, _ = _as_dumps(_of_dumps(used=False))
     assert (verdict, culprits) == (Verdict.MISSING_RANK, (3,))
 
 
-def test_groups_that_have_worked_may_be_numbered_by_each_rank_for_itself() -> None:
+def test_groups_in_use_may_be_numbered_by_each_rank_itself() -> None:
     verdict, culprits, _ = _as_dumps(_of_dumps(used=True, together=True))
     assert (verdict, culprits) == (Verdict.MISSING_RANK, (3,))

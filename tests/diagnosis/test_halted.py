@@ -39,11 +39,11 @@ def found_in(job: Job) -> list[tuple[Verdict, tuple[int, ...]]]:
 
 @pytest.mark.parametrize("halted", HALTED)
 @pytest.mark.parametrize(("op", "roots"), [("broadcast", (0,)), ("scatter", (2, 0))])
-def test_what_a_halted_rank_had_begun_may_have_ended(
+def test_unfinished_operation_of_a_stopped_rank_may_have_completed(
     halted: dict[str, Any], op: str, roots: tuple[int, ...]
 ) -> None:
-    """Two broadcasts of DDP, which nobody waits for from Python: one rank could not note their
-    ends any more."""
+    """Two broadcasts of DDP that no Python code waits for: one rank could not record their
+    completion."""
     job = Job(3, live=True)
     job.steps(3)
     for root in roots:
@@ -57,13 +57,11 @@ def test_what_a_halted_rank_had_begun_may_have_ended(
 
 @pytest.mark.parametrize("halted", HALTED)
 @pytest.mark.parametrize("blocking", [True, False])
-def test_who_waits_for_one_that_never_came_is_its_victim_also_when_it_is_halted(
+def test_rank_waiting_for_an_absent_one_is_a_victim_even_if_stopped(
     halted: dict[str, Any], blocking: bool
 ) -> None:
     """An operator attaches a debugger to rank 1, which waits for rank 2 while rank 0 waits for it.
-
-    Where its operation did not hold its caller up, it may have been anywhere.
-    """
+    If its operation did not block its caller, it may have been anywhere."""
     job = Job(3, live=True)
     first, second = job.group(0, 1), job.group(1, 2)
     job.steps(3)
@@ -76,10 +74,8 @@ def test_who_waits_for_one_that_never_came_is_its_victim_also_when_it_is_halted(
 
 
 @pytest.mark.parametrize("halted", HALTED)
-def test_a_circle_is_none_where_its_one_half_was_issued_and_not_waited_for(
-    halted: dict[str, Any],
-) -> None:
-    """Rank 1 has issued in a pair with rank 2 what that one comes to after a step of all."""
+def test_operation_issued_without_waiting_makes_no_cycle(halted: dict[str, Any]) -> None:
+    """Rank 1 has issued in a pair with rank 2 what rank 2 reaches only after a global step."""
     job = Job(3, live=True)
     pair = job.group(1, 2)
     job.steps(3)
@@ -90,7 +86,7 @@ def test_a_circle_is_none_where_its_one_half_was_issued_and_not_waited_for(
     assert found_in(job) == [(Verdict.MISSING_RANK, (1,))]
 
 
-def test_who_waits_for_what_a_stopped_rank_sends_waits_for_that_rank() -> None:
+def test_receiver_of_a_stopped_sender_waits_for_it() -> None:
     job = Job(3, live=True)
     job.steps(3)
     job.op(1, "send", peer=2, done=False, flags=Flag.ASYNC)
@@ -103,10 +99,8 @@ def test_who_waits_for_what_a_stopped_rank_sends_waits_for_that_rank() -> None:
 
 @pytest.mark.parametrize("ran_s", [0.0, 30.0])
 @pytest.mark.parametrize("pair", [True, False])
-def test_who_is_stopped_long_after_the_others_had_come_is_not_what_they_wait_for(
-    ran_s: float, pair: bool
-) -> None:
-    """A debugger is attached to one rank of a network that is stuck."""
+def test_rank_stopped_long_after_the_wait_began_is_not_missing(ran_s: float, pair: bool) -> None:
+    """A debugger is attached to one rank while the network is stuck."""
     job = Job(2, live=True)
     job.steps(3)
     if pair:
@@ -120,7 +114,7 @@ def test_who_is_stopped_long_after_the_others_had_come_is_not_what_they_wait_for
 
 
 @pytest.mark.parametrize("killed", [True, False])
-def test_what_a_rank_was_seen_to_wait_for_is_over_where_it_went_on_by_itself(killed: bool) -> None:
+def test_observed_wait_ends_if_the_rank_went_on_by_itself(killed: bool) -> None:
     """It was stopped until its peers timed out; then it ran, and failed because they were gone."""
     wait = KernelWait("processor", since_ns=START, seen_ns=START + 9 * SECOND)
     stack = (Frame("train", "/home/me/train.py", 7),)
@@ -136,8 +130,8 @@ def test_what_a_rank_was_seen_to_wait_for_is_over_where_it_went_on_by_itself(kil
     assert (process_of(facts, None).wait is not None) == killed
 
 
-def test_who_is_stopped_in_what_its_ring_cannot_observe_holds_the_others_up() -> None:
-    """The others' dumps show that nobody has finished; the stopped rank left only its ring."""
+def test_rank_stopped_in_an_unobservable_operation_blocks_the_others() -> None:
+    """The others' dumps show that no rank has completed it; the stopped rank left only its ring."""
     job = Job(4, live=True)
     job.steps(3)
     for rank in range(4):
@@ -147,9 +141,9 @@ def test_who_is_stopped_in_what_its_ring_cannot_observe_holds_the_others_up() ->
 
 
 @pytest.mark.parametrize("halted", HALTED)
-def test_who_could_not_run_may_have_lived_as_long_as_the_others(halted: dict[str, Any]) -> None:
-    """All are killed with their monitor, which has seen that rank 1 could not run; its heart had
-    stopped long before those of the others."""
+def test_stopped_rank_may_have_lived_as_long_as_the_others(halted: dict[str, Any]) -> None:
+    """All are killed with their monitor, which had observed that rank 1 could not run. Its
+    heartbeat stopped long before those of the others."""
     job = Job(3)
     job.steps(3)
     for rank in (0, 2):

@@ -32,7 +32,7 @@ def parted(
     return finding
 
 
-def test_what_is_handled_is_told_and_to_be_mended() -> None:
+def test_handled_exception_is_reported_with_advice() -> None:
     finding = parted()
     told = "ValueError: corrupt sample 4711, raised at data.py:41 in load"
     assert f"rank 1: it issued that while handling {told}" in finding.evidence
@@ -40,7 +40,7 @@ def test_what_is_handled_is_told_and_to_be_mended() -> None:
     assert finding.playbook == "D20, D19"
 
 
-def test_an_iterator_that_ends_is_no_failure() -> None:
+def test_end_of_an_iterator_is_no_failure() -> None:
     finding = parted(kind="StopIteration", message="")
     assert "equalise" in finding.fix
     assert any("handling StopIteration, raised at" in line for line in finding.evidence)
@@ -55,13 +55,13 @@ def test_an_iterator_that_ends_is_no_failure() -> None:
     ],
     ids=["of_a_later_operation", "all_handle_something", "of_a_wait_that_failed"],
 )
-def test_what_explains_nothing_is_not_told(how: dict[str, object]) -> None:
+def test_unrelated_handled_exception_is_not_reported(how: dict[str, object]) -> None:
     finding = parted(**how)  # type: ignore[arg-type]
     assert "fix what raised" not in finding.fix
     assert not any("handling" in line for line in finding.evidence)
 
 
-def test_in_a_circle_the_operation_it_waits_in_counts() -> None:
+def test_in_a_cycle_the_operation_it_waits_in_counts() -> None:
     job = Job(4, live=True)
     pair = job.group(1, 2, desc="pair")
     job.steps(3)

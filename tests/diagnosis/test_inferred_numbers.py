@@ -59,21 +59,21 @@ def _judged(folder: Path, cut: dict[int, int], stuck: int | None = None) -> Diag
 
 
 @pytest.mark.parametrize("rank", range(WORLD))
-def test_who_has_issued_less_is_missing(tmp_path: Path, rank: int) -> None:
+def test_rank_that_issued_less_is_missing(tmp_path: Path, rank: int) -> None:
     found = _judged(tmp_path, {rank: 1})
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (rank,))
     assert found.confidence is Confidence.LIKELY
 
 
-def test_times_tell_what_a_device_did_not_finish(tmp_path: Path) -> None:
-    """Rank 3 lists what all others have finished: aligned by completions alone, it would be one
+def test_times_show_what_a_device_did_not_complete(tmp_path: Path) -> None:
+    """Rank 3 lists what all others have completed: aligned by completions alone, it would be one
     off."""
     found = _judged(tmp_path, {}, stuck=3)
     assert found.culprits in ((), (3,))
     assert found.confidence is not Confidence.CERTAIN
 
 
-def test_what_has_no_number_and_is_unfinished_is_no_rest(tmp_path: Path) -> None:
+def test_unfinished_entries_without_number_are_no_remainder(tmp_path: Path) -> None:
     """A single dump: nothing to align it with."""
     _judged(tmp_path, {})
     for rank in (1, 2, 3):

@@ -34,24 +34,24 @@ def _judged(late_s: float, *, others: str = _IN_VAIN) -> Diagnosis:
     return diagnose(job.trace(after_s=1.0))
 
 
-def test_who_comes_when_the_others_have_given_up_did_not_come() -> None:
+def test_rank_that_arrives_after_the_others_timed_out_was_absent() -> None:
     found = _judged(40.0)
     assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
     assert found.findings[0].seq == 6
     assert found.findings[0].victims == (0, 2, 3)
 
 
-def test_who_came_before_was_there() -> None:
+def test_rank_that_arrived_before_was_present() -> None:
     found = _judged(9.0)
     assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
 
 
-def test_what_others_failed_of_before_anybody_gave_up_is_no_waiting_in_vain() -> None:
+def test_failure_before_any_timeout_is_no_timeout() -> None:
     found = _judged(40.0, others=_CLOSED)
     assert (found.verdict.value, found.culprits) != ("missing_rank", (1,))
 
 
-def test_who_makes_a_new_world_while_the_others_are_in_the_old_one_waits_for_them() -> None:
+def test_rank_in_a_second_init_waits_for_those_in_the_first_world() -> None:
     job = Job(4, live=True)
     job.steps(3)
     for rank in (0, 2, 3):

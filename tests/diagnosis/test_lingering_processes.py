@@ -44,8 +44,8 @@ def _job(*, live: bool = True) -> Job:
 
 
 @pytest.mark.parametrize("around", [(), (Frame("_bootstrap", "/x/process.py", 332),)])
-def test_the_thread_that_python_waits_for_is_told(around: tuple[Frame, ...]) -> None:
-    """And no daemon beside it; ``multiprocessing`` waits as well."""
+def test_thread_that_blocks_interpreter_exit_is_reported(around: tuple[Frame, ...]) -> None:
+    """Daemon threads are ignored; ``multiprocessing`` waits as well."""
     job = _job()
     main, *others = job.facts[1].threads
     job.rank(1, threads=(replace(main, stack=(*SHUTDOWN, *around)), *others))
@@ -57,22 +57,22 @@ def test_the_thread_that_python_waits_for_is_told(around: tuple[Frame, ...]) -> 
 
 
 @pytest.mark.parametrize("facts", [{"cpu_busy": 0.5}, {"stack_moved": True}])
-def test_who_is_at_work_is_left_alone(facts: dict[str, float]) -> None:
-    """It may have something to write before it ends."""
+def test_busy_rank_is_not_lingering(facts: dict[str, float]) -> None:
+    """It may have something to write before it exits."""
     job = _job()
     job.rank(1, **facts)
     assert blame(diagnose(job.trace())) == ("healthy", ())
 
 
-def test_another_rank_in_its_program_is_waited_for() -> None:
-    """A job goes on as long as one of its ranks does."""
+def test_rank_still_in_its_program_is_waited_for() -> None:
+    """A job continues as long as one of its ranks does."""
     job = _job()
     job.rank(0, alive=True, exit=None, cpu_busy=0.9)
     assert blame(diagnose(job.trace())) == ("healthy", ())
 
 
-def test_who_alone_stands_still_is_told_if_the_kernel_says_so_too() -> None:
-    """What one rank does at the end may take any time, provided it does anything."""
+def test_single_idle_rank_is_reported_if_the_kernel_confirms() -> None:
+    """A rank may take any time at its end, provided it does something."""
     job = _job()
     stack = (
         Frame("_wait", "/usr/lib/python3.11/subprocess.py", 2046),
@@ -92,8 +92,8 @@ def test_who_alone_stands_still_is_told_if_the_kernel_says_so_too() -> None:
     assert blame(diagnose(job.trace())) == ("healthy", ())
 
 
-def test_what_is_over_on_a_node_is_over_whatever_others_do() -> None:
-    """Of ranks on other nodes a monitor may know nothing."""
+def test_lingering_on_one_node_is_independent_of_other_nodes() -> None:
+    """A monitor may know nothing about ranks on other nodes."""
     job = _job()
     job.world = 4
     found = diagnose(job.trace())
@@ -101,14 +101,14 @@ def test_what_is_over_on_a_node_is_over_whatever_others_do() -> None:
     assert "it waits for thread feeder" in found.summary
 
 
-def test_a_moment_after_the_end_nothing_is_said() -> None:
+def test_nothing_is_reported_right_after_the_end() -> None:
     """Exiting takes a while: devices, files and connections are released."""
     job = _job()
     job.rank(1, observed_ns=START + 9 * SECOND, heartbeat_ns=START + 9 * SECOND)
     assert blame(diagnose(job.trace(after_s=8))) == ("healthy", ())
 
 
-def test_a_function_that_runs_at_exit_is_told() -> None:
+def test_atexit_function_is_reported() -> None:
     """The main thread is neither in the program nor waiting for others."""
     job = _job()
     at_ns = START + 59 * SECOND
@@ -118,7 +118,7 @@ def test_a_function_that_runs_at_exit_is_told() -> None:
     assert "a function that runs at exit is at log.py:7 in close" in found.summary
 
 
-def test_behind_the_recorders_own_end_only_the_kernel_tells() -> None:
+def test_after_the_recorders_end_only_the_kernel_is_used() -> None:
     """Its stacks are older than that, so they are not shown."""
     job = _job()
     job.rank(1, heartbeat_ns=START + SECOND)
@@ -130,8 +130,8 @@ def test_behind_the_recorders_own_end_only_the_kernel_tells() -> None:
 
 
 @pytest.mark.parametrize("signal", [15, 9])
-def test_who_was_stopped_for_it_has_not_crashed(signal: int) -> None:
-    """Whoever ends a job that does not end by itself kills what is left of it."""
+def test_lingering_rank_that_was_killed_has_not_crashed(signal: int) -> None:
+    """Whoever ends a job that does not exit kills the remaining processes."""
     job = _job(live=False)
     ended = ExitFacts("signal", signal=signal, at_ns=START + 60 * SECOND)
     job.rank(1, alive=False, exit=ended)
@@ -140,7 +140,7 @@ def test_who_was_stopped_for_it_has_not_crashed(signal: int) -> None:
     assert "was over 59 s before its process was stopped" in found.summary
 
 
-def test_who_was_freed_from_it_by_ctrl_c_had_lingered() -> None:
+def test_lingering_rank_released_by_ctrl_c_had_lingered() -> None:
     """Python then exits with status 0; its activity is part of its exit."""
     job = _job(live=False)
     freed = START + 60 * SECOND
@@ -150,8 +150,8 @@ def test_who_was_freed_from_it_by_ctrl_c_had_lingered() -> None:
     assert "was over 59 s before its process was stopped" in found.summary
 
 
-def test_who_is_killed_as_it_leaves_has_crashed() -> None:
-    """Nobody would have had enough of it by then."""
+def test_rank_killed_soon_after_its_exit_began_has_crashed() -> None:
+    """At that time nobody would have run out of patience."""
     job = _job(live=False)
     ended = ExitFacts("signal", signal=9, at_ns=START + 3 * SECOND)
     job.rank(1, alive=False, exit=ended, observed_ns=START + 3 * SECOND)

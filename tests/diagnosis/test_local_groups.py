@@ -28,18 +28,18 @@ def _judged(making: Mapping[int, str], world: int = 4, *, live: bool = True) -> 
     return diagnose(job.trace())
 
 
-def test_two_that_make_two_groups_in_crossed_order_wait_for_each_other() -> None:
+def test_two_ranks_creating_two_groups_in_crossed_order_wait_for_each_other() -> None:
     found = _judged({0: A, 1: B, 2: A, 3: B})
     assert (found.verdict.value, found.culprits) == ("deadlock_cycle", (0, 1))
     assert found.confidence.value == "ambiguous"
 
 
-def test_the_one_that_makes_them_in_another_order_than_two_others() -> None:
+def test_rank_creating_groups_in_another_order_than_two_others_is_named() -> None:
     found = _judged({0: A, 1: A, 2: ALL, 3: ALL})
     assert (found.verdict.value, found.culprits) == ("deadlock_cycle", (2,))
 
 
-def test_a_bystander_that_waits_for_all_is_not_accused() -> None:
+def test_bystander_that_waits_for_all_is_not_accused() -> None:
     # Ranks 0 and 2 make a group of three, rank 1 one of two: rank 3 has no part in it.
     found = _judged({0: A, 1: "members only, ranks 0,1", 2: A})
     assert found.verdict.value == "deadlock_cycle"
@@ -47,7 +47,7 @@ def test_a_bystander_that_waits_for_all_is_not_accused() -> None:
     assert found.confidence.value == "ambiguous"
 
 
-def test_a_member_that_does_not_come_is_missing_and_no_other() -> None:
+def test_absent_member_is_missing_and_no_other() -> None:
     job = Job(4, live=True)
     job.steps(3)
     for rank, detail in {0: "members only, ranks 0,1", 1: "members only, ranks 0,1"}.items():
@@ -60,6 +60,6 @@ def test_a_member_that_does_not_come_is_missing_and_no_other() -> None:
 
 
 @pytest.mark.parametrize("detail", ["members only", "members only, ranks 0,1,..."])
-def test_members_that_are_not_listed_accuse_nobody(detail: str) -> None:
+def test_unlisted_members_accuse_no_rank(detail: str) -> None:
     found = _judged(dict.fromkeys(range(3), detail), world=4)
     assert found.confidence.value != "certain" or not found.culprits

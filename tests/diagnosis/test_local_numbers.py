@@ -23,9 +23,9 @@ def overdue(rank: int, number: int, place: int, seq: int, op: str = "ALLREDUCE")
     )
 
 
-def test_one_place_of_two_ranks_shows_two_groups() -> None:
-    """Two tensor groups of two: the first is farther than the second, and nobody is stuck on its
-    device for that."""
+def test_one_place_of_two_ranks_means_two_groups() -> None:
+    """Two tensor groups of two: the first has advanced further than the second, and no rank is
+    stuck on its device."""
     text = "world_size=4\n" + overdue(0, 1, 0, 97) + overdue(1, 1, 1, 97)
     text += overdue(2, 1, 0, 60, "BROADCAST") + overdue(3, 1, 1, 60, "BROADCAST")
     diagnosis = diagnose(trace_of(text))
@@ -33,7 +33,7 @@ def test_one_place_of_two_ranks_shows_two_groups() -> None:
     assert diagnosis.verdict in (Verdict.STUCK_COLLECTIVE, Verdict.INCONCLUSIVE)
 
 
-def test_who_waits_for_nothing_is_still_told() -> None:
+def test_rank_that_waits_for_nothing_is_still_reported() -> None:
     text = "world_size=4\n" + overdue(0, 1, 0, 97) + overdue(3, 1, 1, 60) + overdue(2, 1, 0, 60)
     text += (
         "[rank1]:[E ProcessGroupNCCL.cpp:1316] [PG 0 Rank 1] Received a timeout signal from this "
@@ -43,7 +43,7 @@ def test_who_waits_for_nothing_is_still_told() -> None:
     assert diagnose(trace_of(text)).culprits in ((1,), ())
 
 
-def test_wrapped_dumps_in_which_no_rank_shows_all_its_groups() -> None:
+def test_wrapped_dumps_show_incomplete_sets_of_groups() -> None:
     """Tensor pairs are number 1 of every rank: eight ranks use what has two parts."""
     job = Job(8)
     job.groups = [Group(name) for name in "0123"]
@@ -67,7 +67,7 @@ def test_wrapped_dumps_in_which_no_rank_shows_all_its_groups() -> None:
     assert found.confidence is Confidence.LIKELY
 
 
-def test_a_number_that_all_places_share_is_one_group() -> None:
+def test_number_shared_by_all_places_is_one_group() -> None:
     text = "world_size=4\n" + "".join(overdue(r, 1, r, 97) for r in (0, 1, 3))
     assert diagnose(trace_of(text)).culprits == (2,)
 
@@ -81,8 +81,8 @@ def bare(rank: int, place: int, seq: int, op: str = "ALLREDUCE", size: int = 64)
     )
 
 
-def test_a_place_that_is_not_the_rank_shows_smaller_groups() -> None:
-    """Rank 5 is the second of some group; what rank 1 waits in need not be everybody's group."""
+def test_group_rank_different_from_rank_means_smaller_groups() -> None:
+    """Rank 5 is the second of some group; the group rank 1 waits in need not contain all ranks."""
     text = "world_size=8\n" + bare(1, 1, 7, size=1) + bare(4, 0, 7, "BROADCAST")
     text += bare(5, 1, 7, "BROADCAST")
     assert not diagnose(trace_of(text)).culprits
@@ -91,7 +91,7 @@ def test_a_place_that_is_not_the_rank_shows_smaller_groups() -> None:
     assert (found.verdict, found.culprits) == (Verdict.COLLECTIVE_MISMATCH, (1,))
 
 
-def test_a_log_beside_the_dumps_makes_no_group_of_one_number() -> None:
+def test_log_beside_dumps_does_not_merge_groups_of_one_number() -> None:
     """Data groups are number 1 of both stages, and those issue other sizes."""
     job = Job(4)
     job.groups = [Group("0"), Group("1"), Group("?3", "unknown group")]
@@ -106,8 +106,8 @@ def test_a_log_beside_the_dumps_makes_no_group_of_one_number() -> None:
     assert found.verdict is not Verdict.SHAPE_MISMATCH
 
 
-def test_a_name_is_one_group_however_its_places_are_told() -> None:
-    """Only numbers are given by each rank for itself: in ``tp`` one of the two labels is wrong."""
+def test_name_is_one_group_despite_different_descriptions() -> None:
+    """Only numbers are assigned by each rank; one of the two labels of ``tp`` is wrong."""
     text = "world_size=4\n" + overdue(0, 1, 0, 97) + overdue(1, 1, 0, 97)
     numbered = split_logged_numbers(trace_of(text))
     named = trace_of(text.replace("[PG 1 ", "[PG tp "))
@@ -115,7 +115,7 @@ def test_a_name_is_one_group_however_its_places_are_told() -> None:
     assert split_logged_numbers(named) is named
 
 
-def test_a_group_without_a_name_is_the_default_one() -> None:
+def test_group_without_a_name_is_the_default_group() -> None:
     job = Job(2)
     job.steps(3)
     group = job.group(0, 1)

@@ -43,7 +43,7 @@ def _told(found: Diagnosis) -> tuple[str, tuple[int, ...], str]:
     return found.verdict.value, found.culprits, found.confidence.value
 
 
-def test_who_holds_a_lock_in_a_barrier_waits_for_who_waits_for_it() -> None:
+def test_lock_holder_in_a_barrier_waits_for_those_at_the_lock() -> None:
     job = _job(2)
     _holds(job, 0, LOCK)
     _waits(job, 1, 0)
@@ -56,7 +56,7 @@ def test_who_holds_a_lock_in_a_barrier_waits_for_who_waits_for_it() -> None:
     assert {(edge.waiter, edge.on) for edge in found.wait_for} == {(0, 1), (1, 0)}
 
 
-def test_one_that_keeps_all_others_from_coming_is_named() -> None:
+def test_lock_holder_blocking_all_others_is_named() -> None:
     job = _job(4)
     _holds(job, 0, LOCK)
     for rank in (1, 2, 3):
@@ -65,7 +65,7 @@ def test_one_that_keeps_all_others_from_coming_is_named() -> None:
     assert _told(diagnose(job.trace())) == ("deadlock_cycle", (0,), "likely")
 
 
-def test_no_time_is_needed_where_the_holder_waits_itself() -> None:
+def test_blocked_lock_holder_needs_no_minimum_time() -> None:
     job = _job(2)
     _holds(job, 0, LOCK)
     _waits(job, 1, 0, since_s=60.0)
@@ -82,7 +82,7 @@ def _one_elsewhere(since_s: float) -> Diagnosis:
     return diagnose(job.trace())
 
 
-def test_who_waits_for_a_lock_is_a_victim_of_who_holds_it_elsewhere() -> None:
+def test_rank_waiting_for_a_lock_is_a_victim_of_its_holder() -> None:
     found = _one_elsewhere(20.0)
     assert _told(found) == ("missing_rank", (0,), "certain")
     assert 1 in found.findings[0].victims
@@ -90,11 +90,11 @@ def test_who_waits_for_a_lock_is_a_victim_of_who_holds_it_elsewhere() -> None:
     assert words in found.findings[0].evidence
 
 
-def test_who_was_seen_to_wait_once_may_wait_for_a_moment() -> None:
+def test_lock_wait_observed_once_may_be_momentary() -> None:
     assert _one_elsewhere(60.0).culprits == (0, 1)
 
 
-def test_who_holds_it_is_named_though_the_others_do_not_wait_for_it_themselves() -> None:
+def test_lock_holder_is_named_although_no_rank_waits_for_it_directly() -> None:
     job = _job(4)
     pair = job.group(1, 2, desc="tp")
     _waits(job, 1, 0)
@@ -107,7 +107,7 @@ def test_who_holds_it_is_named_though_the_others_do_not_wait_for_it_themselves()
     assert "train.py:41 in prepare" in found.findings[0].fix
 
 
-def test_who_holds_it_is_named_where_nobody_waits_in_a_collective() -> None:
+def test_lock_holder_is_named_without_waiting_collectives() -> None:
     job = _job(3)
     for rank in (0, 2):
         _waits(job, rank, 1)
@@ -116,7 +116,7 @@ def test_who_holds_it_is_named_where_nobody_waits_in_a_collective() -> None:
     assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
 
 
-def test_two_locks_that_are_taken_in_opposite_orders() -> None:
+def test_two_locks_taken_in_opposite_orders_are_a_cycle() -> None:
     job = _job(3)
     times = {"since_ns": START + 20 * SECOND, "seen_ns": START + 60 * SECOND}
     for rank, other in ((1, 2), (2, 1)):
@@ -128,7 +128,7 @@ def test_two_locks_that_are_taken_in_opposite_orders() -> None:
     assert "in the same order on all ranks" in found.findings[0].fix
 
 
-def test_a_lock_that_a_stranger_holds_excuses_nobody() -> None:
+def test_lock_held_by_an_outside_process_excuses_no_rank() -> None:
     job = _job(3)
     _waits(job, 1, 900)
     for rank in (0, 2):
@@ -139,7 +139,7 @@ def test_a_lock_that_a_stranger_holds_excuses_nobody() -> None:
     assert words in found.findings[0].fix
 
 
-def test_who_has_gone_on_since_the_look_waits_for_no_lock() -> None:
+def test_rank_with_progress_since_the_observation_waits_for_no_lock() -> None:
     job = _job(3)
     _holds(job, 0, LOCK)
     _waits(job, 1, 0)
@@ -159,9 +159,7 @@ def test_who_has_gone_on_since_the_look_waits_for_no_lock() -> None:
         (("/data/meta.db",), "missing_rank"),
     ],
 )
-def test_who_tries_again_and_again_waits_for_the_only_lock_there_is(
-    locked: tuple[str, ...], verdict: str
-) -> None:
+def test_polling_rank_waits_for_the_only_lock(locked: tuple[str, ...], verdict: str) -> None:
     job = _job(2)
     _holds(job, 0, *locked)
     _stands(job, 1, None, POLLS)
@@ -174,7 +172,7 @@ def test_who_tries_again_and_again_waits_for_the_only_lock_there_is(
         assert "another process holds that file lock" in found.findings[0].fix
 
 
-def test_who_is_only_thought_to_hold_it_is_not_certainly_the_one() -> None:
+def test_presumed_lock_holder_is_not_certain() -> None:
     job = _job(3)
     _stands(job, 0, KernelWait(locked=(LOCK,), since_ns=START, seen_ns=START + 60 * SECOND))
     _stands(job, 1, None, POLLS)
@@ -182,7 +180,7 @@ def test_who_is_only_thought_to_hold_it_is_not_certainly_the_one() -> None:
     assert _told(diagnose(job.trace())) == ("missing_rank", (0,), "likely")
 
 
-def test_locks_of_another_host_are_others() -> None:
+def test_locks_of_another_host_are_different() -> None:
     job = _job(2)
     _holds(job, 0, LOCK)
     job.rank(0, host="node1")
@@ -192,7 +190,7 @@ def test_locks_of_another_host_are_others() -> None:
     assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
 
 
-def test_after_the_job_was_killed_the_answer_is_the_same() -> None:
+def test_verdict_on_a_lock_is_the_same_after_the_job_was_killed() -> None:
     job = _job(2)
     _holds(job, 0, LOCK)
     _waits(job, 1, 0)
@@ -220,7 +218,7 @@ def test_after_the_job_was_killed_the_answer_is_the_same() -> None:
         ),
     ],
 )
-def test_what_the_accused_waits_for_is_said(
+def test_what_the_culprit_waits_for_is_reported(
     wait: KernelWait, below: tuple[Frame, ...], words: str
 ) -> None:
     job = _job(3)
@@ -232,7 +230,7 @@ def test_what_the_accused_waits_for_is_said(
     assert words in found.findings[0].fix
 
 
-def test_who_could_run_and_gets_no_processor() -> None:
+def test_runnable_rank_without_cpu_time() -> None:
     job = _job(3)
     times = {"since_ns": START + 20 * SECOND, "seen_ns": START + 60 * SECOND}
     _stands(job, 1, KernelWait("processor", "0.5% of one", **times))
@@ -245,8 +243,8 @@ def test_who_could_run_and_gets_no_processor() -> None:
 
 
 @pytest.mark.parametrize("how", [{"process_state": "stopped"}, {"gil_blocked": True}])
-def test_who_cannot_run_waits_for_no_lock(how: dict[str, object]) -> None:
-    """It would not arrive even if the lock were free, so the holder does not keep it."""
+def test_rank_without_cpu_time_waits_for_no_lock(how: dict[str, object]) -> None:
+    """It would not arrive even if the lock were free, so the holder does not block it."""
     job = _job(4)
     _waits(job, 1, 0)
     _stands(job, 0, KernelWait(locked=(LOCK,), since_ns=START, seen_ns=START + 60 * SECOND))

@@ -44,7 +44,7 @@ def batch(rank: int, group: str, place: int) -> str:
 TENSOR, PIPES = "3(tensor)", ("5(pipe)", "6(pipe)")
 
 
-def test_a_rank_in_a_batch_is_no_absent_one() -> None:
+def test_rank_in_a_batch_is_not_absent() -> None:
     """Rank 2 waits for its pipeline's first stage, which waits for its tensor group's rank 1."""
     text = "world_size=4\n" + overdue(3, "ALLREDUCE", 95, "4(tensor)", 1)
     text += batch(2, PIPES[0], 1) + overdue(0, "ALLREDUCE", 95, TENSOR, 0) + heard(1)
@@ -53,21 +53,21 @@ def test_a_rank_in_a_batch_is_no_absent_one() -> None:
     assert diagnosis.confidence is not Confidence.CERTAIN
 
 
-def test_a_partner_that_waits_for_nothing_is_the_one() -> None:
+def test_batch_partner_that_waits_for_nothing_is_named() -> None:
     text = "world_size=4\n" + batch(2, PIPES[0], 1) + overdue(3, "ALLREDUCE", 95, "4(tensor)", 1)
     text += heard(0) + heard(1)
     assert diagnose(trace_of(text)).culprits in ((0,), ())
 
 
-def test_batches_of_everybody_name_nobody() -> None:
+def test_batches_of_all_ranks_name_no_rank() -> None:
     text = "world_size=4\n"
     text += "".join(batch(rank, PIPES[rank % 2], rank // 2) for rank in range(4))
     assert not diagnose(trace_of(text)).culprits
 
 
 def test_stages_that_wait_for_nothing_are_not_accused_alone() -> None:
-    """Rank 0 has done its part: of its pipeline rank 4 waits in something else, and the batches of
-    ranks 2 and 6 may be for that. Of the other pipeline ranks 1 and 5 wait for nothing."""
+    """Rank 0 has done its part: in its pipeline rank 4 waits in another operation, and the batches
+    of ranks 2 and 6 may be for it. In the other pipeline ranks 1 and 5 wait for nothing."""
     text = "world_size=8\n" + overdue(4, "ALLREDUCE", 95, "5(tensor)", 0)
     text += batch(6, "7(pipe)", 3) + batch(2, "7(pipe)", 1)
     text += batch(7, "8(pipe)", 3) + batch(3, "8(pipe)", 1) + heard(0) + heard(1) + heard(5)
@@ -79,9 +79,9 @@ def test_stages_that_wait_for_nothing_are_not_accused_alone() -> None:
 WORLD = "0(default_pg)"
 
 
-def test_a_batch_for_one_of_those_that_wait_for_its_rank_names_nobody() -> None:
-    """Ranks 0, 2 and 3 are past a batch in which rank 1 still stands: one of them has left its half
-    out, or rank 1 has begun one too many."""
+def test_batch_with_a_rank_that_waits_for_its_owner_names_no_rank() -> None:
+    """Ranks 0, 2 and 3 are past a batch in which rank 1 still waits: one of them skipped its part,
+    or rank 1 began one too many."""
     text = "world_size=4\n" + overdue(1, "COALESCED", 9, WORLD, 1, SIZE)
     text += "".join(overdue(rank, "ALLREDUCE", 10, WORLD, rank) for rank in (0, 2, 3))
     found = diagnose(trace_of(text))
@@ -101,7 +101,7 @@ def _batched(rank: int, others: tuple[tuple[str, int], ...], over: bool) -> dict
     return dump(entries, world=4)
 
 
-def test_a_log_beside_dumps_tells_of_a_batch_that_these_know(tmp_path: Path) -> None:
+def test_log_beside_dumps_mentions_a_batch_known_from_the_dumps(tmp_path: Path) -> None:
     for rank in range(4):
         halves = [("send", (rank + 1) % 4), ("recv", (rank - 1) % 4)]
         told = tuple(halves[:1] if rank == 2 else halves)
@@ -116,7 +116,7 @@ def test_a_log_beside_dumps_tells_of_a_batch_that_these_know(tmp_path: Path) -> 
     assert (found.verdict, found.culprits) == (Verdict.P2P_UNMATCHED, (2,))
 
 
-def test_what_an_absent_rank_does_instead_is_in_no_log() -> None:
+def test_activity_of_an_absent_rank_is_not_in_a_log() -> None:
     """It may wait in a smaller group with a longer timeout."""
     text = "".join(overdue(rank, "ALLREDUCE", 6, WORLD, rank) for rank in (0, 2, 3)) + heard(1)
     found = diagnose(trace_of("world_size=4\n" + text))

@@ -50,41 +50,41 @@ def found(text: str) -> Diagnosis:
     return diagnose(trace_of(text))
 
 
-def test_the_rank_whose_counters_lag() -> None:
+def test_rank_with_lagging_counters_is_named() -> None:
     text = "".join(timeout(r, 78) for r in (0, 1, 3)) + HEARD.format(r=2, e=77, c=77)
     answer = found(text)
     assert blame(answer) == ("missing_rank", (2,))
     assert answer.findings[0].seq == 78
 
 
-def test_the_launchers_root_cause_is_a_victim() -> None:
+def test_launchers_root_cause_may_be_a_victim() -> None:
     text = "".join(timeout(r, 78) for r in (0, 1, 3)) + HEARD.format(r=2, e=77, c=77) + TABLE
     assert blame(found(text)) == ("missing_rank", (2,))
 
 
-def test_all_at_one_place() -> None:
+def test_all_ranks_at_one_place_are_stuck() -> None:
     answer = found("".join(timeout(r, 78) for r in range(4)))
     assert blame(answer) == ("stuck_collective", ())
 
 
-def test_one_ranks_log_names_nobody() -> None:
+def test_log_of_one_rank_names_no_rank() -> None:
     answer = found(timeout(3, 78))
     assert answer.verdict is Verdict.INCONCLUSIVE
     assert not answer.culprits
 
 
-def test_a_different_operation_at_one_number() -> None:
+def test_different_operation_at_one_number_is_a_mismatch() -> None:
     text = "".join(timeout(r, 78) for r in (0, 1, 3)) + timeout(2, 78, "BROADCAST")
     answer = found(text)
     assert blame(answer) == ("collective_mismatch", (2,))
 
 
-def test_a_different_size_at_one_number() -> None:
+def test_different_size_at_one_number_is_a_mismatch() -> None:
     text = "".join(timeout(r, 78) for r in (0, 1, 3)) + timeout(2, 78, n=1024)
     assert blame(found(text)) == ("shape_mismatch", (2,))
 
 
-def test_an_out_of_memory_error_beats_every_watchdog() -> None:
+def test_out_of_memory_error_precedes_every_watchdog() -> None:
     text = (
         "[rank2]: Traceback (most recent call last):\n"
         '[rank2]:   File "/home/me/train.py", line 10, in step\n'
@@ -95,7 +95,7 @@ def test_an_out_of_memory_error_beats_every_watchdog() -> None:
     assert blame(found(text)) == ("rank_crashed", (2,))
 
 
-def test_a_silent_rank_is_only_likely() -> None:
+def test_silent_rank_is_at_most_likely() -> None:
     answer = found("".join(timeout(r, 78) for r in (0, 1, 3, 4, 5, 6, 7)))
     assert answer.culprits == (2,)
     assert answer.confidence is not Confidence.CERTAIN
@@ -109,7 +109,7 @@ def test_monitored_barrier_names_the_rank() -> None:
     assert blame(found(text)) == ("missing_rank", (3,))
 
 
-def test_fingerprints() -> None:
+def test_fingerprints_show_a_mismatch() -> None:
     text = ""
     for rank, other in ((0, 2), (1, 2), (3, 2), (2, 0)):
         mine, theirs = ("BROADCAST", "ALLREDUCE") if rank == 2 else ("ALLREDUCE", "BROADCAST")
@@ -149,7 +149,7 @@ def compared(writer: int, other: int) -> str:
         (None, 1, 7, (7,)),
     ],
 )
-def test_a_comparison_stops_at_the_first_that_differs(
+def test_comparison_stops_at_the_first_difference(
     world: int | None, writer: int, other: int, culprits: tuple[int, ...]
 ) -> None:
     stated = f"WORLD_SIZE={world}\n" if world else ""
@@ -167,7 +167,7 @@ def test_unused_parameters_of_one_rank() -> None:
     assert "D8" in answer.findings[0].playbook
 
 
-def test_a_traceback_of_two_parts_is_judged_by_the_first() -> None:
+def test_traceback_of_two_parts_is_judged_by_the_first() -> None:
     def said(rank: int, first: str) -> str:
         lines = [
             "Traceback (most recent call last):",
@@ -195,7 +195,7 @@ def test_a_traceback_of_two_parts_is_judged_by_the_first() -> None:
         assert "only scalars have a gradient" in answer.summary
 
 
-def test_a_thread_that_died_in_a_job_that_was_stopped_is_told() -> None:
+def test_dead_thread_in_a_stopped_job_is_reported() -> None:
     answer = found(
         "Exception in thread reporter:\n"
         "Traceback (most recent call last):\n"
@@ -211,7 +211,7 @@ def test_a_thread_that_died_in_a_job_that_was_stopped_is_told() -> None:
     assert "Thread reporter ended with KeyError: 'loss' at metrics.py:14 in run" in answer.summary
 
 
-def test_who_stands_before_the_first_place_of_a_group_is_no_member() -> None:
+def test_rank_before_the_first_place_of_a_group_is_no_member() -> None:
     """Members are in rank order, and rank 0 precedes the first of them."""
 
     def of_group(rank: int) -> str:
@@ -229,21 +229,24 @@ def test_who_stands_before_the_first_place_of_a_group_is_no_member() -> None:
 
 
 @pytest.mark.parametrize(("op", "named"), [("BROADCAST", (2,)), ("REDUCE", ())])
-def test_who_cannot_end_what_several_others_have_is_named(op: str, named: tuple[int, ...]) -> None:
-    """A root needs nobody, but two of the others have got their part; a sum may be sent and lost."""
+def test_rank_unable_to_complete_what_several_others_completed_is_named(
+    op: str, named: tuple[int, ...]
+) -> None:
+    """A root needs no other rank, but two of the others got their part; a sum may be sent and
+    lost."""
     text = timeout(2, 11, op) + "".join(timeout(rank, 12) for rank in (0, 1, 3))
     found = diagnose(trace_of(text))
     assert (found.verdict.value, found.culprits) == ("stuck_collective", named)
     assert found.confidence.value == "likely"
 
 
-def test_of_two_ranks_the_one_that_ended_a_broadcast_may_be_its_root() -> None:
+def test_of_two_ranks_the_one_that_completed_a_broadcast_may_be_its_root() -> None:
     found = diagnose(trace_of(timeout(1, 11, "BROADCAST") + timeout(0, 12)))
     assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
 
 
-def test_a_circle_that_only_a_log_tells_is_likely() -> None:
-    """It holds one overdue operation a rank, and of some ranks none."""
+def test_cycle_known_only_from_a_log_is_likely() -> None:
+    """It holds one overdue operation per rank, and of some ranks none."""
 
     def of_group(rank: int) -> str:
         text = timeout(rank, 50, "_ALLGATHER_BASE").replace("NumelOut=4096", "NumelOut=16384")
@@ -266,16 +269,16 @@ def test_a_circle_that_only_a_log_tells_is_likely() -> None:
         ((0, 2, 3, 4, 5, 6), "", "rank_lost", "ambiguous"),
     ],
 )
-def test_behind_an_odd_number_of_ranks_there_is_another(
+def test_odd_number_of_ranks_implies_another(
     heard: tuple[int, ...], size: str, verdict: str, confidence: str
 ) -> None:
-    """An excerpt in which the last rank is not heard of either hides who else is silent."""
+    """An excerpt that does not mention the last rank also hides who else is silent."""
     found = diagnose(trace_of(size + "".join(timeout(rank, 9) for rank in heard)))
     assert (found.verdict.value, found.confidence.value) == (verdict, confidence)
     assert found.culprits == ((1,) if verdict == "rank_lost" else ())
 
 
-def test_an_own_report_about_other_ranks_makes_a_log_less_sure() -> None:
+def test_own_report_about_other_ranks_makes_a_log_less_certain() -> None:
     """Somebody ends the hung job by killing one of the waiting ranks."""
     report = "[hangscope] Rank {} never joined all_reduce #12 in group default (ranks 0–3)\n"
     for rank, confidence in ((0, Confidence.CERTAIN), (1, Confidence.LIKELY)):
@@ -312,6 +315,8 @@ DEVICE = (
         (_failed(1, 3, "To enable traceback see"), (1,)),
     ],
 )
-def test_who_aborted_without_a_word_may_have_given_up(words: str, accused: tuple[int, ...]) -> None:
+def test_rank_aborted_without_message_may_have_timed_out(
+    words: str, accused: tuple[int, ...]
+) -> None:
     answer = found("".join(timeout(r, 78) for r in (0, 2, 3)) + words)
     assert blame(answer) == ("rank_crashed" if accused else "inconclusive", accused)

@@ -52,7 +52,7 @@ def everybody_but(job: Job, tensor: list[int], data: list[int], *pair: int) -> N
         ({}, (Verdict.RANK_LOST, (2,), Confidence.LIKELY)),
     ],
 )
-def test_who_waits_in_what_its_siblings_did_not_issue_there(
+def test_operation_not_issued_there_by_siblings_is_named(
     other: dict[str, object], expected: Blame
 ) -> None:
     job, tensor, data = mesh()
@@ -62,7 +62,7 @@ def test_who_waits_in_what_its_siblings_did_not_issue_there(
     assert blame(diagnose(job.trace())) == expected
 
 
-def test_a_root_at_another_place_of_the_group_than_in_its_siblings() -> None:
+def test_root_at_another_place_than_in_sibling_groups_is_named() -> None:
     job, tensor, data = mesh()
     everybody_but(job, tensor, data, 2, 3)
     job.op(3, group=tensor[1], line=10)
@@ -73,8 +73,8 @@ def test_a_root_at_another_place_of_the_group_than_in_its_siblings() -> None:
     assert any("rank 2 left no dump" in unknown for unknown in found.findings[0].unknowns)
 
 
-def test_who_left_a_collective_out_and_waits_for_the_lost_one_in_the_next() -> None:
-    """Rank 3 skips the data group; its counterparts never came to another tensor step first."""
+def test_rank_that_skipped_a_collective_and_waits_for_the_lost_one_in_the_next() -> None:
+    """Rank 3 skips the data group; its counterparts never reached another tensor step first."""
     job, tensor, data = mesh()
     for group in tensor:
         job.all(group=group, line=10)
@@ -90,8 +90,8 @@ def test_who_left_a_collective_out_and_waits_for_the_lost_one_in_the_next() -> N
     assert found.confidence is Confidence.LIKELY
 
 
-def test_a_circle_that_stands_without_the_lost_rank() -> None:
-    """Rank 1 waits for rank 2, and rank 2 with all others for rank 1: rank 0 changes nothing."""
+def test_cycle_without_the_lost_rank_is_reported() -> None:
+    """Rank 1 waits for rank 2, and rank 2 with all others for rank 1: rank 0 is irrelevant."""
     job = Job(4)
     ring = job.group(0, 1, 2, desc="ring")
     for _ in range(4):
@@ -108,7 +108,7 @@ def test_a_circle_that_stands_without_the_lost_rank() -> None:
     assert all(f.verdict is not Verdict.RANK_LOST for f in found.findings)
 
 
-def test_what_is_on_record_is_told_and_the_lost_rank_is_no_second_cause() -> None:
+def test_recorded_fault_is_reported_and_the_lost_rank_is_no_second_cause() -> None:
     job, tensor, data = mesh()
     for group in (tensor[1], tensor[2]):
         job.all(group=group, line=10)
@@ -126,7 +126,7 @@ def test_what_is_on_record_is_told_and_the_lost_rank_is_no_second_cause() -> Non
     assert {1, 0} <= set(found.findings[0].victims)
 
 
-def test_who_was_waited_for_long_before_is_not_held_up_by_what_came_later() -> None:
+def test_rank_waited_for_earlier_is_not_blocked_by_a_later_operation() -> None:
     job, tensor, _ = mesh()
     for group in (tensor[0], tensor[3]):
         job.all(group=group, line=10)
@@ -151,17 +151,17 @@ def moving(lost: tuple[int, ...], *, behind: tuple[int, ...] = ()) -> Diagnosis:
     return diagnose(job.trace(after_s=1))
 
 
-def test_a_job_that_moves_is_healthy_though_a_dump_is_missing() -> None:
+def test_moving_job_is_healthy_although_a_dump_is_missing() -> None:
     found = moving((3,), behind=(0, 5, 6))
     assert blame(found) == (Verdict.HEALTHY, (), Confidence.LIKELY)
     assert any("rank 3 left no dump" in note for note in found.notes)
 
 
-def test_of_half_a_job_nothing_is_healthy() -> None:
+def test_half_a_job_is_never_healthy() -> None:
     assert moving((1, 3, 4, 7), behind=(0, 5, 6)).verdict is Verdict.INCONCLUSIVE
 
 
-def test_a_job_that_waits_for_the_lost_rank_as_one_has_just_lost_it() -> None:
+def test_rank_with_the_lost_rank_as_partner_is_no_second_cause() -> None:
     job = Job(4)
     job.steps(3)
     for rank in range(4):
@@ -192,18 +192,18 @@ def pipeline(stack: tuple[Frame, ...]) -> Job:
     return job
 
 
-def test_who_stood_in_its_own_code_meanwhile_is_named_beside_the_lost_rank() -> None:
+def test_rank_in_its_own_code_is_named_beside_the_lost_rank() -> None:
     found = diagnose(pipeline(IN_CODE).trace(after_s=200))
     assert blame(found) == (Verdict.MISSING_RANK, (0, 1), Confidence.AMBIGUOUS)
     assert "Rank 0 stood at data.py:6 in load" in found.summary
 
 
-def test_who_is_in_communication_too_is_not() -> None:
+def test_rank_in_communication_is_not_named_beside_the_lost_rank() -> None:
     found = diagnose(pipeline(IN_RECV).trace(after_s=200))
     assert blame(found) == (Verdict.RANK_LOST, (1,), Confidence.LIKELY)
 
 
-def test_who_issued_something_while_the_others_waited_is_not() -> None:
+def test_rank_with_new_operations_is_not_named_beside_the_lost_rank() -> None:
     job = pipeline(IN_CODE)
     job.now += 40.0
     job.op(0, "send", peer=2, line=9)
@@ -224,13 +224,13 @@ def ring(partner: int, *, usual: tuple[int, ...] = (3,)) -> Diagnosis:
     return diagnose(job.trace())
 
 
-def test_who_names_another_partner_than_ever_before_is_named_beside_the_lost_rank() -> None:
+def test_rank_with_a_new_partner_is_named_beside_the_lost_rank() -> None:
     found = ring(0)
     assert blame(found) == (Verdict.P2P_UNMATCHED, (0, 2), Confidence.AMBIGUOUS)
     assert "had always named another rank" in found.summary
 
 
-def test_a_line_that_names_several_partners_proves_nothing() -> None:
+def test_line_with_varying_partners_proves_nothing() -> None:
     assert ring(0, usual=(1, 3)).verdict is Verdict.RANK_LOST
 
 
@@ -249,14 +249,14 @@ def sizes(*, usual: tuple[int, ...], now: int) -> Diagnosis:
     return diagnose(job.trace())
 
 
-def test_who_sends_another_size_than_ever_before_is_named_beside_the_lost_rank() -> None:
+def test_rank_with_a_new_size_is_named_beside_the_lost_rank() -> None:
     found = sizes(usual=(64, 64, 64, 64), now=128)
     assert blame(found) == (Verdict.SHAPE_MISMATCH, (1, 2), Confidence.AMBIGUOUS)
     assert "had always been 64 elements" in found.summary
 
 
 @pytest.mark.parametrize("usual", [(64, 128, 64, 96), (64, 64)])
-def test_sizes_that_differ_anyway_prove_nothing(usual: tuple[int, ...]) -> None:
+def test_varying_sizes_prove_nothing(usual: tuple[int, ...]) -> None:
     assert sizes(usual=usual, now=512).verdict is Verdict.RANK_LOST
 
 
@@ -275,13 +275,13 @@ def three_groups(*, lost: int) -> Diagnosis:
 
 
 @pytest.mark.parametrize("lost", [1, 2])
-def test_who_came_by_another_way_than_ever_is_named_beside_the_lost_rank(lost: int) -> None:
+def test_rank_arriving_by_a_new_path_is_named_beside_the_lost_rank(lost: int) -> None:
     found = three_groups(lost=lost)
     assert blame(found) == (Verdict.COLLECTIVE_MISMATCH, (0, lost), Confidence.AMBIGUOUS)
     assert "Rank 0 came to all_reduce #5" in found.summary
 
 
-def test_where_all_came_as_always_the_lost_rank_is_accused_alone() -> None:
+def test_lost_rank_is_accused_alone_if_all_arrived_as_always() -> None:
     assert blame(three_groups(lost=0)) == (Verdict.RANK_LOST, (0,), Confidence.LIKELY)
 
 
@@ -305,11 +305,11 @@ def crossed(swapped: tuple[int, ...], *, lost: int) -> Diagnosis:
 
 
 @pytest.mark.parametrize("lost", range(4))
-def test_of_two_counterparts_the_one_that_left_its_own_way_is_the_odd_one(lost: int) -> None:
+def test_of_two_counterparts_the_one_with_a_new_path_is_named(lost: int) -> None:
     assert set(crossed((0, 3), lost=lost).culprits) <= {0, 3}
 
 
-def test_who_ended_well_after_less_than_its_counterparts_is_named_before_the_lost_rank() -> None:
+def test_rank_that_exited_after_fewer_operations_precedes_the_lost_rank() -> None:
     job, tensor, data = mesh()
     for group in tensor:
         job.all(group=group, line=10)
@@ -327,8 +327,8 @@ def test_who_ended_well_after_less_than_its_counterparts_is_named_before_the_los
     assert blame(diagnose(job.trace())) == (Verdict.RANK_EXITED, (2,), Confidence.LIKELY)
 
 
-def test_a_stage_that_does_more_in_every_step_has_not_left_the_pattern() -> None:
-    """Its last stage reduces the loss as well; that draws it away from all others by and by."""
+def test_stage_with_more_operations_in_every_step_has_not_deviated() -> None:
+    """Its last stage also reduces the loss, so its counts move away from all others."""
     job = Job(8)
     pairs = [job.group(r, r + 1, desc="DATA") for r in range(0, 8, 2)]
     for _ in range(6):

@@ -59,7 +59,7 @@ def back(job: Job, stage: int, to: int) -> None:
 
 
 @pytest.mark.parametrize("left_out", [True, False])
-def test_who_left_its_step_is_named_beside_who_left_no_dump(left_out: bool) -> None:
+def test_deviating_rank_is_named_beside_a_lost_one(left_out: bool) -> None:
     verdict, culprits, confidence = judged(pipeline(left_out=left_out))
     if left_out:
         assert (culprits, confidence) == ((1, _LAST), Confidence.AMBIGUOUS)

@@ -14,8 +14,8 @@ def _broken_off(job: Job, rank: int) -> None:
     job.rank(rank, alive=False, exit=ExitFacts("unknown"), heartbeat_ns=beat)
 
 
-def test_beside_a_lost_rank_one_that_ended_in_an_operation_is_not_accused() -> None:
-    """What rank 2 had finished is not on record, but its peers finished it."""
+def test_rank_that_ended_in_an_operation_is_not_accused_beside_a_lost_one() -> None:
+    """What rank 2 completed is not on record, but its peers completed it."""
     job = Job(4)
     job.steps(4)
     for rank in (0, 1, 2):
@@ -30,7 +30,7 @@ def test_beside_a_lost_rank_one_that_ended_in_an_operation_is_not_accused() -> N
     assert (found.verdict.value, found.culprits) == ("rank_lost", (3,))
 
 
-def test_beside_a_lost_rank_one_whose_operation_nobody_could_see_end_is_not_accused() -> None:
+def test_rank_with_an_unobservable_last_operation_is_not_accused_beside_a_lost_one() -> None:
     job = Job(4)
     job.steps(4)
     for rank in (0, 1, 2):
@@ -43,7 +43,7 @@ def test_beside_a_lost_rank_one_whose_operation_nobody_could_see_end_is_not_accu
     assert (found.verdict.value, found.culprits) == ("rank_lost", (3,))
 
 
-def test_who_ended_in_an_exchange_that_others_finished_is_not_accused_beside_a_lost_rank() -> None:
+def test_rank_that_ended_in_a_completed_exchange_is_not_accused_beside_a_lost_one() -> None:
     job = Job(4)
     job.steps(4)
     for rank in (0, 1, 2):
@@ -57,7 +57,7 @@ def test_who_ended_in_an_exchange_that_others_finished_is_not_accused_beside_a_l
     assert not {0, 1, 2} & set(found.culprits)
 
 
-def test_who_was_elsewhere_in_a_long_hang_stays_accused_beside_a_lost_rank() -> None:
+def test_rank_elsewhere_in_a_long_hang_is_accused_beside_a_lost_one() -> None:
     """Rank 2 waits in another group when the others have long been waiting for it."""
     job = Job(5)
     pair = job.group(2, 3)
@@ -73,7 +73,7 @@ def test_who_was_elsewhere_in_a_long_hang_stays_accused_beside_a_lost_rank() -> 
     assert set(found.culprits) <= {2, 3}
 
 
-def test_of_two_that_finished_and_one_that_waits_either_may_be_wrong_beside_a_lost_one() -> None:
+def test_two_finished_and_one_waiting_rank_are_all_suspect_beside_a_lost_one() -> None:
     job = Job(4)
     job.steps(10)
     job.op(0, "barrier", done=False)
@@ -99,12 +99,12 @@ def _exchange_aborted(members: tuple[int, ...]) -> Trace:
     return without_ring(job, 3)
 
 
-def test_in_an_exchange_of_two_either_may_be_why_one_aborted() -> None:
+def test_either_rank_of_an_exchange_may_have_caused_an_abort() -> None:
     assert judged(_exchange_aborted((2, 3))) == ("rank_crashed", (2, 3), "ambiguous")
     assert judged(_exchange_aborted((1, 2, 3)))[:2] == ("rank_crashed", (3,))
 
 
-def test_who_swallowed_the_failure_of_a_collective_waited_for_the_one_without_a_record() -> None:
+def test_rank_that_caught_a_failed_collective_waited_for_the_unrecorded_one() -> None:
     job = Job(3)
     job.steps(6)
     for rank in (0, 2):
@@ -115,7 +115,7 @@ def test_who_swallowed_the_failure_of_a_collective_waited_for_the_one_without_a_
     assert judged(without_ring(job, 1)) == ("rank_exited", (1,), "likely")
 
 
-def test_who_has_left_its_groups_is_not_accused_of_an_end_that_nobody_saw() -> None:
+def test_rank_that_destroyed_its_groups_is_not_accused_of_an_unobserved_exit() -> None:
     job = Job(3)
     job.steps(6)
     for rank in (1, 2):

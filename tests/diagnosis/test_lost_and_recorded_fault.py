@@ -28,11 +28,11 @@ FIXTURES = Path(__file__).parents[2] / "fixtures"
         ("never-started", 3, Verdict.RANK_LOST, 2),
     ],
 )
-def test_the_monitor_saw_the_lost_rank_live_or_answer(
+def test_state_of_the_lost_rank_observed_by_the_monitor_is_used(
     fixture: str, lost: int, verdict: Verdict, culprit: int, tmp_path: Path
 ) -> None:
-    """Stopped, holding the GIL, asleep elsewhere, killed: each is told by its own ring. A rank that
-    was never started is told by nothing at all."""
+    """Stopped, holding the GIL, asleep elsewhere, killed: each is shown by its own ring. Nothing is
+    known about a rank that was never started."""
     dumps = tmp_path / "dumps"
     shutil.copytree(FIXTURES / fixture / "dumps", dumps)
     (dumps / f"rank_{lost}.ring").unlink()

@@ -45,7 +45,7 @@ def judged(job: Job, *lost: int) -> Diagnosis:
     return diagnose(job.trace(sources=sources))
 
 
-def test_who_left_a_collective_of_an_unlisted_group_out_is_named() -> None:
+def test_rank_that_skipped_a_collective_of_an_unlisted_group_is_named() -> None:
     job = own_numbers()
     for _ in range(3):
         step(job)
@@ -57,11 +57,9 @@ def test_who_left_a_collective_of_an_unlisted_group_out_is_named() -> None:
     assert {s.version for s in found.sources} == {"none"}
 
 
-def test_meshes_that_would_need_more_mistakes_do_not_count() -> None:
-    """Groups of two would fit as well; then two mistakes were made, or networks failed by pairs.
-
-    In groups of four the sibling group tells which half is right.
-    """
+def test_meshes_that_need_more_mistakes_do_not_count() -> None:
+    """Groups of two would also be consistent; then two mistakes were made, or networks failed by
+    pairs. In groups of four the sibling group shows which half is right."""
     job = own_numbers()
     for _ in range(3):
         step(job)
@@ -75,7 +73,7 @@ def test_meshes_that_would_need_more_mistakes_do_not_count() -> None:
 
 
 @pytest.mark.parametrize("version", ["2.4", "none"])
-def test_only_dumps_without_names_are_shared_out(version: str) -> None:
+def test_only_dumps_without_names_are_assigned_to_meshes(version: str) -> None:
     job = own_numbers()
     step(job)
     sources = tuple(Source(f"{r}", "flight-recorder-pickle", version, r, 9) for r in range(WORLD))
@@ -89,8 +87,8 @@ def test_only_dumps_without_names_are_shared_out(version: str) -> None:
     assert bool(judges) == (version == "none")
 
 
-def test_a_number_of_which_some_ranks_know_nothing_leaves_it_open() -> None:
-    """Ends of a pipeline are in one group more than the rest: their numbers mean something else."""
+def test_number_unknown_to_some_ranks_is_undecided() -> None:
+    """Ends of a pipeline are in one group more than the rest: their numbers mean other groups."""
     job = own_numbers()
     step(job)
     for rank in (0, 7):
@@ -136,41 +134,41 @@ def ways(*ops: Ops, late: bool = False) -> set[tuple[tuple[int, ...], ...]]:
     return judged
 
 
-def test_all_regular_meshes_fit_who_have_done_the_same() -> None:
+def test_all_regular_meshes_fit_ranks_with_equal_records() -> None:
     assert ways(*[reductions(2)] * 4) == {PAIRS, COLUMNS, ALL}
 
 
-def test_who_has_finished_more_shares_no_group_with_who_has_issued_less() -> None:
+def test_rank_that_completed_more_shares_no_group_with_one_that_issued_less() -> None:
     more, less = reductions(3), reductions(2)
     assert ways(more, more, less, less) == {PAIRS}
     assert ways(more, less, more, less) == {COLUMNS}
 
 
-def test_what_a_root_may_finish_alone_tells_nothing_of_the_others() -> None:
+def test_operation_that_a_root_may_complete_alone_shows_nothing_about_others() -> None:
     more: Ops = [*reductions(2), ("broadcast", {"root": 0})]
     assert ways(more, more, reductions(2), reductions(2)) == {PAIRS, COLUMNS, ALL}
 
 
-def test_who_has_finished_something_else_shares_no_group() -> None:
+def test_rank_that_completed_another_operation_shares_no_group() -> None:
     one, other = reductions(1), [("all_reduce", {"size": (7,)})]
     assert ways(one, one, other, other) == {PAIRS}
 
 
-def test_places_that_halves_of_pairs_name_are_places_in_the_block() -> None:
+def test_group_ranks_in_p2p_names_are_places_in_the_block() -> None:
     send: Ops = [("send", {"peer": -1})]
     recv: Ops = [("recv", {"peer": -1})]
     assert ways(send, recv, send, recv) == {PAIRS}
     assert ways(send, send, recv, recv) == {COLUMNS}
 
 
-def test_records_without_their_beginning_fit_nowhere() -> None:
+def test_records_without_their_beginning_fit_no_mesh() -> None:
     assert ways(*[reductions(2)] * 4, late=True) == set()
 
 
-def test_a_rank_that_never_used_the_number_leaves_it_open() -> None:
+def test_rank_that_never_used_the_number_leaves_it_undecided() -> None:
     assert ways(reductions(2), reductions(2), reductions(2), []) == set()
 
 
-def test_sizes_of_gathers_state_how_many_are_in_a_group() -> None:
+def test_gather_sizes_show_the_size_of_a_group() -> None:
     gather: Ops = [("_all_gather_base", {"size": (16,), "out": (32,)})]
     assert ways(*[gather] * 4) == {PAIRS, COLUMNS}

@@ -43,14 +43,14 @@ def blame(text: str) -> tuple[str, tuple[int, ...]]:
     return diagnosis.verdict.value, diagnosis.culprits
 
 
-def test_blocks_of_a_mesh() -> None:
+def test_blocks_of_a_mesh_are_groups() -> None:
     assert block(5, 1, 4, 8) == (4, 5, 6, 7)
     assert block(5, 2, 4, 8) == (1, 3, 5, 7)
     assert block(5, 4, 2, 8) == (1, 5)
     assert block(5, 3, 2, 8) == ()
 
 
-def test_a_hole_between_places_is_a_member() -> None:
+def test_gap_between_places_is_a_member() -> None:
     text = "world_size=8\n" + "".join(waiting(r, 7, "3", TENSOR, r - 4) for r in (4, 5, 7))
     text += "".join(heard(r) for r in (0, 1, 2, 3, 6))
     answer = found(text)
@@ -59,7 +59,7 @@ def test_a_hole_between_places_is_a_member() -> None:
     assert any("inferred" in text for text in answer.findings[0].unknowns)
 
 
-def test_two_dimensions_lead_to_the_one_that_waits_for_nobody() -> None:
+def test_two_dimensions_lead_to_the_rank_that_waits_for_nothing() -> None:
     # Tensor groups of four, data groups of two; rank 5 has left its tensor group.
     text = "world_size=8\n" + "".join(waiting(r, 7, "2", TENSOR, r - 4) for r in (4, 6, 7))
     text += waiting(1, 3, "4", DATA, 0) + heard(5)
@@ -67,7 +67,7 @@ def test_two_dimensions_lead_to_the_one_that_waits_for_nobody() -> None:
     assert blame(text) == ("missing_rank", (5,))
 
 
-def test_the_world_is_as_large_as_its_meshes_need() -> None:
+def test_world_is_as_large_as_its_meshes_need() -> None:
     # Nothing is left of rank 7, and no line states the world's size.
     text = "".join(waiting(r, 7, "2", TENSOR, r - 4) for r in (4, 5, 6))
     text += "".join(waiting(r, 9, str(3 + r), DATA, 0) for r in (3,))
@@ -77,20 +77,20 @@ def test_the_world_is_as_large_as_its_meshes_need() -> None:
     assert answer.verdict.value == "rank_lost"
 
 
-def test_what_two_shapes_could_explain_names_nobody() -> None:
+def test_two_possible_shapes_name_no_rank() -> None:
     # Rank 6 at place 1: of (2, 6) or of (4, 6).
     text = "world_size=8\n" + waiting(6, 7, "3", DATA, 1)
     text += "".join(heard(r) for r in range(8) if r != 6)
     assert not found(text).culprits
 
 
-def test_a_whole_group_without_anybody_missing_is_stuck() -> None:
+def test_complete_group_is_stuck() -> None:
     text = "world_size=8\n" + "".join(waiting(r, 7, "2", TENSOR, r - 4) for r in (4, 5, 6, 7))
     text += "".join(waiting(r, 5, str(3 + r), DATA, 0) for r in range(4))
     assert blame(text) == ("stuck_collective", ())
 
 
-def test_groups_over_two_dimensions_are_not_taken_for_one() -> None:
+def test_groups_over_two_dimensions_are_not_one() -> None:
     # Tensor 2 x data 2 x pipeline 2: this group is (0, 1, 4, 5), and rank 2 is none of its own.
     text = "world_size=8\n" + waiting(0, 7, "9", "MODEL_PARALLEL_GROUP", 0)
     text += waiting(4, 7, "9", "MODEL_PARALLEL_GROUP", 2)
@@ -123,20 +123,20 @@ def oldest_dumps(world: int, lost: int) -> Trace:
     return merge(fragments)
 
 
-def test_groups_of_one_kind_have_one_size() -> None:
+def test_groups_of_one_kind_have_equal_sizes() -> None:
     answer = diagnose(oldest_dumps(8, 7))
     assert (answer.verdict.value, answer.culprits) == ("rank_lost", (7,))
     assert answer.confidence is not Confidence.CERTAIN
 
 
-def test_without_member_lists_a_standstill_is_not_certain() -> None:
+def test_standstill_without_member_lists_is_not_certain() -> None:
     answer = diagnose(oldest_dumps(4, 3))
     assert answer.verdict.value == "stuck_collective"
     assert not answer.culprits
     assert answer.confidence is not Confidence.CERTAIN
 
 
-def test_names_of_pairs_tell_of_places_that_nobody_left_a_dump_for() -> None:
+def test_pair_names_show_places_without_dumps() -> None:
     fragments = []
     for rank in range(3):  # a ring of four; rank 3 has left nothing
         entries = []

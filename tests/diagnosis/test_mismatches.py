@@ -32,7 +32,7 @@ def test_what_must_agree(how: dict[str, Any], verdict: str, aspect: str) -> None
     assert aspect in found.findings[0].why
 
 
-def test_what_one_side_alone_is_known_to_reduce_by_is_not_told_as_a_difference() -> None:
+def test_reduce_op_known_on_one_side_only_is_no_difference() -> None:
     job = Job(4)
     job.steps(3)
     for rank in range(4):
@@ -44,7 +44,7 @@ def test_what_one_side_alone_is_known_to_reduce_by_is_not_told_as_a_difference()
 
 
 @pytest.mark.parametrize(("absent", "confidence"), [(0, "certain"), (1, "likely")])
-def test_who_has_not_come_yet_could_make_the_sides_equal(absent: int, confidence: str) -> None:
+def test_absent_ranks_could_make_the_sides_equal(absent: int, confidence: str) -> None:
     job = Job(3 + absent)
     job.steps(2)
     for rank in range(3):
@@ -73,7 +73,7 @@ def test_legal_differences_are_no_mismatch() -> None:
     assert diagnose(job.trace(after_s=1)).verdict is Verdict.HEALTHY
 
 
-def test_a_monitored_barrier_meets_what_the_others_issued_instead() -> None:
+def test_monitored_barrier_is_paired_with_what_the_others_issued() -> None:
     """Gloo's counter moves by two for it, so its record bears the number after the barrier's."""
     job = Job(4, live=True)
     job.steps(5)
@@ -86,7 +86,7 @@ def test_a_monitored_barrier_meets_what_the_others_issued_instead() -> None:
     assert found.findings[0].seq == 6
 
 
-def test_finished_monitored_barriers_leave_nobody_behind() -> None:
+def test_completed_monitored_barriers_leave_no_rank_behind() -> None:
     job = Job(3, live=True)
     job.steps(2)
     for rank in range(3):
@@ -99,7 +99,7 @@ def test_finished_monitored_barriers_leave_nobody_behind() -> None:
     assert found.findings[0].seq == 5
 
 
-def test_a_difference_that_was_overwritten_is_told_by_the_running_hash() -> None:
+def test_overwritten_difference_is_found_by_the_running_hash() -> None:
     job = Job(4)
     for step in range(6):
         for rank in range(4):
@@ -112,7 +112,7 @@ def test_a_difference_that_was_overwritten_is_told_by_the_running_hash() -> None
     assert "before" in found.summary
 
 
-def test_a_hash_stricter_than_the_wire_accuses_nobody() -> None:
+def test_hash_stricter_than_the_wire_accuses_no_rank() -> None:
     job = Job(4)
     for step in range(6):
         for rank in range(4):

@@ -30,7 +30,7 @@ def mixed(job: Job) -> Trace:
     return replace(trace, records=records, signatures=trace.signatures + on_device)
 
 
-def test_one_tensor_on_the_host_is_told_apart_from_those_on_devices() -> None:
+def test_one_host_tensor_among_device_tensors_is_a_mismatch() -> None:
     job = Job(4, live=True)
     for _ in range(3):
         job.all(line=DEVICE, done=False, flags=UNSEEN)
@@ -45,8 +45,8 @@ def test_one_tensor_on_the_host_is_told_apart_from_those_on_devices() -> None:
     )
 
 
-def test_that_the_host_was_seen_to_finish_says_nothing_of_the_device() -> None:
-    """Rank 0 has reduced on its device, as all have, and does not come to the host's reduction."""
+def test_completion_on_the_host_shows_nothing_about_the_device() -> None:
+    """Rank 0 has reduced on its device, as all have, and does not reach the host's reduction."""
     job = Job(4, live=True)
     for _ in range(3):
         job.all(line=DEVICE, done=False, flags=UNSEEN)

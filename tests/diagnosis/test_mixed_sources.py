@@ -49,27 +49,27 @@ def judged(tmp_path: Path, fixture: str, without: tuple[int, ...], log: str) -> 
 
 
 @pytest.mark.parametrize("fixture", ["loader-asleep", "native-loader-asleep"])
-def test_who_gave_up_waiting_and_left_no_record_is_a_victim(tmp_path: Path, fixture: str) -> None:
+def test_timed_out_rank_without_records_is_a_victim(tmp_path: Path, fixture: str) -> None:
     log = "".join(GAVE_UP.format(r=rank) for rank in (0, 1, 3))
     found = judged(tmp_path, fixture, (2, 3), log)
     assert (found.verdict.value, found.culprits) == ("rank_lost", (2,))
     assert found.confidence.value == "likely"
 
 
-def test_an_earlier_attempt_in_a_log_says_nothing_of_what_was_recorded(tmp_path: Path) -> None:
+def test_earlier_attempt_in_a_log_is_ignored_beside_records(tmp_path: Path) -> None:
     log = FAILED.format(r=1) + RESTART + "".join(f"[rank{r}]: UserWarning: x\n" for r in range(4))
     found = judged(tmp_path, "loader-asleep", (), log)
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
     assert any("earlier one is ignored" in warning for warning in found.warnings)
 
 
-def test_an_earlier_attempt_counts_where_nothing_was_recorded(tmp_path: Path) -> None:
+def test_earlier_attempt_in_a_log_counts_without_records(tmp_path: Path) -> None:
     (tmp_path / "job.log").write_text(FAILED.format(r=1) + RESTART + "[rank0]: UserWarning: x\n")
     found = diagnose(load_trace([tmp_path]))
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (1,))
 
 
-def test_a_failure_that_nothing_explains_makes_an_answer_less_sure(tmp_path: Path) -> None:
+def test_unexplained_failure_makes_an_answer_less_certain(tmp_path: Path) -> None:
     """Its rank waits on record: the log is of another run, or it failed before or after that."""
     sure = judged(tmp_path, "d19-operation", (), "nothing to see\n")
     assert (sure.culprits, sure.confidence.value) == ((2,), "certain")
@@ -96,10 +96,11 @@ def table(fixture: str, codes: dict[int, int], *, after_s: float = 700.0) -> str
 
 @pytest.mark.parametrize("fixture", ["loader-asleep", "native-loader-asleep", "order-inversion"])
 @pytest.mark.parametrize("dated", [True, False])
-def test_ranks_that_abort_once_the_job_has_stood_gave_up(
+def test_ranks_aborting_after_a_standstill_timed_out(
     tmp_path: Path, fixture: str, dated: bool
 ) -> None:
-    """So ends every job that a watchdog ends; the aborts were called the cause, certain."""
+    """Every job ended by a watchdog ends like this; the aborts were reported as the certain
+    cause."""
     log = table(fixture, {0: -15, 1: -6, 2: -15, 3: -6})
     if not dated:
         log = "\n".join(line for line in log.splitlines() if "time  " not in line) + "\n"
@@ -108,7 +109,7 @@ def test_ranks_that_abort_once_the_job_has_stood_gave_up(
     assert found.verdict.value in ("missing_rank", "deadlock_cycle")
 
 
-def test_one_that_aborts_without_having_waited_has_failed(tmp_path: Path) -> None:
+def test_rank_aborting_without_having_waited_has_failed(tmp_path: Path) -> None:
     found = judged(
         tmp_path, "native-loader-asleep", (), table("native-loader-asleep", {2: -6, 1: -15})
     )
@@ -116,23 +117,19 @@ def test_one_that_aborts_without_having_waited_has_failed(tmp_path: Path) -> Non
     assert found.confidence.value == "likely"
 
 
-def test_where_only_one_that_waited_itself_is_waited_for_nobody_is_named(tmp_path: Path) -> None:
+def test_rank_waited_for_but_waiting_itself_leaves_no_culprit(tmp_path: Path) -> None:
     found = judged(tmp_path, "halo-wrong-neighbour", (0,), GAVE_UP.format(r=0))
     assert 0 not in found.culprits
 
 
-def test_beside_a_rank_that_left_nothing_one_that_gave_up_waiting_has_not_crashed(
-    tmp_path: Path,
-) -> None:
+def test_timed_out_rank_beside_a_lost_one_has_not_crashed(tmp_path: Path) -> None:
     found = judged(tmp_path, "groups-swapped", (1,), GAVE_UP.format(r=0) + GAVE_UP.format(r=2))
     assert 0 not in found.culprits
     assert 2 not in found.culprits
 
 
-def test_one_that_aborts_in_the_middle_has_not_given_up_a_wait_that_was_over(
-    tmp_path: Path,
-) -> None:
-    """Its newest call is a collective that it had finished; another rank's record is missing."""
+def test_rank_aborting_mid_program_has_not_timed_out_in_a_completed_wait(tmp_path: Path) -> None:
+    """Its newest call is a collective that it had completed; another rank's record is missing."""
     job = Job(4)
     job.steps(6)
     for rank in (2, 3):
@@ -152,10 +149,10 @@ def test_one_that_aborts_in_the_middle_has_not_given_up_a_wait_that_was_over(
 
 
 @pytest.mark.parametrize(("numel", "agree"), [(1, True), (2, False)])
-def test_a_watchdog_calls_a_barrier_an_all_reduce_of_one_element(
+def test_watchdog_prints_a_barrier_as_an_all_reduce_of_one_element(
     tmp_path: Path, numel: int, agree: bool
 ) -> None:
-    """Rank 2 never came; of rank 3 only the log tells, and all the others have left dumps."""
+    """Rank 2 is absent; rank 3 is known only from the log, and all the others have left dumps."""
     for rank in range(3):
         rows = [entry(1), entry(2)]
         rows += [pending(3, "nccl:all_reduce_barrier")] if rank != 2 else []
@@ -187,10 +184,10 @@ def dumped(tmp_path: Path, entries: dict[int, list[Any]], *, after_s: float) -> 
 
 
 @pytest.mark.parametrize("after_s", [45, 60 * 86_400])
-def test_a_log_beside_dumps_is_no_later_look_at_those_that_speak_in_it(
+def test_log_beside_dumps_is_no_later_observation_of_its_ranks(
     tmp_path: Path, after_s: int
 ) -> None:
-    """Also where copying has renewed the dates of the files."""
+    """Also if copying has renewed the dates of the files."""
     done = [entry(seq) for seq in range(1, 6)]
     others = [*done, entry(6), pending(7)]
     listed = dict.fromkeys(range(3), others) | {3: [*done, pending(6)]}
@@ -226,9 +223,9 @@ WAITS = (
 )
 
 
-def test_a_log_does_not_tell_in_which_order_a_rank_came_to_its_groups(tmp_path: Path) -> None:
-    """Rank 4 came to the low group before the even one. Rank 0's dump is lost, and its watchdogs
-    speak in an order of their own, as if it had gone past both."""
+def test_log_gives_no_order_of_a_ranks_groups(tmp_path: Path) -> None:
+    """Rank 4 reached the low group before the even one. Rank 0's dump is lost, and its watchdogs
+    print in an order of their own, as if it had passed both."""
     members = {"0": range(6), "1": (0, 2, 4), "2": (0, 1, 4, 5)}
     names = {"0": "default_pg", "1": "even", "2": "low"}
     config = {
@@ -254,9 +251,9 @@ def test_a_log_does_not_tell_in_which_order_a_rank_came_to_its_groups(tmp_path: 
     assert diagnose(load_trace([tmp_path])).culprits in ((), (0, 4), (4,))
 
 
-def test_what_a_log_does_not_tell_of_sends_is_no_half_left_out(tmp_path: Path) -> None:
-    """A ring of batches; rank 1 left its send to rank 2 out. Rank 3's dump is lost, and its
-    watchdog tells of the collective it waits in, not of what it had received."""
+def test_sends_missing_from_a_log_were_not_skipped(tmp_path: Path) -> None:
+    """A ring of batches; rank 1 skipped its send to rank 2. Rank 3's dump is lost, and its watchdog
+    prints the collective it waits in, not what it had received."""
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3, 4, 5]"}}
     for rank in (0, 1, 2, 4, 5):
         made: list[dict[str, Any]] = []
@@ -278,11 +275,11 @@ def test_what_a_log_does_not_tell_of_sends_is_no_half_left_out(tmp_path: Path) -
 
 @pytest.mark.parametrize(("on_host", "accused"), [((0, 2, 3, 4), 1), ((2,), 2)])
 @pytest.mark.parametrize("lost", [None, 2])
-def test_who_gave_up_waiting_on_the_host_beside_a_device_was_somewhere_else(
+def test_rank_that_timed_out_on_the_host_was_elsewhere(
     tmp_path: Path, on_host: tuple[int, ...], accused: int, lost: int | None
 ) -> None:
-    """Dumps hold nothing of Gloo: the fewer are at the wrong collective. They were called crashed,
-    and all of them."""
+    """Dumps hold nothing of Gloo: the fewer are at the wrong collective. All of them were reported
+    as crashed."""
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3, 4]"}}
     for rank in range(5):
         made = [entry(1), entry(2), *([] if rank in on_host else [pending(3)])]
@@ -294,7 +291,7 @@ def test_who_gave_up_waiting_on_the_host_beside_a_device_was_somewhere_else(
     assert found.confidence.value == "likely"
 
 
-def test_as_many_on_the_host_as_at_a_device_are_equally_suspect(tmp_path: Path) -> None:
+def test_equal_numbers_on_host_and_device_are_equally_suspect(tmp_path: Path) -> None:
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
     for rank in range(4):
         made = [entry(1), entry(2), *([] if rank < 2 else [pending(3)])]
@@ -304,9 +301,9 @@ def test_as_many_on_the_host_as_at_a_device_are_equally_suspect(tmp_path: Path) 
     assert (found.culprits, found.confidence.value) == ((0, 1, 2, 3), "ambiguous")
 
 
-def test_a_batch_of_which_a_log_names_no_partner_makes_no_circle(tmp_path: Path) -> None:
-    """Stages: rank 1 left a send to rank 2 out, and waits for what comes back. Rank 3's dump
-    is lost, and its watchdog tells of a batch. Rank 2 was certain to have broken the order."""
+def test_batch_without_partners_in_a_log_makes_no_cycle(tmp_path: Path) -> None:
+    """Stages: rank 1 skipped a send to rank 2, and waits for the answer. Rank 3's dump is lost, and
+    its watchdog prints a batch. Rank 2 was certain to have broken the order."""
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
 
     def half(name: str, number: int, kind: Any = entry) -> dict[str, Any]:

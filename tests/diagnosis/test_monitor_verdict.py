@@ -33,7 +33,7 @@ def _killed_at_once(claim: Claim, *, clean: bool = False, stood_s: float = 3.0) 
 
 
 @pytest.mark.parametrize("confidence", ["certain", "likely", "ambiguous", ""])
-def test_it_is_repeated_where_nothing_else_is_found(confidence: str) -> None:
+def test_monitor_verdict_is_repeated_if_nothing_else_is_found(confidence: str) -> None:
     found = diagnose(_killed_at_once(_said(2.0, confidence=confidence)))
     assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
     assert found.confidence.value == ("ambiguous" if confidence == "ambiguous" else "likely")
@@ -50,7 +50,7 @@ def test_it_is_repeated_where_nothing_else_is_found(confidence: str) -> None:
     ],
     ids=["the job went on", "all ended in order", "unknown verdict", "none"],
 )
-def test_it_is_not_where_it_no_longer_holds(claim: Claim, clean: bool) -> None:
+def test_monitor_verdict_is_dropped_if_no_longer_valid(claim: Claim, clean: bool) -> None:
     assert diagnose(_killed_at_once(claim, clean=clean)).verdict.value == "healthy"
 
 
@@ -61,22 +61,22 @@ def test_it_is_not_where_it_no_longer_holds(claim: Claim, clean: bool) -> None:
         (_said(15.0, verdict="quiescent", culprits=()), ("quiescent", ())),
     ],
 )
-def test_a_standstill_that_names_nobody_gives_way_to_who_was_named(
+def test_stuck_verdict_yields_to_the_monitors_culprit(
     said: Claim, expected: tuple[str, tuple[int, ...]]
 ) -> None:
-    """Whom a remote call waits for is seen while the processes live."""
+    """The target of a remote call is visible only while the processes live."""
     found = diagnose(_killed_at_once(said, stood_s=30.0))
     assert (found.verdict.value, found.culprits) == expected
     assert found.summary.startswith("Rank 1 never came") == bool(expected[1])
 
 
-def test_of_several_verdicts_the_first_since_the_job_stood_still_counts() -> None:
+def test_first_of_several_verdicts_since_the_standstill_counts() -> None:
     said = (_said(2.5, culprits=(0,)), _said(2.0), _said(0.0001, culprits=(2,)))
     trace = replace(_killed_at_once(said[0]), claims=said)
     assert diagnose(trace).culprits == (1,)
 
 
-def test_what_is_left_comes_first() -> None:
+def test_remaining_evidence_precedes_the_monitor_verdict() -> None:
     job = Job(3)
     job.steps(4)
     for rank in (0, 1):
@@ -109,7 +109,7 @@ def _waiting_for_a_lost_rank(*claims: Claim) -> Trace:
     ],
     ids=["nothing said", "another rank", "what the lost rank did", "everybody"],
 )
-def test_a_ring_that_is_gone_accuses_nobody_whom_the_monitor_had_read(
+def test_lost_ring_accuses_no_rank_that_the_monitor_had_read(
     claims: tuple[Claim, ...], verdict: str, culprits: tuple[int, ...]
 ) -> None:
     found = diagnose(_waiting_for_a_lost_rank(*claims))

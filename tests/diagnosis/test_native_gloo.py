@@ -22,7 +22,7 @@ def _job(waiting: tuple[int, ...]) -> Job:
     ("waiting", "culprits", "confidence"),
     [((0, 1, 3), (2,), "likely"), ((0, 1), (2, 3), "ambiguous")],
 )
-def test_who_is_absent_may_wait_in_a_receive_that_is_not_recorded(
+def test_absent_rank_may_wait_in_an_unrecorded_receive(
     waiting: tuple[int, ...], culprits: tuple[int, ...], confidence: str
 ) -> None:
     found = diagnose(_job(waiting).trace())
@@ -31,7 +31,7 @@ def test_who_is_absent_may_wait_in_a_receive_that_is_not_recorded(
     assert any("sends and receives" in unknown for unknown in found.findings[0].unknowns)
 
 
-def test_what_the_process_shows_makes_it_certain() -> None:
+def test_process_state_makes_the_answer_certain() -> None:
     job = _job((0, 1, 3))
     for rank in range(4):
         job.rank(rank, alive=True, process_state="sleeping")

@@ -27,7 +27,7 @@ def _judged(folder: Path, world: int, odd: int, reset: tuple[int, ...] = ()) -> 
 
 
 @pytest.mark.parametrize(("world", "odd"), [(5, 2), (31, 15), (33, 14)])
-def test_a_minority_is_a_minority(tmp_path: Path, world: int, odd: int) -> None:
+def test_minority_is_named(tmp_path: Path, world: int, odd: int) -> None:
     found = _judged(tmp_path, world, odd)
     assert (found.verdict, found.confidence) == (Verdict.SHAPE_MISMATCH, Confidence.CERTAIN)
     assert found.culprits == tuple(range(world - odd, world))
@@ -40,13 +40,13 @@ def test_one_rank_more_does_not_outvote_dozens(tmp_path: Path, world: int, odd: 
     assert found.confidence is Confidence.AMBIGUOUS
 
 
-def test_whose_record_of_the_place_is_gone_may_be_of_either_side(tmp_path: Path) -> None:
+def test_rank_with_overwritten_record_may_be_on_either_side(tmp_path: Path) -> None:
     """Of the first half all but one have reset their recorder since."""
     found = _judged(tmp_path, 8, 4, reset=(1, 2, 3))
     assert found.confidence is not Confidence.CERTAIN
 
 
-def test_half_a_world_may_be_odd_where_a_host_left_no_dump(tmp_path: Path) -> None:
+def test_half_a_world_may_be_odd_if_a_host_left_no_dump(tmp_path: Path) -> None:
     found = _judged(tmp_path, 16, 4)
     assert (found.culprits, found.confidence) == ((12, 13, 14, 15), Confidence.CERTAIN)
     for rank in range(8):
@@ -89,15 +89,15 @@ def _pushed(folder: Path, skip: tuple[int, ...], steps: int = 4) -> Diagnosis:
     return diagnose(load_trace([folder]))
 
 
-def test_many_who_left_their_pattern_against_one_who_kept_to_his(tmp_path: Path) -> None:
-    """4-7 have left the barrier out; without rank 0 alone, too, nobody would wait for anybody."""
+def test_many_deviating_ranks_against_one_that_did_not(tmp_path: Path) -> None:
+    """4-7 have skipped the barrier; without rank 0 alone, too, no rank would wait for another."""
     found = _pushed(tmp_path, skip=(4, 5, 6, 7))
     assert found.confidence is not Confidence.CERTAIN
     assert set(found.culprits) >= {4, 5, 6, 7}
 
 
-def test_siblings_of_other_sizes_say_less_than_those_that_did_the_same(tmp_path: Path) -> None:
-    """4-7 part in two. 12-15 are of their stage; the two other groups reduce a second time."""
+def test_siblings_with_other_sizes_weigh_less_than_equal_ones(tmp_path: Path) -> None:
+    """4-7 diverge in two. 12-15 are of their stage; the two other groups reduce a second time."""
     groups = {str(g): list(range(4 * g - 4, 4 * g)) for g in (1, 2, 3, 4)}
     for rank in range(16):
         name = str(rank // 4 + 1)
@@ -138,7 +138,7 @@ def _crossed(folder: Path, world: int, odd: int, lost: int) -> Diagnosis:
 
 
 @pytest.mark.parametrize(("world", "odd", "lost"), [(8, 4, 1), (16, 8, 2), (12, 6, 2)])
-def test_halves_of_a_circle_that_a_lost_member_evens_out(
+def test_halves_of_a_cycle_that_a_lost_member_makes_equal(
     tmp_path: Path, world: int, odd: int, lost: int
 ) -> None:
     found = _crossed(tmp_path, world, odd, lost)
@@ -147,15 +147,15 @@ def test_halves_of_a_circle_that_a_lost_member_evens_out(
 
 
 @pytest.mark.parametrize(("world", "odd", "lost"), [(8, 3, 0), (8, 2, 1), (16, 5, 1)])
-def test_fewer_of_a_circle_than_lost_members_could_even_out(
+def test_smaller_side_of_a_cycle_beyond_lost_members(
     tmp_path: Path, world: int, odd: int, lost: int
 ) -> None:
     found = _crossed(tmp_path, world, odd, lost)
     assert found.culprits == tuple(range(world - odd, world - lost))
 
 
-def test_who_alone_could_break_a_circle_is_right_where_all_others_came_as_it_did() -> None:
-    """Ranks 0 and 2 come to their own group first, rank 4 to that of all, as 1, 3 and 5 do."""
+def test_only_breaker_of_a_cycle_is_right_if_all_others_arrived_alike() -> None:
+    """Ranks 0 and 2 reach their own group first, rank 4 the default group, as 1, 3 and 5 do."""
     job = Job(6)
     own = [job.group(0, 2, 4, desc="dp"), job.group(1, 3, 5, desc="dp")]
     job.steps(3)

@@ -28,7 +28,7 @@ def _judged(details: list[str]) -> Diagnosis:
     return diagnose(job.trace())
 
 
-def test_the_one_in_another_call_has_left_one_out() -> None:
+def test_rank_in_another_new_group_call_skipped_one() -> None:
     found = _judged(["call 2, ranks 0,1,2,3"] * 3 + ["call 1, ranks 0,1,2,3"])
     assert (found.verdict.value, found.culprits) == ("collective_mismatch", (3,))
     first = found.findings[0]
@@ -39,12 +39,12 @@ def test_the_one_in_another_call_has_left_one_out() -> None:
     assert [side.stack[0].line for side in first.sides] == [8, 9]
 
 
-def test_halves_in_different_calls_are_both_named() -> None:
+def test_halves_in_different_new_group_calls_are_both_named() -> None:
     found = _judged(["call 2"] * 2 + ["call 1"] * 2)
     assert (found.culprits, found.confidence.value) == ((0, 1, 2, 3), "ambiguous")
 
 
 @pytest.mark.parametrize("details", [["call 2"] * 4, ["", "call 1", "call 1", "call 2"]])
-def test_without_different_numbers_nobody_is_accused(details: list[str]) -> None:
+def test_equal_new_group_numbers_accuse_no_rank(details: list[str]) -> None:
     found = _judged(details)
     assert (found.verdict.value, found.culprits) == ("stuck_collective", ())

@@ -12,7 +12,7 @@ from hangscope.trace.model import ExitFacts, Frame, ThreadStack
 from tests.diagnosis.builder import SECOND, START, Job, blame
 
 
-def test_waiting_less_than_the_timeout_is_healthy_while_alive() -> None:
+def test_wait_shorter_than_the_timeout_is_healthy_while_alive() -> None:
     job = Job(4, live=True, timeout_s=120)
     job.steps(5)
     for rank in (0, 1, 3):
@@ -22,7 +22,7 @@ def test_waiting_less_than_the_timeout_is_healthy_while_alive() -> None:
     assert not found.findings
 
 
-def test_a_clean_end_is_healthy() -> None:
+def test_clean_end_is_healthy() -> None:
     job = Job(4)
     job.steps(3)
     for rank in range(4):
@@ -32,7 +32,7 @@ def test_a_clean_end_is_healthy() -> None:
     assert not found.findings
 
 
-def test_all_killed_at_once_accuses_nobody() -> None:
+def test_all_killed_at_once_accuses_no_rank() -> None:
     job = Job(4)
     job.steps(30)
     for rank in (0, 1):
@@ -50,13 +50,13 @@ def test_quiescent() -> None:
     assert diagnose(job.trace()).verdict is Verdict.QUIESCENT
 
 
-def test_nothing_at_all() -> None:
+def test_no_evidence_at_all() -> None:
     job = Job(2)
     job.lose(0, 1)
     assert diagnose(job.trace(world_size=None)).verdict is Verdict.INCONCLUSIVE
 
 
-def test_half_a_world_of_dumps_accuses_nobody() -> None:
+def test_half_a_world_of_dumps_accuses_no_rank() -> None:
     job = Job(8)
     job.steps(3)
     job.all(done=False)
@@ -66,7 +66,7 @@ def test_half_a_world_of_dumps_accuses_nobody() -> None:
     assert any("left no dump" in u for u in found.findings[0].unknowns)
 
 
-def test_ranks_that_all_ended_cleanly_wait_for_nobody() -> None:
+def test_ranks_that_all_exited_cleanly_wait_for_nothing() -> None:
     job = Job(4)
     job.steps(3)
     job.all(done=False)
@@ -75,7 +75,7 @@ def test_ranks_that_all_ended_cleanly_wait_for_nobody() -> None:
     assert diagnose(job.trace()).verdict is Verdict.HEALTHY
 
 
-def test_a_dump_of_a_moving_job_is_healthy() -> None:
+def test_dump_of_a_moving_job_is_healthy() -> None:
     job = Job(4)
     job.steps(20)
     for rank in (0, 1, 3):
@@ -88,9 +88,7 @@ def test_a_dump_of_a_moving_job_is_healthy() -> None:
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.15, "healthy"), (0.02, "quiescent")])
-def test_a_job_that_computes_on_a_crowded_machine_has_not_come_to_rest(
-    share: float, verdict: str
-) -> None:
+def test_computing_job_on_a_busy_machine_is_not_quiescent(share: float, verdict: str) -> None:
     job = Job(4, live=True)
     job.steps(5)
     for rank in range(4):
@@ -111,8 +109,9 @@ def _not_begun(at: str, **facts: Any) -> Job:
 _BATON = "/x/site-packages/torch/utils/file_baton.py"
 
 
-def test_a_running_job_that_has_not_begun_and_stands_in_the_lock_of_a_build() -> None:
-    """Somebody was killed while he built an extension. That it lasts only more looks can tell."""
+def test_running_job_without_operations_in_a_build_lock() -> None:
+    """A process was killed while it built an extension. Only further looks can show that this
+    lasts."""
     found = diagnose(_not_begun(_BATON, stack_moved=False, cpu_busy=0.01).trace())
     assert blame(found) == ("quiescent", ())
     first = found.findings[0]
@@ -129,15 +128,15 @@ def test_a_running_job_that_has_not_begun_and_stands_in_the_lock_of_a_build() ->
         (_BATON, {"cpu_busy": 0.9}),
     ],
 )
-def test_a_running_job_that_has_not_begun_may_be_slow(at: str, facts: dict[str, Any]) -> None:
+def test_running_job_without_operations_may_be_slow(at: str, facts: dict[str, Any]) -> None:
     assert diagnose(_not_begun(at, **facts).trace()).verdict is Verdict.HEALTHY
 
 
-def test_a_job_that_was_just_started_has_time_to_begin() -> None:
+def test_job_just_started_has_time_to_begin() -> None:
     assert diagnose(_not_begun(_BATON).trace(after_s=9.0)).verdict is Verdict.HEALTHY
 
 
-def test_one_of_them_that_is_on_its_way_keeps_the_job_from_standing_still() -> None:
+def test_one_rank_with_progress_keeps_the_job_from_standing_still() -> None:
     job = _not_begun(_BATON)
     job.rank(1, threads=())
     assert diagnose(job.trace()).verdict is Verdict.HEALTHY
@@ -151,10 +150,8 @@ def test_one_of_them_that_is_on_its_way_keeps_the_job_from_standing_still() -> N
         (100.0, "/home/me/prepare.py", "healthy"),
     ],
 )
-def test_ranks_that_were_ended_before_they_had_issued_anything(
-    lived_s: float, at: str, expected: str
-) -> None:
-    """Somebody was killed while it built an extension: its lock is left, and all wait for it."""
+def test_ranks_killed_before_their_first_operation(lived_s: float, at: str, expected: str) -> None:
+    """A process was killed while it built an extension: its lock is left, and all wait for it."""
     job = Job(2)
     end = ExitFacts("signal", signal=9, at_ns=START + int(lived_s * SECOND))
     stack = (Frame("wait", at, 50), Frame("<module>", "/home/me/train.py", 6))

@@ -36,7 +36,7 @@ def _of(line: str, times: int, others: tuple[int, ...], usual: int) -> OddStage:
 
 
 @pytest.mark.parametrize("visits", ["aaab", "aaa"])
-def test_more_often_than_all_who_have_left(visits: str) -> None:
+def test_rank_with_more_visits_than_all_that_left_is_odd(visits: str) -> None:
     """It has left as well, or is there and has come once more."""
     assert _odd(visits, "aab", "aab") == _of("a", 3, (1, 2), 2)
 
@@ -51,24 +51,24 @@ def test_more_often_than_all_who_have_left(visits: str) -> None:
         "baaab",  # it went back, and is not there any more
     ],
 )
-def test_as_often_or_still_on_its_way_is_not_odd(visits: str) -> None:
+def test_rank_with_equal_visits_or_still_moving_is_not_odd(visits: str) -> None:
     assert _odd(visits, "aab", "aab") is None
 
 
-def test_one_other_that_has_left_is_no_measure() -> None:
+def test_one_other_rank_that_left_is_no_measure() -> None:
     assert _odd("aaab", "aab", "aa") is None
 
 
-def test_who_left_after_different_numbers_is_no_measure() -> None:
+def test_ranks_that_left_after_different_numbers_are_no_measure() -> None:
     assert _odd("aaaaab", "aab", "aaab") is None
 
 
-def test_fewer_than_all_others_have_come() -> None:
-    """Nobody but it has been at the first line, which tells nothing."""
+def test_rank_with_fewer_visits_than_all_others_is_odd() -> None:
+    """Only this rank has been at the first line, which shows nothing."""
     assert _odd("xab", "aa", "aa", "aa") == _of("a", 1, (1, 2, 3), 2)
 
 
-def test_what_others_do_where_none_has_left_is_no_phase_of_their_own() -> None:
+def test_lines_that_no_rank_has_left_are_no_phase() -> None:
     assert _odd("ab", "acac", "acac", "acacc") == _of("a", 1, (1, 2, 3), 2)
 
 
@@ -82,35 +82,35 @@ def test_what_others_do_where_none_has_left_is_no_phase_of_their_own() -> None:
         ("caa", "ccaa", "aa"),  # they leave phases after numbers of their own, as in 1F1B
     ],
 )
-def test_fewer_than_some_others_is_not_odd(others: tuple[str, ...]) -> None:
+def test_rank_with_fewer_visits_than_some_others_is_not_odd(others: tuple[str, ...]) -> None:
     assert _odd("ab", *others) is None
 
 
 @pytest.mark.parametrize("visits", ["a", "aaab", "abbc"])
-def test_who_has_not_left_or_left_later_or_left_two_lines_early_is_not_odd(visits: str) -> None:
-    """The others go to and fro between two lines, and have left neither."""
+def test_rank_not_left_or_left_later_or_two_lines_early_is_not_odd(visits: str) -> None:
+    """The others alternate between two lines, and have left neither."""
     others = ("aa",) * 3 if visits == "a" else ("a",) * 3 if visits == "aaab" else ("ababab",) * 3
     assert _odd(visits, *others) is None
 
 
-def test_two_that_are_odd_name_nobody() -> None:
+def test_two_odd_ranks_name_none() -> None:
     assert _odd("aaab", "aaab", "aab", "aab", suspects=(0, 1)) is None
 
 
-def test_records_that_have_lost_their_beginning_tell_nothing() -> None:
+def test_records_without_their_beginning_show_nothing() -> None:
     assert _odd("aaab", "aab", "aab", hidden=True) is None
 
 
-def test_what_was_issued_behind_the_half_at_which_the_device_stands_does_not_count() -> None:
+def test_operations_behind_a_blocked_p2p_operation_do_not_count() -> None:
     assert _odd("aAab", "aab", "aab") is None
 
 
-def test_a_send_that_nobody_has_taken_yet_holds_nothing_up() -> None:
+def test_untaken_send_blocks_nothing() -> None:
     assert _odd("Saaab", "aab", "aab") == _of("a", 3, (1, 2), 2)
 
 
-def test_a_batch_at_which_the_device_stands_counts_as_a_whole() -> None:
-    """Its two halves are one stop: what comes behind it does not count, what is in it does."""
+def test_batch_blocked_on_the_device_counts_as_a_whole() -> None:
+    """Its two operations are one stop: what comes after it does not count, what is in it does."""
 
     def left_after(standing: bool) -> OddStage | None:
         job = Job(4)

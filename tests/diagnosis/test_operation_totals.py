@@ -50,7 +50,7 @@ def left_out(*who: int, second: str = "all_reduce") -> Job:
     return job
 
 
-def test_one_collective_less_than_all_who_came_as_far() -> None:
+def test_rank_with_one_collective_less_is_named() -> None:
     trace = unfinished_only(left_out(4))
     assert judged(trace) == (Verdict.COLLECTIVE_MISMATCH, (4,), Confidence.LIKELY)
     finding = diagnose(trace).findings[0]
@@ -58,19 +58,19 @@ def test_one_collective_less_than_all_who_came_as_far() -> None:
     assert 4 not in finding.victims
 
 
-def test_what_some_may_finish_alone_is_counted_by_no_list_of_the_unfinished() -> None:
-    """Those who have issued more may have done so since, and have finished it."""
+def test_one_sided_operations_are_not_counted_in_lists_of_unfinished_entries() -> None:
+    """Ranks that have issued more may have done so since, and have completed it."""
     trace = unfinished_only(left_out(4, second="gather"))
     assert judged(trace)[:2] == (Verdict.STUCK_COLLECTIVE, ())
 
 
-def test_as_many_collectives_accuse_nobody() -> None:
+def test_equal_collective_counts_accuse_no_rank() -> None:
     trace = unfinished_only(left_out())
     assert judged(trace)[:2] == (Verdict.STUCK_COLLECTIVE, ())
 
 
-def test_two_that_agree_with_each_other_are_no_odd_ones() -> None:
-    """What both have left out the other four may have issued once too often."""
+def test_two_ranks_with_equal_counts_are_not_odd() -> None:
+    """What both have skipped the other four may have issued once too often."""
     trace = unfinished_only(left_out(3, 4))
     assert judged(trace)[:2] == (Verdict.STUCK_COLLECTIVE, ())
 

@@ -37,10 +37,10 @@ def exchange(seq: int, sent: int, brought: int, *, done: bool) -> dict[str, Any]
 
 @pytest.mark.parametrize("fault", ["left out", "repeated"])
 @pytest.mark.parametrize("returning", [False, True])
-def test_tokens_that_come_back_tell_who_is_out_of_step(
+def test_exchange_sizes_show_which_rank_is_out_of_step(
     tmp_path: Path, fault: str, returning: bool
 ) -> None:
-    """Two layers went well; in the third, rank 1 left an exchange out, or did it twice."""
+    """Two layers went well; in the third, rank 1 skipped an exchange, or did it twice."""
     rows = {}
     for rank in range(3):
         pairs = []
@@ -64,8 +64,9 @@ def half(number: int, name: str, record: int, *, done: bool) -> dict[str, Any]:
     return made(0, f"nccl:{name}", **PIPE, p2p_seq_id=number, is_p2p=True, record_id=record)
 
 
-def test_who_asks_a_stranger_is_wrong_where_rings_have_wrapped_too(tmp_path: Path) -> None:
-    """Rank 0 waits for rank 2, with whom it never had to do; what rank 1 sent it lies there."""
+def test_rank_with_a_new_partner_is_wrong_in_wrapped_rings_too(tmp_path: Path) -> None:
+    """Rank 0 waits for rank 2, with which it never communicated; what rank 1 sent it is
+    unreceived."""
     rows = {
         0: [half(n, "recv 0<-1", 300 + n, done=True) for n in (40, 41, 42)]
         + [half(43, "recv 0<-2", 343, done=False)],
@@ -78,8 +79,8 @@ def test_who_asks_a_stranger_is_wrong_where_rings_have_wrapped_too(tmp_path: Pat
     assert diagnosis.culprits == (0,)
 
 
-def test_a_lost_rank_is_told_by_the_send_it_never_took(tmp_path: Path) -> None:
-    """All have come to the collective; before it rank 0 sent to a rank that left no dump."""
+def test_lost_rank_is_found_by_an_unreceived_send(tmp_path: Path) -> None:
+    """All have reached the collective; before it rank 0 sent to a rank that left no dump."""
     config = {
         "0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"},
         "7": {"name": "7", "desc": "PIPELINE", "ranks": "[0, 2]"},
@@ -102,7 +103,7 @@ def test_a_lost_rank_is_told_by_the_send_it_never_took(tmp_path: Path) -> None:
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.RANK_LOST, (2,))
 
 
-def test_many_of_whom_nothing_is_known_are_not_accused_by_one(tmp_path: Path) -> None:
+def test_many_unknown_ranks_are_not_accused_by_one(tmp_path: Path) -> None:
     rows: dict[int, list[dict[str, Any]]] = {rank: [] for rank in range(6)}
     rows[4] = [pending(9, record_id=40)]
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": str(sorted(rows))}}
@@ -113,7 +114,7 @@ def test_many_of_whom_nothing_is_known_are_not_accused_by_one(tmp_path: Path) ->
     assert len(diagnosis.culprits) < 3
 
 
-def test_a_row_of_sends_leads_to_the_lost_rank(tmp_path: Path) -> None:
+def test_chain_of_sends_leads_to_the_lost_rank(tmp_path: Path) -> None:
     """Rank 0 sends to 1, which first has to send to 2, which first has to send to the lost one."""
     world = {"7": {"name": "7", "desc": "PIPELINE", "ranks": "[0, 1, 2, 3]"}}
     rows = {
@@ -131,8 +132,8 @@ def test_a_row_of_sends_leads_to_the_lost_rank(tmp_path: Path) -> None:
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.RANK_LOST, (3,))
 
 
-def test_what_a_rank_issued_later_does_not_cut_the_row_of_sends(tmp_path: Path) -> None:
-    """Rank 3 is asleep; rank 2 issued a collective behind the receive that its send holds up."""
+def test_later_operations_do_not_break_a_chain_of_sends(tmp_path: Path) -> None:
+    """Rank 3 is asleep; rank 2 issued a collective after the receive that its send blocks."""
     rows = {
         0: [half(1, "send 0->1", 1, done=False)],
         1: [half(1, "send 1->2", 1, done=False), half(2, "recv 1<-0", 2, done=False)],

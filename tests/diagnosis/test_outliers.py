@@ -49,8 +49,9 @@ PIPE = ("1", "pp")
 DEFAULT = {"process_group": ("0", "default_pg"), "pg_id": 0}
 
 
-def test_who_alone_went_on_is_the_odd_one_wherever_it_waits(tmp_path: Path) -> None:
-    """A device goes on issuing: rank 1 waits for a stage and, behind that, for everybody."""
+def test_rank_that_proceeded_alone_is_odd_wherever_it_waits(tmp_path: Path) -> None:
+    """The host runs ahead of its device: rank 1 waits for a stage and, behind that, for all
+    ranks."""
     groups = {"1": ("pp", [0, 1]), "2": ("pp", [2, 3])}
     rows: dict[int, Rows] = {r: [entry(1), entry(2)] for r in range(4)}
     rows[1] += [half("recv 1<-0", 1, done=False, group=PIPE), pending(3)]
@@ -60,8 +61,8 @@ def test_who_alone_went_on_is_the_odd_one_wherever_it_waits(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("size", [4, 2])
-def test_a_pair_of_which_the_sibling_did_no_more_is_ambiguous(tmp_path: Path, size: int) -> None:
-    """Nobody else waits: rank 0 may have issued one more. Without others it is rank 1, likely."""
+def test_pair_without_more_progress_in_its_sibling_is_ambiguous(tmp_path: Path, size: int) -> None:
+    """No other rank waits: rank 0 may have issued one more. Without others rank 1 is likely."""
     tensor = {"1": ("tp", [0, 1]), "2": ("tp", [2, 3])}
     rows: dict[int, Rows] = {}
     for rank in range(size):
@@ -76,14 +77,14 @@ def test_a_pair_of_which_the_sibling_did_no_more_is_ambiguous(tmp_path: Path, si
         assert (found.culprits, found.confidence) == ((1,), Confidence.LIKELY)
 
 
-def test_an_absent_rank_that_keeps_more_waiting_is_surely_absent(tmp_path: Path) -> None:
+def test_absent_rank_with_more_waiters_is_certain(tmp_path: Path) -> None:
     rows: dict[int, Rows] = {r: [entry(1), pending(2)] for r in range(4)}
     rows[2] = [entry(1)]
     found = judged(tmp_path, rows, {})
     assert (found.culprits, found.confidence) == ((2,), Confidence.CERTAIN)
 
 
-def test_who_begins_another_round_alone_is_wrong_where_all_others_meet(tmp_path: Path) -> None:
+def test_rank_that_begins_another_round_alone_is_named(tmp_path: Path) -> None:
     """Rank 1 pushes and pulls a third time; the server and rank 2 are at the barrier."""
     group = ("0", "default_pg")
     rows: dict[int, Rows] = {0: [], 1: [], 2: []}
@@ -107,13 +108,9 @@ def test_who_begins_another_round_alone_is_wrong_where_all_others_meet(tmp_path:
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
-def test_a_send_that_the_waiting_rank_never_received_may_be_what_holds_its_rank_up(
-    tmp_path: Path, wrapped: bool
-) -> None:
-    """Rank 2 is at the barrier without having received; rank 0 sent to it and came no further.
-
-    What is overwritten makes neither of them the likelier one.
-    """
+def test_unreceived_send_may_block_its_sender(tmp_path: Path, wrapped: bool) -> None:
+    """Rank 2 is at the barrier without having received; rank 0 sent to it and got no further.
+    Overwritten records make neither of them more likely."""
     group = ("0", "default_pg")
     rows: dict[int, Rows] = {
         0: [
@@ -134,8 +131,8 @@ def test_a_send_that_the_waiting_rank_never_received_may_be_what_holds_its_rank_
     assert "never received" in found.summary
 
 
-def test_who_is_seen_to_have_finished_needs_no_ring_to_count() -> None:
-    """Rank 0 gathers alone, both others have finished; of rank 1 only the journal is left."""
+def test_observed_exit_counts_without_a_ring() -> None:
+    """Rank 0 gathers alone, both others have exited; rank 1 is known only from the journal."""
     job = Job(3)
     job.steps(4)
     job.op(0, "all_gather", done=False)
@@ -149,7 +146,7 @@ def test_who_is_seen_to_have_finished_needs_no_ring_to_count() -> None:
     assert "rank 1 left nothing and may be on either" in found.findings[0].why
 
 
-def test_who_stands_behind_the_one_that_waits_is_on_neither_side(tmp_path: Path) -> None:
+def test_rank_behind_the_waiting_one_is_on_neither_side(tmp_path: Path) -> None:
     """Rank 3 waits for rank 1 alone: of the others most wait for nothing and did as rank 0 did."""
     groups = {"1": ("tp", [0, 1]), "2": ("tp", [2, 3]), "3": ("dp", [0, 2]), "4": ("dp", [1, 3])}
     rows: dict[int, Rows] = {}

@@ -12,7 +12,7 @@ from hangscope.trace.model import Flag
 from tests.diagnosis.builder import NO_FLAG, Job, blame, stack_of
 
 
-def test_a_circle_of_receives() -> None:
+def test_cycle_of_receives() -> None:
     job = Job(4)
     job.steps(2)
     for rank in range(4):
@@ -20,7 +20,7 @@ def test_a_circle_of_receives() -> None:
     assert blame(diagnose(job.trace())) == ("deadlock_cycle", (0, 1, 2, 3))
 
 
-def test_a_receive_whose_sender_went_on() -> None:
+def test_receive_whose_sender_proceeded() -> None:
     job = Job(3)
     job.steps(2)
     job.op(0, "recv", peer=1, done=False)
@@ -41,7 +41,7 @@ def test_matched_pairs_are_not_accused() -> None:
     assert blame(diagnose(job.trace())) == ("missing_rank", (3,))
 
 
-def test_batched_point_to_point_is_judged_by_its_batch() -> None:
+def test_batched_p2p_is_judged_by_its_batch() -> None:
     job = Job(2)
     for rank in range(2):
         for op in ("send", "recv"):
@@ -50,7 +50,7 @@ def test_batched_point_to_point_is_judged_by_its_batch() -> None:
     assert diagnose(job.trace()).verdict is Verdict.QUIESCENT
 
 
-def test_a_pair_of_different_sizes() -> None:
+def test_pair_with_different_sizes() -> None:
     job = Job(2)
     for _ in range(4):
         job.op(0, "send", peer=1)
@@ -60,7 +60,7 @@ def test_a_pair_of_different_sizes() -> None:
     assert blame(diagnose(job.trace())) == ("shape_mismatch", (0,))
 
 
-def test_batches_are_compared_by_what_is_in_them() -> None:
+def test_batches_are_compared_by_their_content() -> None:
     job = Job(3)
     for rank in range(3):
         for op in ("all_reduce", "all_gather" if rank == 1 else "all_reduce"):
@@ -69,7 +69,7 @@ def test_batches_are_compared_by_what_is_in_them() -> None:
     assert blame(diagnose(job.trace())) == ("collective_mismatch", (1,))
 
 
-def test_two_partners_wait_for_one_that_went_on() -> None:
+def test_two_partners_wait_for_one_that_proceeded() -> None:
     job = Job(4)
     job.steps(2)
     for rank in (1, 3):
@@ -79,7 +79,7 @@ def test_two_partners_wait_for_one_that_went_on() -> None:
     assert blame(diagnose(job.trace())) == ("p2p_unmatched", (2,))
 
 
-def test_a_chain_of_receives_ends_at_who_left_its_half_out() -> None:
+def test_chain_of_receives_ends_at_the_rank_that_skipped_one() -> None:
     job = Job(4)
     job.steps(2)
     job.op(3, "recv", peer=2, done=False)
@@ -89,7 +89,7 @@ def test_a_chain_of_receives_ends_at_who_left_its_half_out() -> None:
     assert blame(diagnose(job.trace())) == ("p2p_unmatched", (1,))
 
 
-def test_a_lost_neighbour_is_excused_by_a_rank_that_waits_for_nobody() -> None:
+def test_lost_neighbour_is_excused_by_a_rank_that_waits_for_nothing() -> None:
     job = Job(4)
     a, b = job.group(0, 1, desc="tp"), job.group(2, 3, desc="tp")
     c, d = job.group(0, 2, desc="dp"), job.group(1, 3, desc="dp")
@@ -107,7 +107,7 @@ def test_a_lost_neighbour_is_excused_by_a_rank_that_waits_for_nobody() -> None:
     assert found.confidence is Confidence.LIKELY
 
 
-def test_a_neighbour_that_has_done_its_part_is_not_accused_for_a_lost_rank() -> None:
+def test_neighbour_with_completed_operations_is_not_accused_for_a_lost_rank() -> None:
     job = Job(4)
     pairs = [job.group(0, 1, desc="tensor"), job.group(2, 3, desc="tensor")]
     across = [job.group(0, 2, desc="data"), job.group(1, 3, desc="data")]
@@ -121,7 +121,7 @@ def test_a_neighbour_that_has_done_its_part_is_not_accused_for_a_lost_rank() -> 
     assert (found.verdict, found.culprits) == (Verdict.RANK_LOST, (3,))
 
 
-def test_who_left_a_collective_out_and_went_on_to_a_pair() -> None:
+def test_rank_that_skipped_a_collective_and_proceeded_to_a_pair() -> None:
     """Rank 3 skips the last all_reduce and waits for the next round of its pipeline already."""
     job = Job(4)
     pipes = [job.group(0, 2, desc="pipe"), job.group(1, 3, desc="pipe")]
@@ -139,8 +139,8 @@ def test_who_left_a_collective_out_and_went_on_to_a_pair() -> None:
     assert blame(diagnose(job.trace())) == ("deadlock_cycle", (3,))
 
 
-def test_who_left_its_half_out_although_all_others_reached_the_collective() -> None:
-    """The same picture, but the waiting half is one that its counterpart has had."""
+def test_rank_that_skipped_a_p2p_operation_before_the_collective() -> None:
+    """The same situation, but the waiting operation is one that its counterpart has had."""
     job = Job(4)
     pipes = [job.group(0, 2, desc="pipe"), job.group(1, 3, desc="pipe")]
     for _ in range(3):
@@ -157,8 +157,8 @@ def test_who_left_its_half_out_although_all_others_reached_the_collective() -> N
 
 
 @pytest.mark.parametrize(("flags", "met"), [(Flag.SYNTHETIC, True), (NO_FLAG, False)])
-def test_what_a_log_tells_of_one_side_is_not_counted_from_the_first(flags: Flag, met: bool) -> None:
-    """A log tells of the receive that is overdue and of none before it: it is the third."""
+def test_p2p_operation_in_a_log_is_not_counted_from_the_first(flags: Flag, met: bool) -> None:
+    """A log shows the receive that is overdue and none before it: it is the third."""
     job = Job(2)
     for number in range(3):
         job.op(0, "send", peer=1, done=number < 2)
@@ -168,7 +168,7 @@ def test_what_a_log_tells_of_one_side_is_not_counted_from_the_first(flags: Flag,
     assert [half.matched for half in halves if half.is_send] == [met]
 
 
-def test_a_send_may_be_for_whoever_receives_from_anybody() -> None:
+def test_send_may_be_for_any_source_receiver() -> None:
     job = Job(3)
     job.op(0, "send", peer=1, done=False)
     job.op(1, "recv", peer=-1, done=False)
@@ -189,7 +189,7 @@ def _sent_before_a_collective(*sends: tuple[int, int]) -> Job:
 
 
 @pytest.mark.parametrize("sends", [((0, 1),), ((0, 1), (2, 3)), ((4, 5), (0, 1), (2, 3))])
-def test_all_who_did_not_receive_before_a_collective_are_named(
+def test_all_ranks_without_a_receive_before_a_collective_are_named(
     sends: tuple[tuple[int, int], ...],
 ) -> None:
     found = diagnose(_sent_before_a_collective(*sends).trace())
@@ -197,16 +197,14 @@ def test_all_who_did_not_receive_before_a_collective_are_named(
     assert found.confidence is Confidence.LIKELY
 
 
-def test_a_ring_of_sends_that_nobody_receives_names_no_single_rank() -> None:
+def test_ring_of_unreceived_sends_names_no_single_rank() -> None:
     sends = [(rank, (rank + 1) % 6) for rank in range(6)]
     found = diagnose(_sent_before_a_collective(*sends).trace())
     assert blame(found) == ("deadlock_cycle", tuple(range(6)))
 
 
 @pytest.mark.parametrize("sent", [False, True])
-def test_a_collective_behind_a_ring_that_has_met_is_stuck_unless_the_sends_block(
-    sent: bool,
-) -> None:
+def test_collective_after_a_complete_ring_is_stuck_unless_sends_block(sent: bool) -> None:
     job = Job(4)
     job.steps(3)
     for rank in range(4):

@@ -31,7 +31,7 @@ def _ended_unseen(job: Job, *ranks: int) -> None:
         )
 
 
-def test_of_one_rank_s_ring_nobody_knows_whether_it_crashed() -> None:
+def test_single_ring_does_not_show_a_crash() -> None:
     job = Job(3)
     job.steps(12)
     _ended_unseen(job, 0)
@@ -43,7 +43,7 @@ def test_of_one_rank_s_ring_nobody_knows_whether_it_crashed() -> None:
     assert any("train.py:13 in save" in line for line in found.findings[0].evidence)
 
 
-def test_one_rank_whose_end_was_seen_has_crashed_for_all_that() -> None:
+def test_single_ring_with_observed_exit_has_crashed() -> None:
     job = Job(3)
     job.steps(12)
     job.rank(0, alive=False, exit=ExitFacts("signal", signal=11, at_ns=END))
@@ -52,7 +52,7 @@ def test_one_rank_whose_end_was_seen_has_crashed_for_all_that() -> None:
     assert _blame(found) == ("rank_crashed", (0,))
 
 
-def test_where_half_of_all_dumps_are_missing_the_one_that_is_waited_for_is_not_accused() -> None:
+def test_half_of_the_dumps_missing_accuses_no_rank_waited_for() -> None:
     job = Job(4)
     pair = job.group(0, 1, desc="tp")
     job.group(2, 3, desc="tp")
@@ -74,7 +74,7 @@ CHECKPOINT = (
 )
 
 
-def test_the_others_tell_which_lost_rank_failed() -> None:
+def test_other_ranks_show_which_lost_rank_failed() -> None:
     job = Job(3)
     job.steps(5)
     for rank in (0, 2):
@@ -88,7 +88,7 @@ def test_the_others_tell_which_lost_rank_failed() -> None:
     assert "writer.py:9" in found.findings[0].fix
 
 
-def test_a_log_repeats_one_rank_s_traceback_for_everybody() -> None:
+def test_log_repeats_one_ranks_traceback_for_all_ranks() -> None:
     def said(rank: int) -> str:
         lines = [
             "Traceback (most recent call last):",
@@ -104,8 +104,8 @@ def test_a_log_repeats_one_rank_s_traceback_for_everybody() -> None:
         assert "OSError" in found.summary, order
 
 
-def test_an_export_knows_what_its_ring_could_not_see_finish() -> None:
-    """Its counter stops before an operation whose end nobody sees; the record tells more."""
+def test_export_shows_what_its_ring_could_not_observe() -> None:
+    """Its counter stops before an operation with unobservable completion; the record shows more."""
     job = Job(3)
     job.steps(8)
     for rank in (0, 1, 2):
@@ -124,7 +124,7 @@ def test_an_export_knows_what_its_ring_could_not_see_finish() -> None:
     assert found.findings[0].seq == 10
 
 
-def test_who_has_said_nothing_may_have_spoken_behind_the_stack_in_which_a_log_is_cut() -> None:
+def test_rank_silent_in_a_truncated_log_may_have_spoken_later() -> None:
     def gives_up(rank: int) -> str:
         head = f"[rank{rank}]:[E816 12:10:01.111111111 ProcessGroupNCCL.cpp"
         return (

@@ -35,7 +35,7 @@ def _more(world: int, batches: int = 4) -> Diagnosis:
 
 
 @pytest.mark.parametrize("world", [4, 6])
-def test_the_stage_that_waits_for_one_more_than_its_siblings_had(world: int) -> None:
+def test_stage_waiting_for_one_more_than_its_siblings_had(world: int) -> None:
     found = _more(world)
     assert (found.verdict.value, found.culprits) == ("p2p_unmatched", (world - 2,))
     assert found.confidence.value == "likely"
@@ -65,7 +65,7 @@ def _fewer(world: int, odd: int, batches: int = 4) -> Diagnosis:
 
 
 @pytest.mark.parametrize(("world", "odd"), [(4, 2), (4, 1), (5, 3)])
-def test_the_stage_that_stops_before_its_siblings_do(world: int, odd: int) -> None:
+def test_stage_that_stops_before_its_siblings(world: int, odd: int) -> None:
     found = _fewer(world, odd)
     assert found.culprits == (odd,)
     assert found.confidence.value == "likely"
@@ -78,7 +78,7 @@ def test_without_siblings_nothing_is_certain() -> None:
     assert found.culprits == (0, 1)
 
 
-def test_stages_that_begin_to_alternate_after_different_numbers_tell_nothing() -> None:
+def test_stages_with_different_warmup_counts_show_nothing() -> None:
     """1F1B: each stage leaves the forward pass after another number of micro-batches."""
     job = Job(4)
     job.steps(2)

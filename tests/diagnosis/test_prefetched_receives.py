@@ -29,11 +29,11 @@ def _a_stage_in(stack: Stack) -> Diagnosis:
     return diagnose(job.trace())
 
 
-def test_a_stage_in_its_forward_does_not_wait_for_what_it_has_posted() -> None:
+def test_stage_in_forward_does_not_wait_for_its_posted_receives() -> None:
     found = _a_stage_in(IN_FORWARD)
     assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
     assert "model.py:16 in forward" in found.findings[0].fix
 
 
-def test_one_that_may_wait_for_it_in_a_way_nobody_noted_is_not_accused() -> None:
+def test_rank_that_may_wait_in_an_unrecorded_way_is_not_accused() -> None:
     assert _a_stage_in(IN_A_WAIT).culprits == ()

@@ -40,7 +40,7 @@ def _blame(found: Diagnosis) -> tuple[str, tuple[int, ...]]:
     return found.verdict.value, found.culprits
 
 
-def test_what_all_raise_names_the_one_that_differs() -> None:
+def test_error_raised_by_all_names_the_rank_that_differs() -> None:
     found = diagnose(_job().trace())
     assert _blame(found) == ("shape_mismatch", (2,))
     first = found.findings[0]
@@ -49,7 +49,7 @@ def test_what_all_raise_names_the_one_that_differs() -> None:
     assert _blame(diagnose(_job(op="BROADCAST").trace())) == ("collective_mismatch", (2,))
 
 
-def test_two_of_the_three_leave_it_open_which_of_them_is_right() -> None:
+def test_error_of_two_of_three_ranks_leaves_it_undecided() -> None:
     job = _job()
     job.lose(1)
     found = diagnose(job.trace())
@@ -57,7 +57,7 @@ def test_two_of_the_three_leave_it_open_which_of_them_is_right() -> None:
     assert found.confidence.value == "ambiguous"
 
 
-def test_one_of_them_alone_accuses_nobody() -> None:
+def test_error_of_one_rank_alone_accuses_no_rank() -> None:
     job = _job()
     job.lose(0, 2)
     assert _blame(diagnose(job.trace())) == ("inconclusive", ())
@@ -72,8 +72,8 @@ def _told(place: int, other: int) -> str:
     return f"Detected mismatch between collectives on ranks. {sides}"
 
 
-def test_messages_number_the_members_of_a_smaller_group() -> None:
-    """Its third member is rank 6; rank 2 has nothing to do with it."""
+def test_messages_of_a_smaller_group_use_group_ranks() -> None:
+    """Its third member is rank 6; rank 2 is not involved."""
     job = Job(8)
     halves = [job.group(0, 1, 2, 3, desc="dp"), job.group(4, 5, 6, 7, desc="dp")]
     for _ in range(3):
@@ -91,7 +91,7 @@ def test_messages_number_the_members_of_a_smaller_group() -> None:
     assert found.findings[0].group.ranks == (4, 5, 6, 7)
 
 
-def test_a_log_of_a_smaller_group_accuses_who_says_so_itself() -> None:
+def test_log_of_a_smaller_group_accuses_the_rank_that_raises_about_itself() -> None:
     lines = {r: f"[rank{r}]: RuntimeError: {_told(*places)}" for r, places in SMALLER.items()}
     found = diagnose(trace_of("world_size=8\n" + "\n".join(lines.values()) + "\n"))
     assert _blame(found) == ("shape_mismatch", (6,))
@@ -99,14 +99,15 @@ def test_a_log_of_a_smaller_group_accuses_who_says_so_itself() -> None:
     assert _blame(alone) == ("inconclusive", ())
 
 
-def test_who_has_the_same_number_as_its_place_does_not_vouch_for_the_others() -> None:
-    """Of ranks 0, 1, 5 and 7 the third is rank 5: that rank 0 is the first says nothing of it."""
+def test_rank_equal_to_its_group_rank_does_not_identify_the_others() -> None:
+    """Of ranks 0, 1, 5 and 7 the third is rank 5: that rank 0 is the first shows nothing about
+    it."""
     told = {0: (0, 2), 1: (1, 2), 5: (2, 0), 7: (3, 2)}
     text = "".join(f"[rank{r}]: RuntimeError: {_told(*p)}\n" for r, p in told.items())
     assert _blame(diagnose(trace_of("world_size=8\n" + text))) == ("shape_mismatch", (5,))
 
 
-def test_two_groups_that_part_at_one_time_are_told_together() -> None:
+def test_two_groups_diverging_at_one_time_are_reported_together() -> None:
     job = Job(8)
     halves = [job.group(0, 1, 2, 3, desc="dp"), job.group(4, 5, 6, 7, desc="dp")]
     for half in halves:
@@ -143,7 +144,7 @@ def _not_passed(world: int = 4, *, issued: bool = False) -> Job:
     return job
 
 
-def test_who_did_not_come_to_the_barrier_before_an_operation_is_missing() -> None:
+def test_rank_absent_from_the_barrier_before_an_operation_is_missing() -> None:
     found = diagnose(_not_passed().trace(after_s=14))
     assert _blame(found) == ("missing_rank", (2,))
     first = found.findings[0]
@@ -151,7 +152,7 @@ def test_who_did_not_come_to_the_barrier_before_an_operation_is_missing() -> Non
     assert first.sides[0].stack == LINE
 
 
-def test_a_barrier_of_the_user_s_own_is_on_record_once() -> None:
+def test_users_own_barrier_is_recorded_once() -> None:
     found = diagnose(_not_passed(issued=True).trace(after_s=14))
     assert _blame(found) == ("missing_rank", (2,))
     assert found.findings[0].seq == 4

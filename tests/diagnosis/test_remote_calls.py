@@ -31,7 +31,7 @@ def _judged(*handlers: int, nested: bool = False, in_c: bool = False) -> Diagnos
     return diagnose(job.trace())
 
 
-def test_the_rank_whose_handler_is_stuck_is_named_not_the_one_that_waits_for_it() -> None:
+def test_rank_with_a_stuck_handler_is_named_instead_of_its_caller() -> None:
     found = _judged(2)
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
     assert found.confidence.value == "likely"
@@ -41,7 +41,7 @@ def test_the_rank_whose_handler_is_stuck_is_named_not_the_one_that_waits_for_it(
     assert first.sides[-1].stack == (PUSH,)
 
 
-def test_without_one_handler_alone_the_absent_rank_stays_accused() -> None:
+def test_without_a_single_handler_the_absent_rank_is_accused() -> None:
     assert _judged().culprits == (0,)
     assert _judged(1, 2).culprits == (0,)
     assert _judged(2, nested=True).culprits == (0,)
@@ -50,7 +50,7 @@ def test_without_one_handler_alone_the_absent_rank_stays_accused() -> None:
     assert "which rank owes the answer" in found.findings[0].unknowns[0]
 
 
-def test_a_handler_without_a_line_of_python_is_one() -> None:
+def test_handler_without_python_frames_is_one() -> None:
     assert _judged(2, in_c=True).culprits == (2,)
 
 
@@ -76,7 +76,7 @@ def _calls_alone(
     return diagnose(job.trace())
 
 
-def test_without_any_collective_the_call_that_does_not_return_is_told() -> None:
+def test_unreturned_call_is_reported_without_collectives() -> None:
     found = _calls_alone(2)
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
     assert found.confidence.value == "likely"
@@ -89,27 +89,27 @@ def test_without_any_collective_the_call_that_does_not_return_is_told() -> None:
     assert any("ranks 1–3 in rpc.shutdown" in line for line in first.evidence)
 
 
-def test_of_several_handlers_none_is_named() -> None:
+def test_several_handlers_name_no_rank() -> None:
     assert _calls_alone(1, 3).verdict.value == "inconclusive"
     assert _calls_alone().verdict.value == "inconclusive"
 
 
-def test_ranks_that_move_are_no_hang() -> None:
+def test_moving_ranks_are_no_hang() -> None:
     assert _calls_alone(2, moved=True).verdict.value == "healthy"
 
 
-def test_of_a_job_that_was_ended_only_the_last_sight_is_told() -> None:
+def test_ended_job_is_judged_by_the_last_observation() -> None:
     found = _calls_alone(2, live=False, end=ExitFacts("signal", signal=15, at_ns=START))
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
     assert "rank 2 runs a handler" in found.summary
 
 
-def test_a_job_that_ended_well_is_healthy() -> None:
+def test_job_that_ended_cleanly_is_healthy() -> None:
     found = _calls_alone(live=False, end=ExitFacts("clean", 0, at_ns=START))
     assert found.verdict.value == "healthy"
 
 
-def test_a_method_of_a_remote_object_is_called_by_way_of_the_package() -> None:
+def test_method_of_a_remote_object_is_called_through_the_package() -> None:
     proxy = Frame("_local_invoke", "/site-packages/torch/distributed/rpc/rref_proxy.py", 10)
     job = Job(2, live=True)
     for rank, main in enumerate((CALL, SHUTDOWN)):
@@ -122,7 +122,7 @@ def test_a_method_of_a_remote_object_is_called_by_way_of_the_package() -> None:
     assert "look at server.py:6 in push_grad" in found.findings[0].fix
 
 
-def test_who_is_stopped_answers_nobody_and_outlives_what_ends_the_others() -> None:
+def test_stopped_rank_answers_no_call_and_outlives_the_others() -> None:
     job = Job(3, live=True)
     for rank, main in enumerate((CALL, SHUTDOWN, SHUTDOWN)):
         state = "stopped" if rank == 2 else "sleeping"
@@ -150,8 +150,8 @@ def _shutting_down(*absent: int, live: bool = True, silent_s: float = 20.0) -> D
     return diagnose(replace(job.trace(), observed_ns=newest_ns + int(silent_s * 1e9)))
 
 
-def test_who_never_comes_to_shutdown_is_told_also_after_collectives() -> None:
-    """The agent's own threads poll all the time: the process looks busy."""
+def test_rank_absent_from_shutdown_is_reported_after_collectives() -> None:
+    """The agent's own threads poll all the time, so the process looks busy."""
     found = _shutting_down(3)
     told = (found.verdict.value, found.culprits, found.confidence.value)
     assert told == ("missing_rank", (3,), "likely")
@@ -161,6 +161,6 @@ def test_who_never_comes_to_shutdown_is_told_also_after_collectives() -> None:
     assert _shutting_down(2, 3).confidence.value == "ambiguous"
 
 
-def test_who_may_come_to_shutdown_yet_is_not_accused() -> None:
+def test_rank_that_may_still_reach_shutdown_is_not_accused() -> None:
     for found in (_shutting_down(3, silent_s=1.0), _shutting_down(3, live=False), _shutting_down()):
         assert found.culprits == ()

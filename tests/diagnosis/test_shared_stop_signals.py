@@ -61,7 +61,7 @@ def _raised(job: Job, rank: int, after_s: float, error: tuple[str, str] = CLOSED
 
 
 @pytest.mark.parametrize("live", [False, True])
-def test_who_saves_after_all_were_told_makes_nobody_the_first_to_fail(live: bool) -> None:
+def test_rank_saving_after_all_were_signalled_makes_no_other_the_first_failure(live: bool) -> None:
     """Its handler takes eight seconds; then the scheduler kills it."""
     job = _job(live=live)
     _told(job, (3, 0, 1), 0.4)
@@ -70,8 +70,9 @@ def test_who_saves_after_all_were_told_makes_nobody_the_first_to_fail(live: bool
     assert blame(diagnose(job.trace(8.0))) == ("healthy", ())
 
 
-def test_who_ignores_it_fails_as_it_loses_the_others() -> None:
-    """It had gone on to the next collective, and that breaks before their ends are noticed."""
+def test_rank_ignoring_the_signal_fails_as_it_loses_the_others() -> None:
+    """It had issued the next collective, which breaks before the exits of the others are
+    noticed."""
     job = _job()
     job.op(2, done=False)
     _told(job, (1, 3, 0), 0.1)
@@ -79,7 +80,7 @@ def test_who_ignores_it_fails_as_it_loses_the_others() -> None:
     assert blame(diagnose(job.trace())) == ("healthy", ())
 
 
-def test_what_failed_before_others_were_told_was_answered() -> None:
+def test_failure_before_the_signal_caused_it() -> None:
     job = _job()
     job.all(done=False)
     _raised(job, 1, 0.1, ("ValueError", "bad sample"))
@@ -87,7 +88,7 @@ def test_what_failed_before_others_were_told_was_answered() -> None:
     assert blame(diagnose(job.trace())) == ("rank_crashed", (1,))
 
 
-def test_a_fault_that_is_noticed_with_the_answer_to_it_comes_first() -> None:
+def test_fault_noticed_together_with_its_answer_comes_first() -> None:
     job = _job()
     job.all(done=False)
     _killed(job, 1, 0.15, 11)
@@ -96,7 +97,7 @@ def test_a_fault_that_is_noticed_with_the_answer_to_it_comes_first() -> None:
 
 
 @pytest.mark.parametrize("answered_s", [0.05, 0.2])
-def test_one_that_was_told_alone_is_named(answered_s: float) -> None:
+def test_rank_signalled_alone_is_named(answered_s: float) -> None:
     """Most others raise; the launcher's answer reaches one that was in no collective."""
     job = _job()
     job.all(done=False)
@@ -107,7 +108,7 @@ def test_one_that_was_told_alone_is_named(answered_s: float) -> None:
     assert blame(diagnose(job.trace())) == ("rank_crashed", (1,))
 
 
-def test_one_that_ended_alone_may_have_been_told_with_all_that_were_killed_later() -> None:
+def test_rank_ended_alone_may_have_been_signalled_with_those_killed_later() -> None:
     """The others have a handler."""
     job = _job()
     job.all(done=False)
@@ -130,7 +131,7 @@ def test_one_that_ended_alone_may_have_been_told_with_all_that_were_killed_later
         ([], ()),
     ],
 )
-def test_one_that_ended_before_others_were_told_was_told_alone(
+def test_rank_ended_before_others_were_signalled_was_signalled_alone(
     untold: list[set[int]], named: tuple[int, ...]
 ) -> None:
     """The kernel lists a signal as pending, or its process as exiting, from when it was sent."""
@@ -151,10 +152,10 @@ def test_one_that_ended_before_others_were_told_was_told_alone(
         ([set(), set()], ()),  # all had been told when the first was seen to have ended
     ],
 )
-def test_who_stops_one_after_the_other_may_take_his_time(
+def test_signals_sent_one_by_one_may_take_longer(
     untold: list[set[int]], named: tuple[int, ...]
 ) -> None:
-    """Longer than processes that are told at one moment take to go."""
+    """Longer than processes signalled at one moment take to exit."""
     job = _job()
     job.all(done=False)
     _answered(job, 1, (2, 0, 3), untold, apart_s=0.2)
@@ -162,10 +163,10 @@ def test_who_stops_one_after_the_other_may_take_his_time(
 
 
 @pytest.mark.parametrize(("told", "named"), [({2}, ()), (set(), (1,))])
-def test_who_was_told_and_fails_as_it_loses_the_first_was_told_all_the_same(
+def test_rank_signalled_that_fails_on_losing_the_first_was_signalled(
     told: set[int], named: tuple[int, ...]
 ) -> None:
-    """Two raise; a third had not been told yet when the first had ended."""
+    """Two raise; a third had not been signalled yet when the first had exited."""
     job = _job()
     job.all(done=False)
     at_ns = _at(job, 0.1)
@@ -182,8 +183,8 @@ def test_who_was_told_and_fails_as_it_loses_the_first_was_told_all_the_same(
 @pytest.mark.parametrize(
     ("waited_s", "verdict"), [(0.1, Verdict.INCONCLUSIVE), (30.0, Verdict.STUCK_COLLECTIVE)]
 )
-def test_connections_that_break_at_once_are_no_hang(waited_s: float, verdict: Verdict) -> None:
-    """One lost a peer, and nobody had ended: the others were stopped for it."""
+def test_connections_breaking_at_once_are_no_hang(waited_s: float, verdict: Verdict) -> None:
+    """One rank lost a peer before any had exited: the others were stopped for it."""
     job = _job()
     job.all(done=False)
     _raised(job, 3, waited_s)
@@ -193,8 +194,8 @@ def test_connections_that_break_at_once_are_no_hang(waited_s: float, verdict: Ve
     assert verdict is Verdict.STUCK_COLLECTIVE or found.confidence is Confidence.LIKELY
 
 
-def test_who_came_first_to_the_next_collective_did_not_issue_it_alone() -> None:
-    """One was told alone, just as the others went on; they were stopped before they came."""
+def test_first_rank_in_the_next_collective_did_not_issue_it_alone() -> None:
+    """One was signalled alone while the others proceeded; they were stopped before they arrived."""
     job = _job()
     job.op(0, done=False)
     _answered(job, 3, (0, 2, 1), [{0, 1, 2}, set()])
@@ -205,10 +206,10 @@ def test_who_came_first_to_the_next_collective_did_not_issue_it_alone() -> None:
     ("untold", "confidence"),
     [(None, Confidence.CERTAIN), ({0, 2, 3}, Confidence.CERTAIN), (set(), Confidence.LIKELY)],
 )
-def test_one_that_ended_alone_may_have_been_told_with_all_that_have_handlers(
+def test_rank_ended_alone_may_have_been_signalled_with_those_with_handlers(
     untold: set[int] | None, confidence: Confidence
 ) -> None:
-    """Live: the others still save, as far as anybody can see."""
+    """Live: the others still save, as far as can be observed."""
     job = _job(live=True)
     for rank in (0, 2, 3):
         job.op(rank, done=False)
@@ -220,8 +221,8 @@ def test_one_that_ended_alone_may_have_been_told_with_all_that_have_handlers(
 
 
 @pytest.mark.parametrize("told", [{0, 2, 3}, {0}])
-def test_who_was_seen_to_be_told_with_the_first_has_only_not_ended_yet(told: set[int]) -> None:
-    """Live: a busy machine takes its time, and the first to end is as innocent as the others."""
+def test_rank_observed_signalled_with_the_first_has_only_not_exited_yet(told: set[int]) -> None:
+    """Live: a busy machine is slow, and the first to exit is as innocent as the others."""
     job = _job(live=True)
     at_ns = _at(job, 0.1)
     untold = frozenset({0, 2, 3} - told)
@@ -230,8 +231,8 @@ def test_who_was_seen_to_be_told_with_the_first_has_only_not_ended_yet(told: set
     assert blame(diagnose(job.trace(0.2))) == ("healthy", ())
 
 
-def test_several_that_the_others_outlive_were_told_alone() -> None:
-    """Nobody takes a minute to stop, and half of the job waits on."""
+def test_several_ranks_outlived_by_the_others_were_signalled_alone() -> None:
+    """No rank takes a minute to stop, and half of the job waits on."""
     job = _job(live=True)
     job.op(2, done=False)
     job.op(3, done=False)
@@ -239,8 +240,8 @@ def test_several_that_the_others_outlive_were_told_alone() -> None:
     assert blame(diagnose(job.trace())) == ("rank_crashed", (0, 1))
 
 
-def test_a_hang_that_stood_when_all_were_told_stays_one() -> None:
-    """Who is killed last, having waited, is no culprit."""
+def test_hang_before_the_signal_remains_a_hang() -> None:
+    """A rank that waited and is killed last is no culprit."""
     job = _job()
     for rank in (0, 1, 3):
         job.op(rank, done=False)

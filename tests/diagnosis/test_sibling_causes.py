@@ -27,7 +27,7 @@ def _replicas(*absent: int, late: int = 0) -> Job:
     return job
 
 
-def test_a_row_that_is_missing_in_its_groups_is_one_cause() -> None:
+def test_row_missing_in_its_groups_is_one_cause() -> None:
     (found,) = diagnose(_replicas(2, 3).trace()).findings
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (2, 3))
     assert found.victims == (0, 1, 4, 5)
@@ -40,12 +40,12 @@ def test_ranks_at_other_places_of_their_groups_are_no_row() -> None:
     assert {f.culprits for f in found} == {(2,), (5,)}
 
 
-def test_groups_that_wait_at_other_numbers_are_told_each() -> None:
+def test_groups_waiting_at_other_numbers_are_reported_separately() -> None:
     found = diagnose(_replicas(2, 3, late=1).trace()).findings
     assert {f.culprits for f in found} == {(2,), (3,)}
 
 
-def test_a_mismatch_of_a_row_names_all_of_it() -> None:
+def test_mismatch_of_a_row_names_all_of_it() -> None:
     job = _replicas(2, 3)
     for rank in (2, 3):
         job.op(rank, "all_gather", group=1 + rank % 2, done=False)
@@ -54,7 +54,7 @@ def test_a_mismatch_of_a_row_names_all_of_it() -> None:
     assert found.confidence is Confidence.CERTAIN
 
 
-def test_a_row_is_as_sure_as_the_least_sure_of_its_lanes() -> None:
+def test_row_is_as_certain_as_its_least_certain_member() -> None:
     first, second = (
         Finding(Verdict.MISSING_RANK, (rank,), (), confidence, f"Rank {rank} never came")
         for rank, confidence in ((2, Confidence.CERTAIN), (3, Confidence.LIKELY))

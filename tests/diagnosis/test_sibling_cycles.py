@@ -45,25 +45,23 @@ def without_lines(job: Job) -> Trace:
     return job.trace()
 
 
-def test_one_circle_alone_is_the_doing_of_who_went_on() -> None:
+def test_single_cycle_is_caused_by_the_rank_that_proceeded() -> None:
     (found,) = diagnose(without_lines(pipelines(1, 2))).findings
     assert (found.verdict, found.culprits) == (Verdict.P2P_UNMATCHED, (1,))
 
 
-def test_where_a_row_does_the_same_either_end_may_be_wrong() -> None:
-    """The last stages began one more, or those before left one out: the graph tells neither."""
+def test_row_doing_the_same_leaves_both_ends_suspect() -> None:
+    """The last stages began one more, or those before skipped one: the graph decides neither."""
     assert answers(without_lines(pipelines(2, 2))) == {((2, 3, 4, 5), AMBIGUOUS)}
 
 
-def test_the_past_of_each_decides_in_a_row_as_well() -> None:
+def test_history_of_each_decides_in_a_row_as_well() -> None:
     assert answers(pipelines(2, 2).trace()) == {((4, 5), LIKELY)}
 
 
-def test_who_is_as_suspect_is_no_measure() -> None:
-    """Both ranks of a tensor group leave a reduce out; six other replicas' ranks did not.
-
-    ``odd``: who leaves it out. One reads of the other that it did the same.
-    """
+def test_equally_suspect_rank_is_no_measure() -> None:
+    """Both ranks of a tensor group skip a reduce; six other replicas' ranks did not. ``odd``: the
+    rank that skips it. Its record shows that the other did the same."""
     for odd in ((2, 3), ()):
         job = Job(8)
         data = [job.group(*range(lane, 8, 2), desc="DATA") for lane in (0, 1)]
@@ -84,8 +82,8 @@ def test_who_is_as_suspect_is_no_measure() -> None:
         assert answers(job.trace()) == {named}
 
 
-def test_without_lines_a_circle_of_receives_may_be_one_mistake() -> None:
-    """Where they stand at one line, the code of all is wrong; nothing tells that they do."""
+def test_cycle_of_receives_without_lines_may_be_one_mistake() -> None:
+    """If they wait at one line, the code of all is wrong; nothing shows that they do."""
     job = Job(4)
     job.steps(2)
     for rank in range(4):

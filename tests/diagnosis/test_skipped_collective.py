@@ -31,7 +31,7 @@ def last_step(job: Job, pairs: list[int], without: int) -> None:
         job.op(rank, line=20, size=(1,), done=False)
 
 
-def test_a_collective_left_out_is_told_by_the_ranks_own_past() -> None:
+def test_skipped_collective_is_found_by_the_ranks_own_history() -> None:
     job, pairs = pairs_and_all(2, 8)
     last_step(job, pairs, without=1)
     diagnosis = diagnose(job.trace())
@@ -39,8 +39,8 @@ def test_a_collective_left_out_is_told_by_the_ranks_own_past() -> None:
     assert diagnosis.confidence is Confidence.LIKELY
 
 
-def test_what_was_new_to_everybody_at_once_is_no_deviation() -> None:
-    """A first checkpoint, which all went through, says nothing of the step they hang in."""
+def test_operation_new_to_all_at_once_is_no_deviation() -> None:
+    """A first checkpoint, which all completed, shows nothing about the step they hang in."""
     job, pairs = pairs_and_all(4, 8)
     job.all("all_gather", line=30)
     job.all(line=20, size=(1,))
@@ -49,14 +49,14 @@ def test_what_was_new_to_everybody_at_once_is_no_deviation() -> None:
 
 
 def test_groups_without_a_description_have_siblings_too() -> None:
-    """How its members lie to each other and what it is used for tell a group's dimension."""
+    """The relative position of its members and its use show a group's dimension."""
     job, pairs = pairs_and_all(4, 2)
     last_step(job, pairs, without=1)
     assert diagnose(job.trace()).culprits == (1,)
 
 
-def test_sibling_groups_are_compared_in_the_order_of_issue() -> None:
-    """Sequence numbers of two groups say nothing of their order: one may count much faster."""
+def test_sibling_groups_are_compared_in_order_of_issue() -> None:
+    """Sequence numbers of two groups show no order: one may count much faster."""
     job, pairs = pairs_and_all(4, 3, desc="tensor")
     halves = [job.group(0, 2, desc="data"), job.group(1, 3, desc="data")]
     for _ in range(30):
@@ -66,9 +66,9 @@ def test_sibling_groups_are_compared_in_the_order_of_issue() -> None:
     assert diagnose(job.trace()).culprits == (1,)
 
 
-def test_a_rank_without_a_dump_does_not_hide_a_circle_of_others() -> None:
-    """Everybody of a group waits for the lost rank, too; those held up by something older do not
-    wait there first."""
+def test_rank_without_a_dump_does_not_hide_a_cycle_of_others() -> None:
+    """Every member of a group waits for the lost rank, too; those blocked by an older operation do
+    not wait there first."""
     job, pairs = pairs_and_all(8, 8)
     last_step(job, pairs, without=1)
     job.lose(7)
@@ -76,7 +76,7 @@ def test_a_rank_without_a_dump_does_not_hide_a_circle_of_others() -> None:
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.DEADLOCK_CYCLE, (1,))
 
 
-def test_a_past_that_is_too_short_names_both() -> None:
+def test_too_short_history_names_both() -> None:
     job, pairs = pairs_and_all(2, 2)
     last_step(job, pairs, without=1)
     diagnosis = diagnose(job.trace())
@@ -84,9 +84,9 @@ def test_a_past_that_is_too_short_names_both() -> None:
     assert diagnosis.confidence is Confidence.AMBIGUOUS
 
 
-def test_who_has_gone_on_alone_is_named_though_pairs_are_in_the_circle() -> None:
-    """Rank 2 skips the evaluation: its neighbour's send has no partner, and nobody else has come
-    to the collective that rank 2 waits in."""
+def test_rank_that_proceeded_alone_is_named_despite_pairs_in_the_cycle() -> None:
+    """Rank 2 skips the evaluation: its neighbour's send has no partner, and no other rank has
+    reached the collective that rank 2 waits in."""
     job, pairs = pairs_and_all(4, 8)
     pipe = [job.group(0, 2, desc="pipe"), job.group(1, 3, desc="pipe")]
     for _ in range(4):
@@ -103,9 +103,9 @@ def test_who_has_gone_on_alone_is_named_though_pairs_are_in_the_circle() -> None
     assert diagnosis.culprits == (2,)
 
 
-def test_of_several_one_that_could_break_the_circle_may_be_all_there_is() -> None:
-    """Ranks 1 and 2 do not go through the last step as their counterparts 5 and 6 did. Rank 2 waits
-    for rank 1, without which nobody would wait: whether it went wrong itself is left open."""
+def test_single_breaker_among_several_suspects_is_undecided() -> None:
+    """Ranks 1 and 2 do not run the last step as their counterparts 5 and 6 did. Rank 2 waits for
+    rank 1, without which no rank would wait: whether rank 2 deviated itself is undecided."""
     job = Job(8)
     pipes = [job.group(*range(first, first + 4), desc="pipe") for first in (0, 4)]
 
@@ -136,7 +136,7 @@ def test_of_several_one_that_could_break_the_circle_may_be_all_there_is() -> Non
 
 
 @pytest.mark.parametrize("lost", [(), (0, 1)])
-def test_who_may_wait_beside_the_suspect_without_a_dump_leaves_it_open(
+def test_rank_without_a_dump_that_may_wait_with_the_suspect_is_undecided(
     lost: tuple[int, ...],
 ) -> None:
     """Ranks 0, 1 and 3 begin their first evaluation, and rank 2 trains on."""
@@ -175,14 +175,14 @@ def _ends_of_pipelines(order: dict[int, tuple[int, int]]) -> Job:
     return job
 
 
-def test_the_usual_order_of_two_kinds_of_groups_tells_who_turned_it_round() -> None:
-    """Both are new to everybody, and the one stands with many others."""
+def test_usual_order_of_two_kinds_of_groups_shows_who_reversed_it() -> None:
+    """Both are new to all ranks, and the one waits with many others."""
     found = diagnose(_ends_of_pipelines({7: (1, 0)}).trace())
     assert (found.verdict, found.culprits) == (Verdict.DEADLOCK_CYCLE, (7,))
     assert found.confidence is Confidence.LIKELY
 
 
-def test_at_a_group_s_first_operation_its_siblings_have_as_long_a_past() -> None:
+def test_first_operation_of_a_group_uses_the_history_of_its_siblings() -> None:
     job = Job(6)
     pairs = [job.group(r, r + 1, desc="tensor") for r in range(0, 6, 2)]
     for rank in range(6):
@@ -194,7 +194,7 @@ def test_at_a_group_s_first_operation_its_siblings_have_as_long_a_past() -> None
     assert found.confidence is Confidence.LIKELY
 
 
-def test_halves_of_which_one_lacks_a_dump_are_halves() -> None:
+def test_halves_with_one_missing_dump_are_halves() -> None:
     job = Job(16)
     job.steps(3)
     for rank in range(16):
@@ -205,8 +205,8 @@ def test_halves_of_which_one_lacks_a_dump_are_halves() -> None:
     assert found.culprits == tuple(r for r in range(16) if r != 2)
 
 
-def test_who_receives_from_those_that_left_the_pattern_may_only_wait_for_them() -> None:
-    """Ranks 5 and 7 leave a send out and go on to the next receive; 1 and 3 wait for that send."""
+def test_receiver_of_deviating_ranks_may_only_wait_for_them() -> None:
+    """Ranks 5 and 7 skip a send and proceed to the next receive; 1 and 3 wait for that send."""
     job = Job(8)
     pairs = [job.group(rank, rank + 4, desc="pp") for rank in range(4)]
     for step in range(4):

@@ -53,13 +53,13 @@ def dumped(
     return diagnose(load_trace([folder]))
 
 
-def test_who_is_slow_in_a_job_that_moves_is_not_missing(tmp_path: Path) -> None:
+def test_slow_rank_of_a_moving_job_is_not_missing(tmp_path: Path) -> None:
     found = dumped(tmp_path, 12, late_s=5, active=False)
     assert (found.verdict.value, found.culprits) == ("healthy", ())
     assert any("still moving" in note for note in found.notes)
 
 
-def test_a_slow_rank_that_was_dumped_just_after_its_step_is_not_missing(tmp_path: Path) -> None:
+def test_slow_rank_dumped_just_after_its_step_is_not_missing(tmp_path: Path) -> None:
     """The others have waited for longer than any pause between two operations."""
     for rank in range(4):
         own = [step(s, rank, late_s=0) for s in range(1, 3)]
@@ -87,20 +87,20 @@ def test_a_slow_rank_that_was_dumped_just_after_its_step_is_not_missing(tmp_path
 
 
 @pytest.mark.parametrize(("after_s", "timeout_ms"), [(130, 600_000), (9.5, 10_000)])
-def test_who_has_made_others_wait_for_long_is_missing(
+def test_rank_that_made_others_wait_long_is_missing(
     tmp_path: Path, after_s: float, timeout_ms: int
 ) -> None:
     found = dumped(tmp_path, after_s, late_s=1, timeout_ms=timeout_ms, active=False)
     assert (found.verdict.value, found.culprits) == ("missing_rank", (3,))
 
 
-def test_where_only_unfinished_ones_are_listed_a_short_wait_accuses_nobody(tmp_path: Path) -> None:
+def test_lists_of_unfinished_entries_with_a_short_wait_accuse_no_rank(tmp_path: Path) -> None:
     found = dumped(tmp_path, 30, active=True)
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
     assert any("may have been moving" in note for note in found.notes)
 
 
-def test_where_only_unfinished_ones_are_listed_a_long_wait_tells(tmp_path: Path) -> None:
+def test_lists_of_unfinished_entries_with_a_long_wait_show_the_rank(tmp_path: Path) -> None:
     found = dumped(tmp_path, 130, active=True)
     assert (found.verdict.value, found.culprits) == ("missing_rank", (3,))
 
@@ -118,7 +118,7 @@ def test_where_only_unfinished_ones_are_listed_a_long_wait_tells(tmp_path: Path)
 def test_steps_of_milliseconds_that_stop_for_seconds(
     quiet_s: float, verdict: str, confidence: str, tmp_path: Path
 ) -> None:
-    """Four dumps, written so long after rank 2 did not come to an operation."""
+    """Four dumps, written so long after rank 2 did not reach an operation."""
     steps, pause_ns = 30, SECOND // 100
     for rank in range(4):
         entries = []
@@ -137,7 +137,7 @@ def test_steps_of_milliseconds_that_stop_for_seconds(
 
 
 @pytest.mark.parametrize("ahead_s", [0.5, 50])
-def test_a_host_whose_clock_is_ahead_of_the_file_server_s_wrote_just_then(
+def test_host_with_a_clock_ahead_of_the_file_server_wrote_just_then(
     tmp_path: Path, ahead_s: float
 ) -> None:
     """Its dumps are older than their records; those of the other host are not."""
@@ -154,8 +154,8 @@ def test_a_host_whose_clock_is_ahead_of_the_file_server_s_wrote_just_then(
     assert (found.verdict.value, found.culprits) == ("healthy", ())
 
 
-def test_when_something_was_seen_to_start_is_no_date_of_the_file(tmp_path: Path) -> None:
-    """Files dated long before their records: nothing tells when they were written."""
+def test_start_time_is_no_date_of_the_file(tmp_path: Path) -> None:
+    """Files dated long before their records: nothing shows when they were written."""
     for rank in range(4):
         rows = [entry(1), entry(2)]
         if rank != 2:
@@ -167,10 +167,8 @@ def test_when_something_was_seen_to_start_is_no_date_of_the_file(tmp_path: Path)
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
 
 
-def test_one_dump_of_a_moment_long_before_the_others_shows_no_job_that_moves(
-    tmp_path: Path,
-) -> None:
-    """Rank 2 was dumped at once when it had come to what all wait in, the others 90 s later."""
+def test_one_much_earlier_dump_does_not_show_a_moving_job(tmp_path: Path) -> None:
+    """Rank 2 was dumped just after it had reached what all wait in, the others 90 s later."""
     dumped(tmp_path, 90, late_s=0, active=False)
     began = (BASE_NS + (STEPS + 1) * STEP_S * SECOND) / SECOND
     os.utime(tmp_path / "trace_2", (began + 1, began + 1))
@@ -178,8 +176,8 @@ def test_one_dump_of_a_moment_long_before_the_others_shows_no_job_that_moves(
     assert (found.verdict.value, found.culprits) == ("missing_rank", (3,))
 
 
-def test_one_dump_of_a_moving_job_says_nothing_of_those_written_later(tmp_path: Path) -> None:
-    """Rank 3 was dumped in a step; the others were 40 s later, when they had waited for 35."""
+def test_one_dump_of_a_moving_job_shows_nothing_about_later_ones(tmp_path: Path) -> None:
+    """Rank 3 was dumped in a step; the others 40 s later, when they had waited for 35."""
     for rank in range(4):
         entries = [step(s, rank, late_s=0) for s in range(1, STEPS + (rank != 3))]
         if rank != 3:

@@ -68,21 +68,21 @@ def judged(world: int, micro_batches: int, steps: int, skipped: Half, count: int
     return diagnose(job.trace())
 
 
-def test_two_steps_are_enough_to_see_who_left_out_a_send() -> None:
+def test_two_steps_suffice_to_find_a_skipped_send() -> None:
     found = judged(4, 2, 1, (1, "send", 2, FORWARD))
     assert (found.verdict, found.culprits) == (Verdict.P2P_UNMATCHED, (1,))
     assert found.confidence is Confidence.LIKELY
 
 
-def test_a_stage_that_went_through_fewer_micro_batches_is_named() -> None:
-    """None of its steps from one operation to the next is new: only their number is."""
+def test_stage_with_fewer_micro_batches_is_named() -> None:
+    """None of its transitions from one operation to the next is new: only their number is."""
     found = judged(3, 4, 3, (0, "send", 1, FORWARD), count=2)
     assert (found.verdict, found.culprits) == (Verdict.P2P_UNMATCHED, (0,))
 
 
-def test_something_new_for_all_speaks_against_nobody() -> None:
-    """A first rotation among all, receiving before sending: rank 0 alone comes to it by a way that
-    it never went before, but all wait at a line that is new to them."""
+def test_operation_new_to_all_accuses_no_rank() -> None:
+    """A first rotation among all, receiving before sending: rank 0 alone reaches it by a path that
+    it never took before, but all wait at a line that is new to them."""
     job = Job(4)
     for _ in range(3):
         run(job, step(4, 2))
@@ -93,13 +93,13 @@ def test_something_new_for_all_speaks_against_nobody() -> None:
     assert diagnose(job.trace()).culprits == (0, 1, 2, 3)
 
 
-def test_where_no_step_came_before_both_ends_are_named() -> None:
+def test_without_an_earlier_step_both_ends_are_named() -> None:
     found = judged(4, 2, 0, (1, "send", 2, FORWARD))
     assert (found.culprits, found.confidence) == ((1, 2), Confidence.AMBIGUOUS)
 
 
-def test_steps_of_two_lengths_are_both_as_before() -> None:
-    """Who counted wrong cannot be told where the number of micro-batches changes anyway."""
+def test_steps_of_two_lengths_are_both_usual() -> None:
+    """A wrong count cannot be found if the number of micro-batches changes anyway."""
     job = Job(3)
     for count in (2, 4, 2, 4):
         run(job, step(3, count))
@@ -113,7 +113,7 @@ def test_steps_of_two_lengths_are_both_as_before() -> None:
 
 
 @pytest.mark.parametrize(("oldest", "whole"), [(1, True), (2, False)])
-def test_a_past_without_its_first_operation_is_not_whole(oldest: int, whole: bool) -> None:
+def test_history_without_its_first_operation_is_incomplete(oldest: int, whole: bool) -> None:
     job = Job(2)
     job.steps(3)
     job.rank(0, oldest_record_id=oldest)

@@ -15,7 +15,7 @@ from tests.diagnosis.builder import SECOND, Job, blame
 from tests.diagnosis.failing_jobs import END, TORCH, error_of, job_that_waits
 
 
-def test_sigterm_to_all_that_left_a_record_may_be_the_answer_to_the_one_that_did_not() -> None:
+def test_sigterm_to_all_recorded_ranks_may_answer_the_unrecorded_one() -> None:
     job = job_that_waits()
     for rank in range(4):
         job.rank(rank, alive=False, exit=ExitFacts("signal", signal=15, at_ns=END + rank))
@@ -25,7 +25,7 @@ def test_sigterm_to_all_that_left_a_record_may_be_the_answer_to_the_one_that_did
     assert found.confidence is Confidence.LIKELY
 
 
-def test_one_rank_that_was_told_to_stop_has_crashed() -> None:
+def test_single_rank_that_was_signalled_has_crashed() -> None:
     job = job_that_waits()
     job.rank(1, alive=False, exit=ExitFacts("signal", signal=15, at_ns=END))
     for rank in (0, 2, 3):
@@ -36,7 +36,7 @@ def test_one_rank_that_was_told_to_stop_has_crashed() -> None:
     assert "SIGTERM" in found.summary
 
 
-def test_all_told_to_stop_together_accuses_nobody() -> None:
+def test_all_signalled_together_accuses_no_rank() -> None:
     job = job_that_waits()
     for rank in range(4):
         told = ExitFacts("signal", signal=15, at_ns=END + rank * 1000, by_launcher=rank > 0)
@@ -57,7 +57,7 @@ def test_all_told_to_stop_together_accuses_nobody() -> None:
         (-3, "bad loss", "rank_crashed"),
     ],
 )
-def test_who_leaves_with_a_status_after_all_were_told_to_stop_has_not_failed(
+def test_rank_exiting_with_a_status_after_all_were_signalled_has_not_failed(
     late_s: int, error: str | None, verdict: str, by_launcher: bool
 ) -> None:
     job = job_that_waits(waiting=())
@@ -72,7 +72,7 @@ def test_who_leaves_with_a_status_after_all_were_told_to_stop_has_not_failed(
     assert diagnose(job.trace(after_s=60)).verdict.value == verdict
 
 
-def test_who_fails_after_another_has_failed_and_all_were_stopped_is_no_cause_either() -> None:
+def test_rank_failing_after_another_failure_and_the_stop_is_no_cause() -> None:
     job = job_that_waits(waiting=())
     for rank, late_s, code in ((0, 5, 1), (2, -3, 3)):
         end = ExitFacts("code", code=code, at_ns=END + late_s * SECOND)
@@ -84,8 +84,8 @@ def test_who_fails_after_another_has_failed_and_all_were_stopped_is_no_cause_eit
     assert blame(found) == ("rank_crashed", (2,))
 
 
-def test_a_failure_after_another_rank_was_told_to_stop_is_not_what_it_was_stopped_for() -> None:
-    """The ring of one that failed is gone: of it only its status is known, and when."""
+def test_failure_after_another_rank_was_signalled_is_not_the_reason() -> None:
+    """The ring of the failed rank is gone: only its exit status and its time are known."""
     job = job_that_waits()
     job.rank(1, alive=False, host="a", exit=ExitFacts("signal", signal=15, at_ns=END))
     reset = error_of("builtins.RuntimeError", "Connection reset by peer", TORCH, at_ns=END)
@@ -98,11 +98,9 @@ def test_a_failure_after_another_rank_was_told_to_stop_is_not_what_it_was_stoppe
 
 
 @pytest.mark.parametrize("hosts", [1, 3])
-def test_launchers_of_several_hosts_that_were_told_to_stop(hosts: int) -> None:
-    """A healthy job is stopped: ranks of hosts that hear of it later lose connections before.
-
-    On one host the same ends are those of a host that was told to, and of its echoes.
-    """
+def test_launchers_of_several_hosts_that_were_signalled(hosts: int) -> None:
+    """A healthy job is stopped: ranks of hosts signalled later lose connections before. On one host
+    the same exits are those of a signalled host, and of its echoes."""
     closed = "[gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:4711"
     job = job_that_waits(6, waiting=(2, 3, 4, 5))
     for rank in range(6):
@@ -128,7 +126,7 @@ def test_launchers_of_several_hosts_that_were_told_to_stop(hosts: int) -> None:
     ],
 )
 @pytest.mark.parametrize("live", [False, True])
-def test_a_host_that_is_told_to_stop_while_the_others_go_on(
+def test_one_host_is_signalled_while_the_others_continue(
     later_s: float, by_launcher: bool, expected: tuple[tuple[int, ...], str], live: bool
 ) -> None:
     job = Job(6, live=live)

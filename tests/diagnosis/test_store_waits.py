@@ -26,7 +26,7 @@ def _looked_at(job: Job) -> Diagnosis:
     return diagnose(job.trace())
 
 
-def test_who_waits_for_a_key_is_a_victim_of_who_was_to_set_it() -> None:
+def test_rank_waiting_for_a_store_key_is_a_victim_of_its_setter() -> None:
     job = Job(4, live=True)
     job.steps(3)
     _in_store(job, 0)
@@ -40,7 +40,7 @@ def test_who_waits_for_a_key_is_a_victim_of_who_was_to_set_it() -> None:
     assert any("'ckpt/7'" in line for line in found.findings[0].evidence)
 
 
-def test_the_only_absent_rank_stays_accused() -> None:
+def test_only_absent_rank_is_accused() -> None:
     job = Job(4, live=True)
     job.steps(3)
     _in_store(job, 2)
@@ -53,7 +53,7 @@ def test_the_only_absent_rank_stays_accused() -> None:
     assert any("rank 2 waits in store.get" in line for line in found.findings[0].evidence)
 
 
-def test_ranks_that_all_wait_in_the_store_wait_for_the_one_that_does_not() -> None:
+def test_ranks_waiting_in_the_store_wait_for_the_absent_one() -> None:
     job = Job(4, live=True)
     job.steps(3)
     for rank in (0, 1, 3):
@@ -65,7 +65,7 @@ def test_ranks_that_all_wait_in_the_store_wait_for_the_one_that_does_not() -> No
     assert "store.get 'ckpt/7/last_member'" in found.summary
 
 
-def test_who_waits_for_a_key_of_its_own_is_the_one() -> None:
+def test_rank_waiting_for_its_own_key_is_named() -> None:
     job = Job(4, live=True)
     job.steps(3)
     for rank in (0, 1, 3):
@@ -75,7 +75,7 @@ def test_who_waits_for_a_key_of_its_own_is_the_one() -> None:
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
 
 
-def test_a_few_ranks_in_the_store_are_no_meeting() -> None:
+def test_few_ranks_in_the_store_are_no_rendezvous() -> None:
     job = Job(4, live=True)
     job.steps(3)
     _in_store(job, 0)
@@ -84,7 +84,7 @@ def test_a_few_ranks_in_the_store_are_no_meeting() -> None:
     assert _looked_at(job).verdict.value == "healthy"
 
 
-def test_a_short_wait_in_the_store_is_no_hang() -> None:
+def test_short_store_wait_is_no_hang() -> None:
     job = Job(4, live=True, timeout_s=10.0)
     job.steps(3)
     for rank in (0, 1, 3):
@@ -93,7 +93,7 @@ def test_a_short_wait_in_the_store_is_no_hang() -> None:
     assert _looked_at(job).verdict.value == "healthy"
 
 
-def test_the_one_that_waits_for_those_in_the_store_has_not_set_their_key() -> None:
+def test_rank_waiting_for_those_in_the_store_has_not_set_their_key() -> None:
     job = Job(3, live=True)
     job.steps(3)
     for rank in (1, 2):
@@ -106,7 +106,7 @@ def test_the_one_that_waits_for_those_in_the_store_has_not_set_their_key() -> No
     assert any("rank 0 waits in barrier" in line for line in found.findings[0].evidence)
 
 
-def test_one_in_the_store_among_many_that_wait_for_it_stays_accused_beside_another_key() -> None:
+def test_one_rank_in_the_store_with_many_waiters_is_accused_despite_another_key() -> None:
     job = Job(4, live=True)
     job.steps(3)
     _in_store(job, 2, "a")
@@ -118,7 +118,7 @@ def test_one_in_the_store_among_many_that_wait_for_it_stays_accused_beside_anoth
     assert set(found.culprits) == {2, 3}
 
 
-def test_a_lost_rank_does_not_hide_who_has_not_set_the_key() -> None:
+def test_lost_rank_does_not_hide_the_missing_setter() -> None:
     job = Job(5, live=True)
     job.steps(3)
     for rank in (1, 2, 3):
@@ -130,7 +130,7 @@ def test_a_lost_rank_does_not_hide_who_has_not_set_the_key() -> None:
     assert found.confidence.value == "likely"
 
 
-def test_between_a_key_and_a_receive_nothing_tells_who_went_on() -> None:
+def test_key_and_receive_do_not_show_which_rank_proceeded() -> None:
     job = Job(3, live=True)
     job.steps(3)
     for rank in (0, 1):
@@ -140,7 +140,7 @@ def test_between_a_key_and_a_receive_nothing_tells_who_went_on() -> None:
     assert (found.culprits, found.confidence.value) == ((0, 2), "ambiguous")
 
 
-def test_who_gave_up_waiting_for_a_key_may_be_the_victim_of_who_did_not_set_it() -> None:
+def test_rank_timed_out_for_a_key_may_be_a_victim_of_its_setter() -> None:
     job = Job(3)
     job.steps(4)
     for rank in (0, 2):
@@ -161,7 +161,7 @@ def test_who_gave_up_waiting_for_a_key_may_be_the_victim_of_who_did_not_set_it()
 
 
 @pytest.mark.parametrize("left_at_s", [0.5, 3.0])
-def test_who_hosts_the_store_must_not_leave_before_the_others(left_at_s: float) -> None:
+def test_host_of_the_store_must_exit_last(left_at_s: float) -> None:
     job = Job(3)
     job.steps(3)
     at_ns = START + int(left_at_s * SECOND)
@@ -179,11 +179,9 @@ def test_who_hosts_the_store_must_not_leave_before_the_others(left_at_s: float) 
 
 
 @pytest.mark.parametrize("initialized", [True, False])
-def test_ranks_that_all_lose_the_store_are_told_so(initialized: bool) -> None:
-    """The process that hosts it was killed; without it, nobody can make another group.
-
-    Who never got into the job may have been given a wrong address: it has lost nothing.
-    """
+def test_lost_store_is_reported_for_all_ranks(initialized: bool) -> None:
+    """The process that hosts it was killed; without it, no rank can create another group. A rank
+    that never connected may have been given a wrong address, and has lost nothing."""
     job = Job(3)
     job.steps(3)
     for rank in range(3):

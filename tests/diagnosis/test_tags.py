@@ -20,7 +20,7 @@ def _ring(tag: int, tag_before: int = 0, past: int = 3, wanted: Flag = Flag.BLOC
     return job
 
 
-def test_the_rank_that_left_its_usual_tag_is_named() -> None:
+def test_rank_that_left_its_usual_tag_is_named() -> None:
     found = diagnose(_ring(tag=7).trace())
     assert (found.verdict.value, found.culprits) == ("p2p_unmatched", (1,))
     assert found.confidence.value == "likely"
@@ -29,20 +29,20 @@ def test_the_rank_that_left_its_usual_tag_is_named() -> None:
     assert {side.tag for side in found.findings[0].sides} == {7, 0}
 
 
-def test_without_a_past_either_of_the_two_may_be_wrong() -> None:
+def test_without_history_both_tags_may_be_wrong() -> None:
     found = diagnose(_ring(tag=7, past=0).trace())
     assert (found.verdict.value, found.culprits) == ("p2p_unmatched", (1, 2))
     assert found.confidence.value == "ambiguous"
 
 
-def test_a_send_that_nobody_waits_for_is_no_partner_under_another_tag() -> None:
+def test_unawaited_send_is_no_partner_under_another_tag() -> None:
     job = _ring(tag=7, wanted=Flag.ASYNC)
     found = diagnose(job.trace())
     assert found.culprits == (1,)
     assert "tag" not in found.summary
 
 
-def test_the_order_of_different_tags_is_free() -> None:
+def test_order_of_different_tags_is_free() -> None:
     job = Job(2)
     for _ in range(3):
         for tag in (1, 2):
@@ -55,14 +55,14 @@ def test_the_order_of_different_tags_is_free() -> None:
     assert (found.verdict.value, found.culprits) == ("p2p_unmatched", (0,))
 
 
-def test_a_device_ignores_tags() -> None:
+def test_device_ignores_tags() -> None:
     job = _ring(tag=7)
     job.signatures = [_on_nccl(s) for s in job.signatures]
     found = diagnose(job.trace())
     assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
 
 
-def test_halves_without_a_tag_on_record_meet_whatever_the_other_side_has() -> None:
+def test_operation_without_a_recorded_tag_matches_any_tag() -> None:
     job = _ring(tag=7)
     for row in job.rows:
         if row["rank"] == 2:
@@ -88,7 +88,7 @@ def _counted(sent: int, wanted: int, past: int = 4) -> Job:
     return job
 
 
-def test_the_rank_that_left_the_count_is_named() -> None:
+def test_rank_that_left_the_tag_count_is_named() -> None:
     assert diagnose(_counted(8, 6).trace()).culprits == (2,)
     assert diagnose(_counted(10, 8).trace()).culprits == (1,)
 

@@ -38,7 +38,7 @@ def _job(*, thread: int = SIDE) -> Job:
     return job
 
 
-def test_the_line_is_that_of_the_group_s_own_thread() -> None:
+def test_reported_line_is_that_of_the_groups_own_thread() -> None:
     found = diagnose(_job().trace())
     assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
     (side,) = [s for s in found.findings[0].sides if s.ranks == (1,)]
@@ -47,7 +47,7 @@ def test_the_line_is_that_of_the_group_s_own_thread() -> None:
     assert "read_sensor" in found.findings[0].why
 
 
-def test_the_main_thread_s_own_group_shows_the_main_thread() -> None:
+def test_main_threads_own_group_shows_the_main_thread() -> None:
     found = diagnose(_job(thread=MAIN).trace())
     (side,) = [s for s in found.findings[0].sides if s.ranks == (1,)]
     assert side.stack[0].name == "train"
@@ -78,7 +78,7 @@ def _dead(message: str = "'loss'", *, native_id: int = SIDE) -> Job:
     return job
 
 
-def test_what_a_dead_thread_owes_is_the_cause_whatever_its_main_thread_waits_for() -> None:
+def test_operation_owed_by_a_dead_thread_is_the_cause() -> None:
     found = diagnose(_dead().trace())
     assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
     first = found.findings[0]
@@ -95,7 +95,7 @@ def test_what_a_dead_thread_owes_is_the_cause_whatever_its_main_thread_waits_for
         _dead("Connection closed by peer [127.0.0.1]:5535"),  # a victim itself
     ],
 )
-def test_another_thread_s_end_or_a_victim_s_explains_nothing(job: Job) -> None:
+def test_end_of_another_thread_or_of_a_victims_explains_nothing(job: Job) -> None:
     found = diagnose(job.trace())
     assert found.verdict.value == "deadlock_cycle"
     assert "its thread" not in found.summary
@@ -159,12 +159,12 @@ def _saving(*, first: bool) -> Job:
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_threads_in_groups_of_their_own_do_not_hold_each_other_up(first: bool) -> None:
+def test_threads_in_separate_groups_do_not_block_each_other(first: bool) -> None:
     found = diagnose(_saving(first=first).trace())
     assert (found.verdict.value, found.culprits) == ("rank_lost", (1,))
 
 
-def test_on_a_device_the_order_of_two_threads_is_one() -> None:
+def test_order_of_two_threads_on_a_device_is_fixed() -> None:
     job = _saving(first=True)
     job.groups = [replace(group, backend="nccl") for group in job.groups]
     assert set(diagnose(job.trace()).culprits) == {0, 2}
@@ -195,7 +195,7 @@ def _pool(threads: tuple[int, ...], by: str = "") -> str:
     return diagnose(job.trace()).findings[0].fix
 
 
-def test_threads_of_a_pool_that_take_turns_are_a_race() -> None:
+def test_pool_threads_that_take_turns_are_a_race() -> None:
     assert "two threads issue" in _pool((SIDE, 9, SIDE, 9), "/home/me/train.py")
     assert "two threads" not in _pool((SIDE, SIDE, 9, 9), "/home/me/train.py")
 
@@ -238,21 +238,21 @@ def _two_functions(*, both: bool = False, meanwhile: int = 0, host: bool = True)
     return diagnose(job.trace())
 
 
-def test_threads_with_different_functions_that_one_rank_runs_are_a_race() -> None:
+def test_threads_with_different_functions_on_one_rank_are_a_race() -> None:
     assert _two_functions().culprits == (2,)
     found = _two_functions(both=True)
     assert (found.culprits, found.confidence.value) == ((0, 1, 2), "ambiguous")
     assert "two threads issue" in found.findings[0].fix
 
 
-def test_a_thread_that_does_not_wait_for_another_one_is_a_race_on_the_host() -> None:
+def test_thread_not_waiting_for_another_is_a_race_on_the_host() -> None:
     found = _two_functions(meanwhile=9)
     assert (found.culprits, found.confidence.value) == ((0, 1, 2), "ambiguous")
     assert _two_functions(meanwhile=SIDE).culprits == (2,), "the same thread"
     assert _two_functions(meanwhile=9, host=False).culprits == (2,), "a device has a queue"
 
 
-def test_what_a_pool_runs_itself_comes_in_any_order() -> None:
+def test_pools_own_tasks_have_any_order() -> None:
     assert "submitted to a thread pool" in _pool((SIDE, SIDE, SIDE))
     for file in ("/home/me/train.py", "/x/site-packages/torch/distributed/checkpoint/utils.py"):
         assert "submitted to a thread pool" not in _pool((SIDE, SIDE, SIDE), file)

@@ -27,24 +27,24 @@ def dated(name: str, after_s: float) -> Trace:
     return replace(trace, ranks=ranks, observed_ns=observed_ns)
 
 
-def test_a_moving_job_is_healthy_where_the_date_proves_it() -> None:
+def test_moving_job_is_healthy_if_the_date_proves_it() -> None:
     assert diagnose(dated("native-healthy", 0.5)).verdict.value == "healthy"
 
 
-def test_without_a_credible_date_nobody_of_a_staircase_is_accused() -> None:
+def test_without_a_credible_date_a_staircase_accuses_no_rank() -> None:
     found = diagnose(dated("native-healthy", 3600.0))
     assert found.verdict.value == "inconclusive"
     assert found.culprits == ()
 
 
-def test_ranks_that_wait_together_still_tell_who_is_missing() -> None:
+def test_ranks_waiting_together_still_show_the_missing_one() -> None:
     found = diagnose(dated("native-loader-asleep", 3600.0))
     assert found.verdict.value == "missing_rank"
     assert len(found.culprits) == 1
 
 
 @pytest.mark.parametrize(("timeout_s", "sure"), [(30, False), (1800, True)])
-def test_nobody_has_waited_far_beyond_the_timeout(timeout_s: int, sure: bool) -> None:
+def test_wait_far_beyond_the_timeout_is_impossible(timeout_s: int, sure: bool) -> None:
     """Two hours after the last record: no watchdog of half a minute wrote the dumps then."""
     job = Job(4)
     job.steps(3)
@@ -59,10 +59,10 @@ def test_nobody_has_waited_far_beyond_the_timeout(timeout_s: int, sure: bool) ->
 
 
 @pytest.mark.parametrize(("noted", "sure"), [(False, False), (True, True)])
-def test_an_end_that_no_watchdog_had_noted_came_just_before_the_dump(
+def test_completion_unnoticed_by_the_watchdog_came_just_before_the_dump(
     noted: bool, sure: bool
 ) -> None:
-    """The file says that all have waited for ten minutes; rank 2 had just finished something."""
+    """By the file's date all have waited for ten minutes; rank 2 had just completed something."""
     job = Job(3)
     for _ in range(4):
         job.all(flags=Flag.RETIRED)
@@ -76,7 +76,7 @@ def test_an_end_that_no_watchdog_had_noted_came_just_before_the_dump(
 
 
 @pytest.mark.parametrize("dated", [True, False])
-def test_nobody_is_certainly_stuck_where_nothing_says_since_when(dated: bool) -> None:
+def test_without_times_no_rank_is_certainly_stuck(dated: bool) -> None:
     job = Job(4)
     job.steps(3)
     for rank in range(4):

@@ -33,7 +33,7 @@ def _judged(job: Job) -> Diagnosis:
     ("odd", "verdict"),
     [({"size": (72,)}, "shape_mismatch"), ({"dtype": "Half"}, "dtype_mismatch")],
 )
-def test_what_always_agreed_and_now_does_not_is_a_mismatch(
+def test_argument_that_always_agreed_and_now_differs_is_a_mismatch(
     odd: dict[str, Any], verdict: str
 ) -> None:
     found = _judged(_job(odd))
@@ -50,14 +50,14 @@ def test_two_calls_are_no_habit() -> None:
     assert any("members pass different sizes" in why for why in found.findings[0].unknowns)
 
 
-def test_equal_arguments_leave_a_stuck_one_certain() -> None:
+def test_equal_arguments_leave_a_stuck_operation_certain() -> None:
     found = _judged(_job({}))
     assert blame(found) == ("stuck_collective", ())
     assert found.confidence is Confidence.CERTAIN
 
 
-def test_what_differed_before_may_differ() -> None:
-    """Sizes that follow the data, as an exchange between experts has them."""
+def test_argument_that_differed_before_may_differ() -> None:
+    """Sizes that depend on the data, as in an exchange between experts."""
     job = Job(4)
     for call in range(5):
         for rank in range(4):
@@ -71,7 +71,7 @@ def test_one_earlier_exception_is_enough() -> None:
     assert _judged(_job({"size": (72,)}, earlier={"dtype": "Half"})).culprits == ()
 
 
-def test_halves_are_not_decided() -> None:
+def test_equal_sides_are_undecided() -> None:
     job = Job(4)
     for call in range(4):
         for rank in range(4):
@@ -81,8 +81,8 @@ def test_halves_are_not_decided() -> None:
     assert found.confidence is Confidence.AMBIGUOUS
 
 
-def test_whom_the_others_wait_for_comes_first() -> None:
-    """The odd call of one that came says nothing while another has not come at all."""
+def test_absent_rank_precedes_a_differing_call() -> None:
+    """A differing call of a present rank shows nothing while another is absent."""
     job = _job({"size": (72,)})
     job.rows = [r for r in job.rows if r["rank"] != 3 or r["completed_ns"]]
     assert _judged(job).culprits == (3,)

@@ -22,7 +22,7 @@ def _by_hand(job: Job, rank: int, place: int = 0) -> int:
 
 
 @pytest.mark.parametrize("flags", [Flag(0), Flag.UNOBSERVED])
-def test_who_waits_for_an_engine_accuses_no_rank_of_its_own_job(flags: Flag) -> None:
+def test_rank_waiting_for_an_engine_accuses_no_rank_of_its_own_job(flags: Flag) -> None:
     job = Job(3, live=True)
     weights = _by_hand(job, 0)
     for _ in range(3):
@@ -41,7 +41,7 @@ def test_who_waits_for_an_engine_accuses_no_rank_of_its_own_job(flags: Flag) -> 
     )
 
 
-def test_ranks_in_groups_of_their_own_wait_for_others_together() -> None:
+def test_ranks_in_separate_groups_wait_for_outside_members_together() -> None:
     job = Job(2, live=True)
     for group in [_by_hand(job, rank) for rank in range(2)]:
         job.steps(2)
@@ -52,8 +52,8 @@ def test_ranks_in_groups_of_their_own_wait_for_others_together() -> None:
     assert found.summary.startswith("Ranks 0, 1 wait in all_reduce #1 in group weights and other")
 
 
-def test_a_rank_that_is_elsewhere_is_named_all_the_same() -> None:
-    """An engine waits for the trainers' first rank; in their own job its fellows do so, too."""
+def test_rank_elsewhere_is_named_despite_outside_members() -> None:
+    """An engine waits for the trainers' first rank; the other trainers wait for it, too."""
     job = Job(3, live=True)
     _by_hand(job, 0)
     job.steps(3)
@@ -62,7 +62,7 @@ def test_a_rank_that_is_elsewhere_is_named_all_the_same() -> None:
     assert diagnose(job.trace()).culprits == (0,)
 
 
-def test_a_world_of_one_that_shares_a_group_may_hang() -> None:
+def test_world_of_one_that_shares_a_group_may_hang() -> None:
     job = Job(1, live=True)
     group = _by_hand(job, 0, place=1)
     for _ in range(3):
@@ -87,7 +87,7 @@ def _quiet(*asleep: int) -> str:
     return found.findings[0].fix
 
 
-def test_who_is_in_its_own_code_is_looked_at_before_those_inside_a_package() -> None:
+def test_rank_in_its_own_code_precedes_those_inside_a_package() -> None:
     assert _quiet(1).startswith(
         "look at data.py:10 in load on rank 1 first: ranks 0, 2 are inside torchft (manager.py:632 "
         "in wait_quorum)"
@@ -95,5 +95,5 @@ def test_who_is_in_its_own_code_is_looked_at_before_those_inside_a_package() -> 
     assert _quiet(0, 1, 2).startswith("no rank waits in a collective: look at")
 
 
-def test_where_all_are_inside_a_package_the_advice_leads_out_of_the_job() -> None:
+def test_advice_leads_outside_the_job_if_all_are_inside_a_package() -> None:
     assert _quiet().startswith("every rank is inside torchft (manager.py:632 in wait_quorum), ")

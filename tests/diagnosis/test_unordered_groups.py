@@ -25,7 +25,7 @@ def _saving(*, by_thread: bool) -> Job:
 
 
 @pytest.mark.parametrize("by_thread", [True, False])
-def test_who_came_by_an_order_that_was_free_before_is_not_accused(by_thread: bool) -> None:
+def test_order_that_was_free_before_accuses_no_rank(by_thread: bool) -> None:
     found = judged(_saving(by_thread=by_thread).trace())
     if by_thread:
         assert found == (Verdict.INCONCLUSIVE, (), Confidence.LIKELY)
@@ -33,8 +33,8 @@ def test_who_came_by_an_order_that_was_free_before_is_not_accused(by_thread: boo
         assert found == (Verdict.DEADLOCK_CYCLE, (3,), Confidence.CERTAIN)
 
 
-def test_who_left_a_call_out_stays_behind_and_is_still_accused() -> None:
-    """Rank 0 saved once less and met the others a number later ever since."""
+def test_rank_that_skipped_a_call_stays_behind_and_is_accused() -> None:
+    """Rank 0 saved once less and has met the others one number later ever since."""
     job = Job(4)
     saves = job.group(0, 1, 2, 3, desc="SAVES")
     for step in range(6):

@@ -39,26 +39,26 @@ def judge(job: Job) -> Diagnosis:
     return diagnose(on_nccl(job))
 
 
-def test_a_receive_without_its_send_names_who_did_not_send() -> None:
+def test_receive_without_its_send_names_the_sender() -> None:
     diagnosis = judge(pipeline(sends=1))
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.P2P_UNMATCHED, (0,))
     assert diagnosis.confidence is Confidence.LIKELY
     assert "Rank 0 never issued its send for recv 1←0" in diagnosis.summary
 
 
-def test_a_send_without_its_receive_names_who_did_not_receive() -> None:
+def test_send_without_its_receive_names_the_receiver() -> None:
     diagnosis = judge(pipeline(receives=1))
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.P2P_UNMATCHED, (1,))
 
 
-def test_pairs_that_are_whole_accuse_nobody_and_nothing_is_called_finished() -> None:
+def test_complete_pairs_accuse_no_rank_and_stay_unfinished() -> None:
     diagnosis = judge(pipeline())
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.QUIESCENT, ())
     assert "Every rank issued the same last collective" in diagnosis.summary
 
 
-def test_a_rank_that_goes_on_waits_for_no_half_of_its_own() -> None:
-    """Rank 1 has sent something that nobody takes, and has issued a collective just now."""
+def test_rank_with_progress_waits_for_none_of_its_p2p_operations() -> None:
+    """Rank 1 has sent something that no rank receives, and has issued a collective just now."""
     trace = on_nccl(pipeline(sends=1))
     records = trace.records.copy()
     newest = records[records["rank"] == 1]["created_ns"].max()
@@ -66,8 +66,9 @@ def test_a_rank_that_goes_on_waits_for_no_half_of_its_own() -> None:
     assert not diagnose(replace(trace, records=records)).culprits
 
 
-def test_a_rank_behind_a_half_without_its_other_is_not_the_missing_one() -> None:
-    """Rank 1 waits for the device, where its receive stands: it has not come to the all-reduce."""
+def test_rank_behind_an_unpaired_operation_is_not_missing() -> None:
+    """Rank 1 waits for the device, which is blocked by its receive: it has not reached the
+    all-reduce."""
     job = Job(4, live=True)
     job.all(done=False, flags=UNSEEN)
     job.op(1, "recv", peer=0, done=False, flags=Flag.UNOBSERVED | Flag.BLOCKING, line=30)
@@ -78,20 +79,20 @@ def test_a_rank_behind_a_half_without_its_other_is_not_the_missing_one() -> None
     assert diagnosis.confidence is Confidence.LIKELY
 
 
-def test_a_ring_that_has_lost_its_first_records_is_not_counted() -> None:
+def test_ring_without_its_first_records_is_not_counted() -> None:
     job = pipeline(sends=1)
     job.rank(0, oldest_record_id=40)
     assert judge(job).verdict is Verdict.QUIESCENT
 
 
-def test_receives_from_any_source_are_not_counted() -> None:
+def test_any_source_receives_are_not_counted() -> None:
     job = pipeline(sends=1)
     job.op(3, "recv", peer=-1, done=False, flags=UNSEEN)
     assert judge(job).verdict is Verdict.QUIESCENT
 
 
-def test_what_comes_after_the_watchdogs_let_go_does_not_count() -> None:
-    """They abort the communicators before the process: rank 0 comes back and sends after all."""
+def test_operations_after_the_watchdogs_aborted_do_not_count() -> None:
+    """They abort the communicators before the process: rank 0 returns and sends after all."""
     job = Job(4)
     job.all(done=False, flags=UNSEEN)
     job.op(1, "recv", peer=0, done=False, flags=Flag.UNOBSERVED | Flag.BLOCKING, line=30)
@@ -107,9 +108,9 @@ def test_what_comes_after_the_watchdogs_let_go_does_not_count() -> None:
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.P2P_UNMATCHED, (0,))
 
 
-def test_a_batch_stands_with_the_half_in_it_that_has_no_partner() -> None:
-    """A ring of four in which rank 1 makes a hop fewer: ranks 0 and 2 stand on their devices, and
-    have not gone missing from what ranks 1 and 3 came to."""
+def test_batch_is_blocked_by_its_unpaired_operation() -> None:
+    """A ring of four in which rank 1 makes a hop fewer: ranks 0 and 2 are blocked on their devices,
+    and not missing from what ranks 1 and 3 reached."""
     job = Job(4, live=True)
     job.all(done=False, flags=UNSEEN)
     member, batch = UNSEEN | Flag.COALESCED_MEMBER, UNSEEN | Flag.P2P | Flag.COALESCED_BATCH
@@ -128,8 +129,8 @@ def test_a_batch_stands_with_the_half_in_it_that_has_no_partner() -> None:
     assert diagnosis.confidence is not Confidence.CERTAIN
 
 
-def test_who_may_stand_in_its_last_half_is_not_certain_to_be_missing() -> None:
-    """Rank 1 waits for rank 0, and comes to what it sends to rank 2 only afterwards."""
+def test_rank_possibly_blocked_in_its_last_p2p_operation_is_not_certain() -> None:
+    """Rank 1 waits for rank 0, and reaches its send to rank 2 only afterwards."""
     job = Job(4, live=True)
     job.all(done=False, flags=UNSEEN)
     job.op(1, "recv", peer=0, done=False, flags=UNSEEN, line=20)

@@ -26,12 +26,12 @@ def judged(folder: Path, *, gone: set[int], damaged: set[int]) -> Diagnosis:
     return diagnose(load_trace([folder]))
 
 
-def test_who_left_nothing_at_all_is_the_lost_one(tmp_path: Path) -> None:
+def test_rank_that_left_nothing_is_lost(tmp_path: Path) -> None:
     diagnosis = judged(tmp_path, gone={2}, damaged={4})
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.RANK_LOST, (2,))
 
 
-def test_a_damaged_dump_is_not_called_a_missing_one(tmp_path: Path) -> None:
+def test_damaged_dump_is_not_a_missing_dump(tmp_path: Path) -> None:
     diagnosis = judged(tmp_path, gone=set(), damaged={4})
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.RANK_LOST, (4,))
     assert "cannot be read" in diagnosis.summary
@@ -42,9 +42,7 @@ RING = Path(__file__).resolve().parents[2] / "fixtures" / "d9-uneven-loader" / "
 
 
 @pytest.mark.parametrize("hidden", ["cut", "journal too"])
-def test_a_ring_that_cannot_be_read_is_not_called_a_missing_one(
-    tmp_path: Path, hidden: str
-) -> None:
+def test_unreadable_ring_is_not_a_missing_ring(tmp_path: Path, hidden: str) -> None:
     shutil.copytree(RING, tmp_path, dirs_exist_ok=True)
     told = diagnose(load_trace([tmp_path]))
     (lost,) = told.culprits
@@ -73,7 +71,9 @@ def test_a_ring_that_cannot_be_read_is_not_called_a_missing_one(
         ("plot_2.png", "binary data of an unknown kind", None),
     ],
 )
-def test_whose_file_it_is_that_may_not_be_read(name: str, why: str, its: int | None) -> None:
+def test_file_without_read_permission_is_attributed_to_its_rank(
+    name: str, why: str, its: int | None
+) -> None:
     trace = replace(Job(4).trace(), ranks={0: RankFacts(0)}, unread=(Unread(f"run/{name}", why),))
     assert set(unreadable(trace)) == ({its} if its is not None else set())
 
@@ -82,7 +82,7 @@ def test_whose_file_it_is_that_may_not_be_read(name: str, why: str, its: int | N
     ("damaged", "lists", "expected"),
     [(set(), True, "certain"), ({5}, True, "likely"), ({5}, False, "likely")],
 )
-def test_a_majority_among_those_that_can_be_read_is_not_certain(
+def test_majority_of_readable_ranks_is_not_certain(
     tmp_path: Path, damaged: set[int], lists: bool, expected: str
 ) -> None:
     odd = {0, 1}
@@ -106,7 +106,7 @@ def test_a_majority_among_those_that_can_be_read_is_not_certain(
         ((3,), (Verdict.RANK_LOST, (2,))),  # that one lives, says its log
     ],
 )
-def test_who_says_that_it_could_not_be_recorded_is_not_lost(
+def test_rank_reporting_a_failed_recorder_is_not_lost(
     said_by: tuple[int, ...], expected: tuple[Verdict, tuple[int, ...]]
 ) -> None:
     job = Job(8)

@@ -29,7 +29,7 @@ _WORLD = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
         ("pipeline-last-recv-skipped", 1, "whether rank 1 waits for its send"),
     ],
 )
-def test_nobody_is_certain_who_may_be_held_up(
+def test_possibly_blocked_rank_is_never_certain(
     fixture: str, accused: int, unknown: str, tmp_path: Path
 ) -> None:
     for path in flight_recorder.write(load_trace([FIXTURES / fixture / "dumps"]), tmp_path):
@@ -51,8 +51,8 @@ def _judged(folder: Path, rows: dict[int, list[dict[str, Any]]], **document: Any
 
 
 @pytest.mark.parametrize("counted", [True, False])
-def test_a_dump_without_entry_and_counter_proves_no_absence(tmp_path: Path, counted: bool) -> None:
-    """It lists nothing unfinished, whenever it was written; a counter tells how far it had come."""
+def test_dump_without_entry_and_counter_proves_no_absence(tmp_path: Path, counted: bool) -> None:
+    """It lists nothing unfinished, whenever it was written; a counter shows how far it had come."""
     rows: dict[int, list[dict[str, Any]]] = {r: [pending(9)] for r in range(3)} | {3: []}
     for rank in range(4):
         done = {"last_enqueued_collective": 8 + (rank < 3), "last_completed_collective": 8}
@@ -63,8 +63,8 @@ def test_a_dump_without_entry_and_counter_proves_no_absence(tmp_path: Path, coun
     assert found.confidence is (Confidence.CERTAIN if counted else Confidence.LIKELY)
 
 
-def test_who_was_heard_of_in_a_group_is_not_surely_everybody(tmp_path: Path) -> None:
-    """All that are known of each group wait in it; dumps of what is unfinished show no others."""
+def test_known_members_are_not_certainly_all_members(tmp_path: Path) -> None:
+    """All known members of each group wait in it; dumps of unfinished entries show no others."""
     own = [{"pg_id": 1, "process_group": (name, "undefined")} for name in ("5", "6")]
     rows = {rank: [pending(7, **own[rank // 2]), pending(9)] for rank in range(4)}
     found = _judged(tmp_path, rows, pg_config=None, pg_status=None)

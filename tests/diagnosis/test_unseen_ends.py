@@ -14,8 +14,8 @@ def silent_since(job: Job, rank: int, after_s: float) -> None:
     job.rank(rank, alive=False, exit=ExitFacts("unknown"), heartbeat_ns=beat)
 
 
-def test_who_ended_in_a_receive_is_no_suspect_either() -> None:
-    """Stage 0 of a pipeline was killed: stage 1 tells of a lost connection, stage 2 nothing."""
+def test_rank_that_ended_in_a_receive_is_no_suspect() -> None:
+    """Stage 0 of a pipeline was killed: stage 1 reports a lost connection, stage 2 nothing."""
     job = Job(3)
     for _ in range(4):
         for sender in (0, 1):
@@ -32,9 +32,9 @@ def test_who_ended_in_a_receive_is_no_suspect_either() -> None:
     assert judged(job.trace()) == (Verdict.RANK_LOST, (0,), Confidence.LIKELY)
 
 
-def test_who_fell_silent_in_what_others_had_finished_was_waiting_for_nobody() -> None:
-    """Rank 1 holds the GIL: it cannot note that anything has finished, and its heart stands still
-    while that of rank 0 goes on."""
+def test_rank_silent_in_an_operation_that_others_completed_was_not_waiting() -> None:
+    """Rank 1 holds the GIL: it cannot record completions, and its heartbeat stops while that of
+    rank 0 continues."""
     job = Job(3)
     job.steps(6)
     for rank in (0, 1, 2):
@@ -46,7 +46,7 @@ def test_who_fell_silent_in_what_others_had_finished_was_waiting_for_nobody() ->
     assert judged(job.trace()) == (Verdict.RANK_CRASHED, (1,), Confidence.LIKELY)
 
 
-def test_who_was_ended_with_all_others_may_not_have_noted_the_last_end() -> None:
+def test_rank_ended_with_all_others_may_lack_the_last_completion() -> None:
     job = Job(3)
     job.steps(6)
     for rank in (0, 1, 2):
@@ -58,9 +58,9 @@ def test_who_was_ended_with_all_others_may_not_have_noted_the_last_end() -> None
     assert judged(job.trace()) == (Verdict.INCONCLUSIVE, (), Confidence.LIKELY)
 
 
-def test_who_went_on_after_an_operation_whose_end_nobody_saw_waits_in_what_came_later() -> None:
-    """Functional collectives over Gloo: a reduce-scatter never says that it is done, and nobody
-    sees who waits for it. Rank 3 leaves no record."""
+def test_rank_past_an_unobservable_operation_waits_in_a_later_one() -> None:
+    """Functional collectives over Gloo: the completion of a reduce-scatter is unobservable, and so
+    is who waits for it. Rank 3 leaves no record."""
     job = Job(4)
     tensor = [job.group(r, r + 1, desc="tensor") for r in (0, 2)]
     data = [job.group(r, r + 2, desc="data") for r in (0, 1)]

@@ -35,7 +35,7 @@ def found(*, words: str = CLOSED, at: Frame = TORCH, **of_rank_3: Any) -> Diagno
     return diagnose(job.trace(after_s=6))
 
 
-def test_the_ranks_of_a_host_that_vanished_have_ended() -> None:
+def test_ranks_of_a_vanished_host_have_ended() -> None:
     answer = found()
     assert (answer.verdict, answer.culprits) == (Verdict.RANK_CRASHED, (2, 3))
     assert answer.confidence is Confidence.LIKELY
@@ -51,19 +51,19 @@ def test_the_ranks_of_a_host_that_vanished_have_ended() -> None:
         {"words": "Timed out waiting 60000ms for recv operation to complete"},
     ],
 )
-def test_that_they_have_is_concluded_only_where_nothing_else_closed_the_connections(
+def test_vanished_host_is_concluded_only_if_nothing_else_closed_connections(
     how: dict[str, Any],
 ) -> None:
     assert found(**how).verdict is not Verdict.RANK_CRASHED or found(**how).culprits != (2, 3)
 
 
-def test_nor_where_one_of_the_others_has_left_in_order() -> None:
+def test_vanished_host_is_not_concluded_if_another_rank_exited_cleanly() -> None:
     job_over = ExitFacts("clean", code=0, at_ns=END - SECOND // 4)
     assert found(alive=False, exit=job_over).culprits != (2, 3)
 
 
 @pytest.mark.parametrize("hosts", [3, 5])
-def test_two_hosts_that_vanished_at_once_are_told(hosts: int) -> None:
+def test_two_hosts_vanished_at_once_are_reported(hosts: int) -> None:
     job = Job(2 * hosts)
     job.steps(20)
     for rank in range(2 * hosts):
@@ -111,14 +111,14 @@ def silent(
     return diagnose(job.trace(after_s=others_s))
 
 
-def test_hosts_that_fell_silent_long_before_the_others_have_ended() -> None:
+def test_hosts_silent_long_before_the_others_have_ended() -> None:
     answer = silent()
     assert (answer.verdict, answer.culprits) == (Verdict.RANK_CRASHED, (2, 3))
     assert answer.confidence is Confidence.LIKELY
     assert "fell silent" in answer.summary
 
 
-def test_what_one_of_them_had_issued_makes_it_no_victim() -> None:
+def test_pending_operations_of_a_vanished_host_make_it_no_victim() -> None:
     answer = silent(came=(2,))
     assert (answer.verdict, answer.culprits) == (Verdict.RANK_CRASHED, (2, 3))
     assert answer.findings[0].victims == (0, 1)
@@ -128,7 +128,7 @@ def test_what_one_of_them_had_issued_makes_it_no_victim() -> None:
 
 
 @pytest.mark.parametrize(("later_s", "culprits"), [(2.0, (2, 3)), (2.1, (3,))])
-def test_hosts_that_fell_silent_within_two_seconds_are_named_together(
+def test_hosts_silent_within_two_seconds_are_named_together(
     later_s: float, culprits: tuple[int, ...]
 ) -> None:
     answer = silent(came=(2,), later_s=later_s, every_s=2.0)
@@ -143,5 +143,5 @@ def test_hosts_that_fell_silent_within_two_seconds_are_named_together(
         {"others_s": 5.0},  # heartbeats may be late
     ],
 )
-def test_a_ring_that_was_copied_earlier_shows_no_end(how: dict[str, Any]) -> None:
+def test_ring_copied_earlier_shows_no_end(how: dict[str, Any]) -> None:
     assert silent(**how).verdict is not Verdict.RANK_CRASHED

@@ -19,7 +19,7 @@ from tests.diagnosis.builder import SECOND, START, Job
     ("alone_s", "together_s", "expected"),
     [(0.0, 12.0, "stuck_collective"), (30.0, 12.0, "stuck_collective"), (30.0, 2.0, "healthy")],
 )
-def test_an_operation_is_late_from_when_its_last_member_came(
+def test_operation_is_late_from_the_arrival_of_its_last_member(
     alone_s: float, together_s: float, expected: str
 ) -> None:
     job = Job(4, live=True, timeout_s=10.0)
@@ -30,7 +30,7 @@ def test_an_operation_is_late_from_when_its_last_member_came(
     assert diagnose(job.trace(after_s=together_s)).verdict.value == expected
 
 
-def test_one_who_has_not_come_is_late_from_when_the_first_waited() -> None:
+def test_absent_rank_is_late_from_the_first_wait() -> None:
     job = Job(4, live=True, timeout_s=10.0)
     job.steps(5)
     job.op(0, done=False)
@@ -40,7 +40,7 @@ def test_one_who_has_not_come_is_late_from_when_the_first_waited() -> None:
     assert (found.verdict.value, found.culprits) == ("missing_rank", (3,))
 
 
-def test_a_clock_that_is_ahead_hides_no_hang() -> None:
+def test_clock_that_is_ahead_hides_no_hang() -> None:
     job = Job(4, live=True, timeout_s=10.0)
     job.steps(5)
     ahead = job.now + 3600.0
@@ -61,7 +61,7 @@ def test_a_clock_that_is_ahead_hides_no_hang() -> None:
         ((0, 1, None), 70, "missing_rank"),
     ],
 )
-def test_a_job_that_is_stopped_while_its_ranks_still_start_has_not_hung(
+def test_job_stopped_while_its_ranks_start_has_not_hung(
     since_s: tuple[int | None, ...], end_s: int, expected: str
 ) -> None:
     job = Job(3, timeout_s=120.0)
@@ -77,13 +77,11 @@ def test_a_job_that_is_stopped_while_its_ranks_still_start_has_not_hung(
 @pytest.mark.parametrize(
     ("late_s", "expected", "culprit"), [(3.0, "missing_rank", 2), (11.0, "collective_mismatch", 0)]
 )
-def test_who_came_late_and_waits_itself_by_now_is_not_the_one_that_is_missing(
+def test_rank_that_arrived_late_and_waits_now_is_not_missing(
     late_s: float, expected: str, culprit: int
 ) -> None:
-    """Rank 0 has waited for the timeout, rank 1 not yet: it waits for rank 2, which is asleep.
-
-    What it waits in for a second shows no more than that it is at work.
-    """
+    """Rank 0 has waited for the timeout, rank 1 not yet: it waits for rank 2, which is asleep. A
+    wait of one second only shows that it is working."""
     job = Job(3, live=True, timeout_s=10.0)
     pair = job.group(1, 2)
     job.steps(5)
@@ -94,8 +92,8 @@ def test_who_came_late_and_waits_itself_by_now_is_not_the_one_that_is_missing(
     assert (found.verdict.value, found.culprits) == (expected, (culprit,))
 
 
-def test_a_circle_that_closed_a_moment_after_its_first_wait_began_is_told_as_one() -> None:
-    """Rank 0 saves alone: the others go on to their gradients, and wait there for it."""
+def test_cycle_closed_after_its_first_wait_began_is_reported_as_one() -> None:
+    """Rank 0 saves alone: the others proceed to their gradients, and wait there for it."""
     job = Job(4, live=True, timeout_s=10.0)
     gradients = job.group(0, 1, 2, 3)
     for _ in range(5):
@@ -120,7 +118,7 @@ def test_a_circle_that_closed_a_moment_after_its_first_wait_began_is_told_as_one
         (3 * 200 + 3601.0, False),  # these files were copied, and lost their dates
     ],
 )
-def test_dates_tell_of_a_standstill_from_a_minute_to_an_hour_behind_any_timeout(
+def test_dates_show_a_standstill_from_a_minute_to_an_hour_beyond_any_timeout(
     waited_s: float, expected: bool
 ) -> None:
     job = Job(2)

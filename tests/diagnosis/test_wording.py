@@ -45,22 +45,22 @@ Thread 42 (idle): "MainThread"
         ("exit status 1 ValueError: bad", "fix the first error of that rank, on host a (pid 4);"),
     ],
 )
-def test_an_end_without_a_word_has_no_error_to_mend(end: str, begins: str) -> None:
+def test_exit_without_message_has_no_error_to_fix(end: str, begins: str) -> None:
     assert crash(end, "on host a (pid 4)").fix.startswith(begins)
 
 
-def test_a_rank_without_its_variables_fails_by_itself() -> None:
+def test_rank_without_its_variables_fails_by_itself() -> None:
     using = "Error initializing torch.distributed using env:// rendezvous: "
     assert not is_secondary(f"ValueError: {using}environment variable RANK expected, but not set")
     assert is_secondary("RuntimeError: rendezvous closed")
 
 
-def test_a_line_follows_a_colon() -> None:
+def test_line_follows_a_colon() -> None:
     fix = crash("ValueError: bad", "data.py:4 in load on host a (pid 4)").fix
     assert fix.startswith("fix the first error of that rank: data.py:4 in load on host a (pid 4);")
 
 
-def test_a_long_message_shows_that_it_goes_on() -> None:
+def test_long_message_is_visibly_truncated() -> None:
     assert shortened("one two three", 20) == "one two three"
     built = (
         "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed"
@@ -71,7 +71,7 @@ def test_a_long_message_shows_that_it_goes_on() -> None:
     assert shortened("x" * 30, 9) == "x" * 9 + " …"
 
 
-def test_two_stacks_name_nobody_but_show_where_each_stands(tmp_path: Path) -> None:
+def test_two_stacks_name_no_rank_but_show_both_places(tmp_path: Path) -> None:
     (tmp_path / "stack_rank_0.txt").write_text(_WAITS)
     (tmp_path / "stack_rank_1.txt").write_text(_READS)
     found = diagnose(load_trace([tmp_path]))
@@ -91,13 +91,13 @@ def test_two_stacks_name_nobody_but_show_where_each_stands(tmp_path: Path) -> No
         ("loader-asleep", "rank 2 is still in ", "rank 2: sleeping (in "),
     ],
 )
-def test_what_holds_a_rank_up_is_said_once(name: str, why: str, seen: str) -> None:
+def test_reason_for_blocking_is_stated_once(name: str, why: str, seen: str) -> None:
     finding = diagnose(load_trace([_FIXTURES / name / "dumps"])).findings[0]
     assert finding.why.startswith(why)
     assert finding.evidence[1].startswith(seen)
 
 
-def test_where_all_crashed_of_the_same_nobody_is_left_to_hang() -> None:
+def test_crash_of_all_ranks_leaves_none_to_hang() -> None:
     job = Job(2)
     job.steps(2)
     for rank in range(2):

@@ -24,29 +24,29 @@ def _judged(sizes: dict[int, int], *, finished: bool = False, world: int = 4) ->
     return diagnose(job.trace())
 
 
-def test_no_end_and_no_timeout_is_needed() -> None:
+def test_world_conflict_needs_no_end_and_no_timeout() -> None:
     found = _judged({0: 4, 1: 3, 2: 4, 3: 4})
     assert (found.verdict.value, found.culprits) == ("argument_mismatch", (1,))
     assert "rank 1 expects 3 ranks and ranks 0, 2, 3 expect 4 ranks" in found.summary
     assert "WORLD_SIZE" in found.findings[0].fix
 
 
-def test_what_a_lost_rank_expected_is_not_known() -> None:
+def test_world_size_expected_by_a_lost_rank_is_unknown() -> None:
     found = _judged({0: 4, 1: 3, 2: 4})
     assert (found.culprits, found.confidence.value) == ((1,), "likely")
 
 
-def test_a_tie_names_all() -> None:
+def test_tie_names_all() -> None:
     found = _judged({0: 4, 1: 3, 2: 3, 3: 4})
     assert (found.culprits, found.confidence.value) == ((0, 1, 2, 3), "ambiguous")
 
 
-def test_a_job_that_has_met_was_of_one_size() -> None:
+def test_job_with_completed_operations_had_one_size() -> None:
     found = _judged({0: 4, 1: 3, 2: 4, 3: 4}, finished=True)
     assert found.verdict.value != "argument_mismatch"
 
 
-def test_what_was_changed_after_the_start_is_not_on_record_but_thought_of() -> None:
+def test_changes_after_the_start_are_considered_without_records() -> None:
     job = Job(4, live=True)
     for rank in range(4):
         phases = (Phase("init_process_group", START),)
@@ -65,20 +65,20 @@ def _waiting(world: int, **facts: object) -> Job:
     return job
 
 
-def test_a_size_that_only_the_launcher_spoke_of_accuses_nobody() -> None:
+def test_world_size_known_only_from_the_launcher_accuses_no_rank() -> None:
     found = diagnose(_waiting(3, world_size=(4, 3, 3), declared=(False, True, True)).trace())
     assert found.verdict.value == "stuck_collective"
     found = diagnose(_waiting(3, world_size=(4, 3, 3), declared=(True, True, True)).trace())
     assert (found.verdict.value, found.culprits) == ("argument_mismatch", (0,))
 
 
-def test_a_rank_that_does_not_exist() -> None:
+def test_rank_outside_the_world() -> None:
     found = diagnose(_waiting(3, world_size=(2, 2, 2)).trace())
     assert (found.verdict.value, found.culprits) == ("argument_mismatch", (2,))
     assert found.summary == "There is no rank 2 of 2 ranks: they are numbered from 0 to 1"
 
 
-def test_two_processes_of_one_rank_before_anybody_has_met() -> None:
+def test_two_processes_of_one_rank_before_any_operation() -> None:
     job = _waiting(3, world_size=(4, 4, 4))
     said = duplicate_rank_claims([DuplicateRank(1, ("a", 11), ("a", 22))])
     found = diagnose(replace(job.trace(), claims=said, world_size=4))
@@ -87,7 +87,7 @@ def test_two_processes_of_one_rank_before_anybody_has_met() -> None:
     assert "RANK" in found.findings[0].fix
 
 
-def test_who_waits_at_another_address_is_told() -> None:
+def test_rank_waiting_at_another_address_is_reported() -> None:
     places = ("tcp://a:1", "tcp://10.0.0.1:1", "tcp://a:2")
     found = diagnose(_waiting(3, rendezvous=places).trace())
     assert (found.verdict.value, found.culprits) == ("argument_mismatch", (2,))
@@ -95,13 +95,13 @@ def test_who_waits_at_another_address_is_told() -> None:
     assert "MASTER_ADDR" in found.findings[0].fix
 
 
-def test_names_of_one_host_are_no_contradiction() -> None:
+def test_names_of_one_host_do_not_conflict() -> None:
     found = diagnose(_waiting(2, rendezvous=("tcp://a:1", "tcp://10.0.0.1:1")).trace())
     assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
 
 
 @pytest.mark.parametrize("address", ["localhost", "127.0.0.1", "[::1]"])
-def test_an_address_that_reaches_no_other_host_is_one_for_each(address: str) -> None:
+def test_unreachable_address_means_one_job_per_host(address: str) -> None:
     job = _waiting(4, rendezvous=(f"tcp://{address}:29500",) * 4)
     for rank in (0, 1, 2):
         job.rank(rank, host="node0")
@@ -112,14 +112,14 @@ def test_an_address_that_reaches_no_other_host_is_one_for_each(address: str) -> 
     assert f"rank 3 at tcp://{address}:29500 of host node1" in found.summary
 
 
-def test_on_the_host_of_rank_0_that_address_is_right() -> None:
+def test_loopback_address_is_right_on_the_host_of_rank_0() -> None:
     meetings = ("tcp://localhost:29500",) * 2 + ("tcp://node0:29500",) * 2
     job = _waiting(4, rendezvous=meetings, host=("node0", "node0", "node1", "node1"))
     assert diagnose(job.trace()).verdict.value == "stuck_collective"
 
 
 @pytest.mark.parametrize(("address", "told"), [("127.0.0.1", True), ("node0", False)])
-def test_a_host_that_waits_for_rank_0_at_its_own_address(address: str, told: bool) -> None:
+def test_host_waiting_for_rank_0_at_its_own_address(address: str, told: bool) -> None:
     job = _waiting(4, rendezvous=(f"tcp://{address}:29500",) * 4, host=("node1",) * 4)
     for rank in (2, 3):
         job.rank(rank, local_rank=rank - 2)
@@ -128,14 +128,15 @@ def test_a_host_that_waits_for_rank_0_at_its_own_address(address: str, told: boo
     assert any("MASTER_ADDR must be that host's" in line for line in finding.evidence) is told
 
 
-def test_a_store_that_reaches_no_other_process_is_one_for_each() -> None:
+def test_store_unreachable_for_other_processes_is_separate() -> None:
     found = diagnose(_waiting(2, rendezvous=("HashStore", "HashStore")).trace())
     assert (found.verdict.value, found.confidence.value) == ("argument_mismatch", "ambiguous")
     assert found.culprits == (0, 1)
 
 
-def test_a_smaller_world_after_the_first_waits_for_nobody_outside_of_it() -> None:
-    """Ranks 0 to 2 go on without rank 3, which has left its groups and does something else."""
+def test_smaller_world_after_the_first_waits_for_no_outside_rank() -> None:
+    """Ranks 0 to 2 continue without rank 3, which has destroyed its groups and does something
+    else."""
     job = _waiting(4, world_size=(3, 3, 3, 4), declared=(True,) * 4, finalized=(True,) * 4)
     job.rank(3, phases=())
     found = diagnose(job.trace())
