@@ -27,8 +27,8 @@ def _let_go(seq: int, at_s: float, **changes: Any) -> dict[str, Any]:
     return entry(seq, time_discovered_completed_ns=BASE_NS + int(at_s * SECOND), **changes)
 
 
-def test_who_was_aborted_in_a_collective_has_not_finished_it(tmp_path: Path) -> None:
-    """Rank 2 never came; rank 0 gave up, aborted its communicators, and then wrote its dump."""
+def test_rank_aborted_in_a_collective_has_not_completed_it(tmp_path: Path) -> None:
+    """Rank 2 is absent; rank 0 timed out, aborted its communicators, and then wrote its dump."""
     _write(tmp_path, 0, [entry(1), entry(2), _let_go(3, 603.1), _let_go(4, 603.2)], 604)
     _write(tmp_path, 1, [entry(1), entry(2), pending(3), pending(4)], 603)
     _write(tmp_path, 2, [entry(1), entry(2)], 603)
@@ -40,7 +40,7 @@ def test_who_was_aborted_in_a_collective_has_not_finished_it(tmp_path: Path) -> 
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (2,))
 
 
-def test_without_timeouts_the_moment_of_the_dump_tells(tmp_path: Path) -> None:
+def test_without_timeouts_the_time_of_the_dump_decides(tmp_path: Path) -> None:
     """Rank 1 was signalled to dump by another rank's watchdog, long before its own timeout."""
     held: dict[str, Any] = {"timeout_ms": None}
     _write(tmp_path, 0, [entry(1, **held), _let_go(2, 300.0, **held)], 301)
@@ -65,7 +65,7 @@ def test_without_timeouts_the_moment_of_the_dump_tells(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_ended_late_has_finished_all_the_same(
+def test_late_completion_is_a_completion(
     tmp_path: Path, entries: list[dict[str, Any]], at_s: float
 ) -> None:
     _write(tmp_path, 0, entries, at_s)
@@ -74,7 +74,7 @@ def test_what_ended_late_has_finished_all_the_same(
     assert not trace.warnings
 
 
-def test_a_timeout_that_is_short_is_a_silence(tmp_path: Path) -> None:
+def test_short_timeout_is_a_silence(tmp_path: Path) -> None:
     held: dict[str, Any] = {"timeout_ms": 30000}
     _write(tmp_path, 0, [entry(1, **held), _let_go(2, 32.5, **held)], 33)
     _write(tmp_path, 1, [entry(1, **held), pending(2, **held)], 33)
@@ -83,8 +83,9 @@ def test_a_timeout_that_is_short_is_a_silence(tmp_path: Path) -> None:
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (2,))
 
 
-def test_who_has_given_up_retires_nothing_any_more(tmp_path: Path) -> None:
-    """A timeout of half a minute that is not in the dump: no end was recorded when it expired."""
+def test_rank_that_timed_out_retires_nothing_more(tmp_path: Path) -> None:
+    """A timeout of half a minute that is not in the dump: no completion was recorded when it
+    expired."""
     held: dict[str, Any] = {"timeout_ms": None}
     late = {**held, "retired": False}
     for rank in (0, 1):
@@ -95,8 +96,8 @@ def test_who_has_given_up_retires_nothing_any_more(tmp_path: Path) -> None:
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (2,))
 
 
-def test_a_job_whose_ranks_let_go_is_not_called_a_moving_one(tmp_path: Path) -> None:
-    """If nothing shows that they gave up, nothing shows that they went on, either."""
+def test_job_whose_ranks_aborted_is_not_moving(tmp_path: Path) -> None:
+    """If nothing shows that they timed out, nothing shows that they went on, either."""
     held: dict[str, Any] = {"timeout_ms": None}
     for rank in range(3):
         _write(tmp_path, rank, [entry(1, **held), entry(2, **held), _let_go(3, 40.0, **held)], 41)
@@ -104,7 +105,7 @@ def test_a_job_whose_ranks_let_go_is_not_called_a_moving_one(tmp_path: Path) -> 
     assert found.verdict is Verdict.QUIESCENT
 
 
-def test_what_was_never_retired_after_a_long_silence_was_let_go(tmp_path: Path) -> None:
+def test_entry_unretired_after_a_long_silence_was_aborted(tmp_path: Path) -> None:
     """The dumps are dated by another clock, and no timeout is recorded."""
     held: dict[str, Any] = {"timeout_ms": None}
     late = {**held, "retired": False}

@@ -16,7 +16,7 @@ from tests.trace.dumps import dump, entry
 HUGE = 2**31 - 1
 
 
-def test_a_damaged_ring(tmp_path: Path) -> None:
+def test_absurd_world_size_in_a_damaged_ring(tmp_path: Path) -> None:
     for rank in range(2):
         identity = RingIdentity("job", rank, HUGE, host="a", pid=rank + 1)
         ring = RingWriter(tmp_path / f"rank_{rank}.ring", identity, 16, group_count=8)
@@ -29,14 +29,14 @@ def test_a_damaged_ring(tmp_path: Path) -> None:
         diagnose(trace)
 
 
-def test_a_damaged_dump(tmp_path: Path) -> None:
+def test_absurd_world_size_in_a_damaged_dump(tmp_path: Path) -> None:
     for rank in range(2):
         document = dump([entry(1)]) | {"world_size": HUGE}
         (tmp_path / f"dump_{rank}.json").write_text(json.dumps(document))
     assert load_trace([tmp_path]).world_size == 2
 
 
-def test_a_number_in_a_name_that_is_no_rank(tmp_path: Path) -> None:
+def test_number_in_a_file_name_that_is_no_rank(tmp_path: Path) -> None:
     document = {"version": "2.9", "entries": [entry(1)]}
     path = tmp_path / "dump_4194303.json"
     path.write_text(json.dumps(document))

@@ -66,13 +66,13 @@ def zstd(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress, zstd])
-def test_a_compressed_log_is_read(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+def test_compressed_log_is_read(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
     (tmp_path / "job.log.packed").write_bytes(pack(STEPS + WAITS))
     assert diagnose(load_trace([tmp_path])).culprits == (2,)
 
 
 @pytest.mark.parametrize("packing", [GZIP, BZIP2, XZ])
-def test_what_is_packed_again_is_packed_as_it_was(tmp_path: Path, packing: str) -> None:
+def test_repacked_file_keeps_its_compression(tmp_path: Path, packing: str) -> None:
     """A redacted file keeps its name, which says how it is compressed."""
     data = compress(STEPS, packing)
     assert compression_of(data) == packing
@@ -83,7 +83,7 @@ def test_what_is_packed_again_is_packed_as_it_was(tmp_path: Path, packing: str) 
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
-def test_what_is_cut_off_is_read_as_far_as_it_goes(
+def test_truncated_file_is_read_as_far_as_possible(
     tmp_path: Path, pack: Callable[[bytes], bytes]
 ) -> None:
     """A rank that is silent may have spoken in the part that is lost."""
@@ -96,7 +96,7 @@ def test_what_is_cut_off_is_read_as_far_as_it_goes(
 
 
 @pytest.mark.parametrize("pack", [tar("w"), tar("w:gz"), tar("w:xz"), zipped])
-def test_an_archive_is_read_as_if_it_were_a_folder(
+def test_archive_is_read_like_a_folder(
     tmp_path: Path, pack: Callable[[Mapping[str, bytes]], bytes]
 ) -> None:
     path = tmp_path / "job.packed"
@@ -107,7 +107,7 @@ def test_an_archive_is_read_as_if_it_were_a_folder(
     assert [u.path for u in trace.unread] == [f"{path}/job/model.bin"]
 
 
-def test_dumps_are_in_it_as_well_and_files_keep_their_dates(tmp_path: Path) -> None:
+def test_archive_may_contain_dumps_and_files_keep_their_dates(tmp_path: Path) -> None:
     stack = b'Thread 0x7f22 (idle): "MainThread"\n    read (data.py:12)\n'
     files = {"d/trace_rank_3": pickle.dumps(dump([entry(1)], 3)), "d/stack_rank_1.txt": stack}
     path = tmp_path / "dumps.tar.gz"
@@ -118,7 +118,7 @@ def test_dumps_are_in_it_as_well_and_files_keep_their_dates(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("pack", [tar("w"), zipped])
-def test_no_name_leads_out_of_the_folder_and_nothing_stays(
+def test_archive_writes_nothing_outside_its_folder_and_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pack: Callable[[Mapping[str, bytes]], bytes]
 ) -> None:
     folder = tmp_path / "tmp"
@@ -131,7 +131,7 @@ def test_no_name_leads_out_of_the_folder_and_nothing_stays(
     assert {name for _, _, names in os.walk(tmp_path) for name in names} == {"job.packed"}
 
 
-def test_a_link_in_an_archive_is_not_followed(tmp_path: Path) -> None:
+def test_link_in_an_archive_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "secret.log").write_bytes(WAITS)
     path = tmp_path / "job.tar"
     with tarfile.open(path, "w") as archive:
@@ -146,7 +146,7 @@ def test_a_link_in_an_archive_is_not_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "names", [("job", "job/b.log"), ("a/b/c.log", "a/b"), ("x" * 300 + ".log", "b.log")]
 )
-def test_a_member_that_cannot_be_written_is_left_out(
+def test_archive_member_that_cannot_be_written_is_skipped(
     tmp_path: Path, pack: Callable[[Mapping[str, bytes]], bytes], names: tuple[str, str]
 ) -> None:
     """A file in place of a folder, a folder in place of a file, names that are too long."""
@@ -161,7 +161,7 @@ def test_a_member_that_cannot_be_written_is_left_out(
 
 
 @pytest.mark.parametrize("when", [10**30, -(10**12)])
-def test_an_impossible_date_of_a_tar_does_not_matter(tmp_path: Path, when: int) -> None:
+def test_impossible_date_in_a_tar_is_ignored(tmp_path: Path, when: int) -> None:
     path = tmp_path / "job.tar"
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as archive:
         info = tarfile.TarInfo("a.log")
@@ -179,22 +179,20 @@ def _patched_zip(local: int, value: bytes) -> bytes:
     return bytes(packed)
 
 
-def test_an_impossible_date_of_a_zip_does_not_matter(tmp_path: Path) -> None:
+def test_impossible_date_in_a_zip_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "job.zip"
     path.write_bytes(_patched_zip(10, bytes(4)))
     assert diagnose(load_trace([path])).culprits == (2,)
 
 
-def test_what_is_encrypted_is_said_to_be(tmp_path: Path) -> None:
+def test_encrypted_archive_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "job.zip"
     path.write_bytes(_patched_zip(6, b"\x01"))
     with pytest.raises(NothingReadable, match="encrypted"):
         load_trace([path])
 
 
-def test_what_inflates_beyond_measure_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decompression_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archives, "MAX_BYTES", 1 << 20)
     path = tmp_path / "job.zip"
     path.write_bytes(zipped({"bomb.log": b"step\n" * (1 << 20)}))
@@ -202,7 +200,7 @@ def test_what_inflates_beyond_measure_is_refused(
         load_trace([path])
 
 
-def test_an_archive_that_ends_early_gives_what_comes_before(tmp_path: Path) -> None:
+def test_truncated_archive_gives_its_first_members(tmp_path: Path) -> None:
     packed = tar("w")({"a.log": WAITS, "b.log": STEPS})
     path = tmp_path / "job.tar"
     path.write_bytes(packed[: len(packed) // 2])
@@ -211,7 +209,7 @@ def test_an_archive_that_ends_early_gives_what_comes_before(tmp_path: Path) -> N
     assert any("damaged or truncated" in u.why for u in trace.unread)
 
 
-def test_in_a_folder_archives_are_left_alone(tmp_path: Path) -> None:
+def test_archives_in_a_folder_are_ignored(tmp_path: Path) -> None:
     """Checkpoints and data sets are archives, too."""
     (tmp_path / "model.pt").write_bytes(zipped(JOB))
     (tmp_path / "job.log").write_bytes(WAITS)

@@ -23,7 +23,7 @@ def log(path: str) -> Fragment:
     return Fragment(Source(path, "job-log"), RankFacts(rank=0), claims=claims)
 
 
-def test_the_highest_attempt_of_the_newest_run() -> None:
+def test_newest_attempt_of_the_newest_run_is_selected() -> None:
     fragments = [
         *(ring(r, "new", 0, 5 * HOUR) for r in range(2)),
         *(ring(r, "new", 1, 6 * HOUR) for r in range(2)),
@@ -36,7 +36,7 @@ def test_the_highest_attempt_of_the_newest_run() -> None:
     assert "also holds run old attempt 7 of 1 rank" in notes[1]
 
 
-def test_a_folder_of_many_runs_is_one_line() -> None:
+def test_folder_of_many_runs_is_one_line() -> None:
     fragments = [ring(0, f"run{n}", 0, n * HOUR, f"runs/{n}") for n in range(1, 30)]
     kept, notes = keep_newest(fragments)
     assert [f.facts.run_id for f in kept] == ["run29"]
@@ -45,7 +45,7 @@ def test_a_folder_of_many_runs_is_one_line() -> None:
     ]
 
 
-def test_what_lies_beside_an_old_run_goes_with_it() -> None:
+def test_files_beside_an_old_run_belong_to_it() -> None:
     fragments = [
         ring(0, "new", 0, 6 * HOUR, "runs/new"),
         log("runs/new/job.log"),
@@ -61,7 +61,7 @@ def test_what_lies_beside_an_old_run_goes_with_it() -> None:
     ]
 
 
-def test_one_life_is_left_alone() -> None:
+def test_single_attempt_is_unchanged() -> None:
     fragments = [ring(r, "one", 0, HOUR) for r in range(4)]
     assert keep_newest(fragments) == (fragments, [])
 
@@ -80,7 +80,7 @@ def test_folders_with_different_ranks_are_one_job() -> None:
     assert notes == []
 
 
-def test_an_older_folder_with_the_same_ranks_is_another_life() -> None:
+def test_older_folder_with_the_same_ranks_is_another_attempt() -> None:
     new = [dump(r, f"node{r // 2}", 9 * HOUR) for r in range(4)]
     old = [dump(r, "old", HOUR) for r in range(4)]
     kept, notes = keep_newest([*old, *new])
@@ -88,7 +88,7 @@ def test_an_older_folder_with_the_same_ranks_is_another_life() -> None:
     assert notes == ["old: holds older dumps of 4 ranks; ignored as another attempt"]
 
 
-def test_an_older_dump_of_one_rank_in_the_same_folder_goes() -> None:
+def test_older_dump_of_one_rank_in_the_same_folder_is_left_out() -> None:
     late = dump(0, "x", 9 * HOUR)
     early = replace(
         late,

@@ -35,7 +35,7 @@ def _job(
 
 
 @pytest.mark.parametrize("shift_ns", [HOUR, -HOUR])
-def test_times_are_put_on_one_clock_and_said_to_be(shift_ns: int) -> None:
+def test_times_are_put_on_one_clock_with_a_warning(shift_ns: int) -> None:
     trace = align_clocks(_job(shift_ns).trace())
     (warning,) = trace.warnings
     assert "clock of host node1 is 3600 s" in warning
@@ -46,13 +46,13 @@ def test_times_are_put_on_one_clock_and_said_to_be(shift_ns: int) -> None:
 
 
 @pytest.mark.parametrize("shift_ns", [HOUR, -HOUR])
-def test_one_operation_that_was_over_before_it_was_issued_is_enough(shift_ns: int) -> None:
+def test_one_operation_completed_before_it_was_issued_is_enough(shift_ns: int) -> None:
     assert align_clocks(_job(shift_ns, steps=1).trace()).warnings
     trace = _job(shift_ns // 120, steps=1).trace()
     assert align_clocks(trace) is trace, "half a minute may have another reason"
 
 
-def test_a_hang_is_found_and_nothing_that_rests_on_times_is_certain() -> None:
+def test_hang_is_found_and_nothing_based_on_times_is_certain() -> None:
     found = diagnose(_job(HOUR).trace())
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
     assert found.confidence.value == "likely"
@@ -62,7 +62,7 @@ def test_a_hang_is_found_and_nothing_that_rests_on_times_is_certain() -> None:
     assert side.waiting_s < 120
 
 
-def test_who_failed_first_is_told_across_hosts() -> None:
+def test_first_failure_is_found_across_hosts() -> None:
     job = _job(-HOUR, waiting=())
     for rank, after_s, signal in ((1, 0.2, 11), (2, 0.6, 8), (0, 0.7, 15), (3, 0.7, 15)):
         at = START + int((job.now + after_s) * SECOND) - (HOUR if rank > 1 else 0)
@@ -72,18 +72,18 @@ def test_who_failed_first_is_told_across_hosts() -> None:
 
 
 @pytest.mark.parametrize("shift_ns", [0, SECOND // 2])
-def test_clocks_that_agree_stay_as_they_are(shift_ns: int) -> None:
+def test_clocks_that_agree_are_unchanged(shift_ns: int) -> None:
     trace = _job(shift_ns).trace()
     assert align_clocks(trace) is trace
     assert diagnose(trace).confidence.value == "certain"
 
 
-def test_ends_that_are_noticed_at_any_time_tell_nothing_of_clocks() -> None:
+def test_delayed_completions_show_nothing_about_clocks() -> None:
     trace = _job(HOUR, jitter_s=3000.0).trace()
     assert align_clocks(trace) is trace
 
 
-def test_one_host_has_one_clock() -> None:
+def test_single_host_has_one_clock() -> None:
     job = _job(HOUR)
     for rank in range(4):
         job.rank(rank, host="node0")

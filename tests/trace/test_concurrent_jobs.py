@@ -41,7 +41,7 @@ def _judged(folder: Path) -> tuple[str, tuple[int, ...]]:
 
 
 @pytest.mark.parametrize("began", [-3.25, 3.25])
-def test_a_job_that_ended_well_beside_one_that_hangs(tmp_path: Path, began: float) -> None:
+def test_job_that_ended_cleanly_beside_a_hung_one(tmp_path: Path, began: float) -> None:
     """The rank whose dump is missing is not taken from the other job."""
     _run(tmp_path / "a", "trace_{}", 0, late=2, dumped_s=640)
     (tmp_path / "a" / "trace_3").unlink()
@@ -52,19 +52,19 @@ def test_a_job_that_ended_well_beside_one_that_hangs(tmp_path: Path, began: floa
     assert 2 in diagnose(trace).culprits
 
 
-def test_one_that_ran_while_the_other_hung(tmp_path: Path) -> None:
+def test_job_that_ran_while_another_hung(tmp_path: Path) -> None:
     _run(tmp_path / "a", "trace_{}", 0, late=2, dumped_s=640)
     _run(tmp_path / "b", "trace_{}", 300, late=None, dumped_s=320)
     assert _judged(tmp_path) == ("missing_rank", (2,))
 
 
-def test_names_tell_jobs_of_one_folder_apart(tmp_path: Path) -> None:
+def test_file_names_separate_jobs_of_one_folder(tmp_path: Path) -> None:
     _run(tmp_path, "blue_rank_{}", 0, late=1, dumped_s=640)
     _run(tmp_path, "red_rank_{}", 2.5, late=None, dumped_s=640)
     assert _judged(tmp_path) == ("missing_rank", (1,))
 
 
-def test_attempts_follow_each_other(tmp_path: Path) -> None:
+def test_consecutive_attempts_are_separated(tmp_path: Path) -> None:
     """The first attempt hung and was dumped; the second began after that, and is the newest."""
     _run(tmp_path / "a", "trace_{}", 0, late=2, dumped_s=640)
     _run(tmp_path / "b", "trace_{}", 700, late=None, dumped_s=1400)
@@ -80,7 +80,7 @@ def test_two_dumps_of_one_process_are_one_job(tmp_path: Path) -> None:
     assert diagnose(trace).culprits == (2,)
 
 
-def test_many_dumps_of_one_process_are_not_all_compared_with_each_other(
+def test_many_dumps_of_one_process_are_not_all_compared(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some collectors dump every few seconds, for days."""

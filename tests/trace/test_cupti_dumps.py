@@ -69,10 +69,10 @@ def _one_number_for_all(document: Document) -> None:
 
 @pytest.mark.parametrize("number", [_as_it_is, _without_numbers, _one_number_for_all])
 @pytest.mark.parametrize("rank", [1, 2])
-def test_one_row_of_counters_is_of_no_group(
+def test_single_row_of_counters_has_no_group(
     tmp_path: Path, rank: int, number: Callable[[Document], None]
 ) -> None:
-    """A rank leaves out one collective with its partner, who waits for it in the last of theirs."""
+    """A rank skips one collective with its partner, which waits for it in the last of theirs."""
     partner = {1: 3, 2: 0}[rank]
     for member in range(WORLD):
         groups = _groups(member, skipped=2 if member == rank else None)
@@ -89,7 +89,7 @@ def test_one_row_of_counters_is_of_no_group(
     assert (found.verdict, found.culprits) == (Verdict.DEADLOCK_CYCLE, (rank,))
 
 
-def test_a_row_of_a_single_group_is_its_own(tmp_path: Path) -> None:
+def test_row_of_a_single_group_belongs_to_it(tmp_path: Path) -> None:
     for member in range(WORLD):
         document = _document(member, ["0"] * (3 if member == 2 else 4), unfinished=0)
         write(tmp_path, f"comm_lib_trace_rank_{member}", document)
@@ -97,8 +97,8 @@ def test_a_row_of_a_single_group_is_its_own(tmp_path: Path) -> None:
     assert trace.members["enqueued"].tolist() == [4, 4, 3, 4]
 
 
-def test_numbers_are_not_counted_where_the_beginning_is_lost(tmp_path: Path) -> None:
-    """What is left of two ranks' records begins at other places: the place in it is no number."""
+def test_numbers_are_not_counted_without_the_first_records(tmp_path: Path) -> None:
+    """The remaining records of two ranks begin at different places, so the place is no number."""
     for member, left in ((0, 9), (1, 5), (2, 9), (3, 9)):
         document = _document(member, ["0"] * 12, unfinished=1)
         _without_numbers(document)

@@ -161,7 +161,7 @@ def test_every_spelling_gives_the_same_answer(tmp_path: Path, name: str) -> None
         (b"PAR1" + bytes(range(200)), "binary data of an unknown kind"),
     ],
 )
-def test_what_cannot_be_used_is_said_plainly(tmp_path: Path, content: bytes, problem: str) -> None:
+def test_unusable_dialect_is_reported(tmp_path: Path, content: bytes, problem: str) -> None:
     path = tmp_path / "rank_0.json"
     path.write_bytes(content)
     with pytest.raises(NothingReadable) as failure:
@@ -171,7 +171,7 @@ def test_what_cannot_be_used_is_said_plainly(tmp_path: Path, content: bytes, pro
     assert problem in warning
 
 
-def test_a_dialect_without_states_proves_nothing_unfinished(tmp_path: Path) -> None:
+def test_dialect_without_states_proves_nothing_unfinished(tmp_path: Path) -> None:
     for rank in range(2):
         document = without_states(dump([entry(1), entry(2)]))
         del document["pg_status"]
@@ -181,7 +181,7 @@ def test_a_dialect_without_states_proves_nothing_unfinished(tmp_path: Path) -> N
     assert diagnose(trace).verdict.value != "stuck_collective"
 
 
-def test_a_collectors_dump_without_an_entry_is_a_dump(tmp_path: Path) -> None:
+def test_collector_dump_without_an_entry_is_a_dump(tmp_path: Path) -> None:
     """Rank 2 has nothing unfinished, and this collector lists nothing else."""
     groups = [{"pg_name": "0", "desc": "default_pg", "ranks": [0, 1, 2]}]
     for rank in range(3):
@@ -198,8 +198,8 @@ def without_states(document: dict[str, Any]) -> dict[str, Any]:
     return document
 
 
-def test_counters_tell_what_entries_without_a_state_leave_open(tmp_path: Path) -> None:
-    """Ranks 0 and 2 exchange; rank 1 has skipped its half, and all have issued what follows."""
+def test_counters_decide_entries_without_a_state(tmp_path: Path) -> None:
+    """Ranks 0 and 2 exchange; rank 1 has skipped its part, and all have issued what follows."""
     for rank in range(3):
         rows = [entry(1, record_id=0)]
         rows += [] if rank == 1 else [

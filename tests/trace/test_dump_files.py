@@ -36,7 +36,7 @@ from .dumps import USUAL, dump, entry, ops, pending, write
         ("ops.csv", b"host,rank,seq_id,op\nn1,1,7,all_reduce\n", "a table with the columns host"),
     ],
 )
-def test_a_bad_file_is_one_warning_and_the_rest_is_read(
+def test_damaged_file_is_one_warning_and_the_rest_is_read(
     tmp_path: Path, name: str, content: bytes, problem: str
 ) -> None:
     write(tmp_path, "trace_0", dump([entry(1), pending(2)]))
@@ -50,7 +50,7 @@ def test_a_bad_file_is_one_warning_and_the_rest_is_read(
     assert "\n" not in trace.warnings[0]
 
 
-def test_nothing_readable_says_why(tmp_path: Path) -> None:
+def test_nothing_readable_gives_a_reason(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"")
     (tmp_path / "b.txt").write_text("hello\n")
     with pytest.raises(NothingReadable) as caught:
@@ -58,7 +58,7 @@ def test_nothing_readable_says_why(tmp_path: Path) -> None:
     assert len(caught.value.warnings) == 3
 
 
-def test_names_reach_nobodys_terminal(tmp_path: Path) -> None:
+def test_control_characters_in_names_never_reach_a_terminal(tmp_path: Path) -> None:
     evil = "\x1b]0;owned\x07dp\x1b[31m\n\u202ered"
     config = {"0": {"name": "0", "desc": evil, "ranks": "[0]"}}
     frames = [{"name": evil, "filename": evil, "line": 1}]
@@ -82,7 +82,7 @@ def test_progress_counts_files(tmp_path: Path) -> None:
     assert list(done) == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_a_pickle_that_costs_too_much_time_is_given_up(
+def test_pickle_that_takes_too_long_is_abandoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hangscope.trace.loading.parallel.SECONDS_FLOOR", 3.0)  # a busy machine
@@ -118,7 +118,7 @@ def test_many_large_files_are_read_by_workers(tmp_path: Path) -> None:
     assert len(trace.warnings) == 1
 
 
-def test_workers_are_started_afresh_beside_other_threads(tmp_path: Path) -> None:
+def test_workers_are_spawned_if_other_threads_run(tmp_path: Path) -> None:
     import threading
 
     write(tmp_path, "trace_0", dump([entry(1), pending(2)]))
@@ -147,12 +147,12 @@ def test_workers_are_started_afresh_beside_other_threads(tmp_path: Path) -> None
         b"",
     ],
 )
-def test_without_a_worker_the_stream_is_looked_through(content: bytes) -> None:
+def test_without_a_worker_the_pickle_is_scanned(content: bytes) -> None:
     with pytest.raises(ValueError):
         load_plain(content)
 
 
-def test_looking_through_lets_plain_values_pass() -> None:
+def test_scan_accepts_plain_values() -> None:
     document = dump([entry(1), pending(2)])
     document["odd"] = [1.5, 2**80, True, None, "x" * 300, "é", b"abc", ()]
     for protocol in (3, 4, 5):
@@ -160,7 +160,7 @@ def test_looking_through_lets_plain_values_pass() -> None:
 
 
 @pytest.mark.parametrize("name", ["dump_48213", "dump_pid_48213", "trace_1755000000"])
-def test_a_number_that_is_no_rank_is_not_taken_for_one(tmp_path: Path, name: str) -> None:
+def test_number_that_is_no_rank_is_not_taken_for_one(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "job" / "dumps" / "all"  # the folders nearest by name a rank as well
     write(folder, "trace_0", dump([entry(1)]))
     write(folder, name, dump([entry(1)]))
@@ -169,7 +169,7 @@ def test_a_number_that_is_no_rank_is_not_taken_for_one(tmp_path: Path, name: str
     assert trace.warnings[0].endswith("put the rank at the end of its name")
 
 
-def test_a_gzip_bomb_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gzip_bomb_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import zlib
 
     # A worker that is forked has the smaller limit too; a spawned one would have its own.

@@ -29,7 +29,7 @@ def _start(pid: int, first_s: float, last_s: float, host: str = "a") -> Lifetime
     return Lifetime(1, int(first_s * SECOND), (host, pid), int(last_s * SECOND))
 
 
-def test_processes_that_lived_at_the_same_time_are_told() -> None:
+def test_processes_of_one_rank_that_overlap_in_time_are_reported() -> None:
     (pair,) = find_duplicate_ranks(
         [_start(22, 110, 150), _start(11, 100, 160), Lifetime(0, 0, ("a", 9), 0)]
     )
@@ -47,18 +47,18 @@ def test_processes_that_lived_at_the_same_time_are_told() -> None:
         pytest.param(_start(22, 130, 190, host="b"), id="another host, whose clock may be off"),
     ],
 )
-def test_one_after_the_other_is_no_mistake(second: Lifetime) -> None:
+def test_consecutive_processes_of_one_rank_are_no_mistake(second: Lifetime) -> None:
     assert find_duplicate_ranks([_start(11, 100, 160), second]) == []
 
 
-def test_two_living_processes_need_no_times() -> None:
+def test_two_live_processes_of_one_rank_need_no_times() -> None:
     starts = [_start(11, 0, 0), _start(22, 0, 0, host="b")]
     assert find_duplicate_ranks(starts) == []
     assert find_duplicate_ranks(starts, [("a", 11)]) == []
     assert len(find_duplicate_ranks(starts, [("a", 11), ("b", 22)])) == 1
 
 
-def test_two_worlds_have_a_rank_of_the_same_number_each() -> None:
+def test_two_worlds_have_one_rank_of_the_same_number_each() -> None:
     one, two = _start(11, 100, 160), _start(22, 110, 150)
     assert (
         find_duplicate_ranks(
@@ -84,7 +84,7 @@ time.sleep(60)
 """
 
 
-def test_readers_keep_one_of_two_living_processes_and_say_so(tmp_path: Path) -> None:
+def test_readers_keep_one_of_two_live_processes_with_a_warning(tmp_path: Path) -> None:
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for rank in (0, 1, 1):
@@ -113,7 +113,7 @@ def test_readers_keep_one_of_two_living_processes_and_say_so(tmp_path: Path) -> 
                 process.stdout.close()
 
 
-def test_a_rank_that_is_there_twice_explains_a_collective_that_nobody_finishes() -> None:
+def test_duplicate_rank_explains_an_uncompleted_collective() -> None:
     job = Job(3)
     job.steps(2)
     job.all(done=False)

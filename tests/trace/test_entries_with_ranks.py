@@ -27,7 +27,7 @@ def _lines(path: Path, entries: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("name", ["job.jsonl", "trace_1.jsonl", "all.json"])
-def test_one_file_of_all_ranks_is_taken_apart(tmp_path: Path, name: str) -> None:
+def test_file_with_entries_of_all_ranks_is_split(tmp_path: Path, name: str) -> None:
     """A number in its name cannot apply to all of them, nor can the counters of one."""
     mixed = [one for step in range(2) for rank in range(WORLD) for one in _entries(rank)[step:][:1]]
     if name.endswith("l"):
@@ -44,21 +44,21 @@ def test_one_file_of_all_ranks_is_taken_apart(tmp_path: Path, name: str) -> None
 
 
 @pytest.mark.parametrize("name", ["recorder-{}.ndjson", "recorder.{letter}.jsonl"])
-def test_a_file_of_one_rank_is_that_ranks(tmp_path: Path, name: str) -> None:
+def test_file_with_entries_of_one_rank_belongs_to_it(tmp_path: Path, name: str) -> None:
     for rank in range(WORLD):
         _lines(tmp_path / name.format(rank, letter="abc"[rank]), _entries(rank))
     found = diagnose(load_trace([tmp_path]))
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (2,))
 
 
-def test_a_files_name_tells_whose_it_is_where_all_entries_agree_on_another(tmp_path: Path) -> None:
+def test_file_name_decides_if_all_entries_agree_on_another_rank(tmp_path: Path) -> None:
     """Entries may number differently than the job, for example by node."""
     write(tmp_path, "trace_1", [{**one, "rank": 0} for one in _entries(0)])
     assert list(load_trace([tmp_path]).ranks) == [1]
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_whether_all_are_in_is_certain_only_where_all_are_listed(
+def test_complete_membership_is_certain_only_if_all_are_listed(
     tmp_path: Path, listed: bool
 ) -> None:
     config = {} if listed else {"pg_config": None}

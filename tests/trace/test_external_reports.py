@@ -39,7 +39,7 @@ def spy_files(folder: Path, elsewhere: tuple[int, ...], world: int = 4) -> None:
         (folder / f"stack_rank_{rank}.txt").write_text(text)
 
 
-def test_py_spys_stacks_become_those_of_the_files_rank(tmp_path: Path) -> None:
+def test_py_spy_stack_belongs_to_the_rank_of_its_file(tmp_path: Path) -> None:
     spy_files(tmp_path, (2,))
     facts = load_trace([tmp_path]).ranks[2]
     assert [t.name for t in facts.threads] == ["MainThread", "Thread-1", "4079"]
@@ -47,7 +47,7 @@ def test_py_spys_stacks_become_those_of_the_files_rank(tmp_path: Path) -> None:
     assert tuple(facts.main_stack[0]) == ("read_sample", "data.py", 12)
 
 
-def test_the_one_rank_that_stands_elsewhere(tmp_path: Path) -> None:
+def test_single_rank_with_another_stack_is_named(tmp_path: Path) -> None:
     spy_files(tmp_path, (2,))
     found = diagnose(load_trace([tmp_path]))
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
@@ -55,7 +55,7 @@ def test_the_one_rank_that_stands_elsewhere(tmp_path: Path) -> None:
     assert "data.py:12 in read_sample" in found.summary
 
 
-def test_what_it_waits_for_there_is_told_with_it(tmp_path: Path) -> None:
+def test_call_it_waits_in_is_reported_with_its_stack(tmp_path: Path) -> None:
     spy_files(tmp_path, ())
     reads = "recv_into (socket.py:706)\n    read_sample (data.py:12)"
     (tmp_path / "stack_rank_2.txt").write_text(SPY.format(pid=502, where=reads))
@@ -75,7 +75,7 @@ def test_what_it_waits_for_there_is_told_with_it(tmp_path: Path) -> None:
     ],
     ids=["a queue", "a future", "a server"],
 )
-def test_who_waits_for_a_thread_or_a_server_waits_for_no_rank(
+def test_rank_waiting_for_a_thread_or_server_waits_for_no_rank(
     tmp_path: Path, waits: tuple[str, str], home: str
 ) -> None:
     spy_files(tmp_path, ())
@@ -87,12 +87,12 @@ def test_who_waits_for_a_thread_or_a_server_waits_for_no_rank(
 
 
 @pytest.mark.parametrize("elsewhere", [(), (1, 2), (0, 1, 2, 3)])
-def test_stacks_that_single_nobody_out(tmp_path: Path, elsewhere: tuple[int, ...]) -> None:
+def test_stacks_without_an_outlier(tmp_path: Path, elsewhere: tuple[int, ...]) -> None:
     spy_files(tmp_path, elsewhere)
     assert not diagnose(load_trace([tmp_path])).culprits
 
 
-def test_stacks_say_what_the_missing_rank_does(tmp_path: Path) -> None:
+def test_stacks_show_what_the_missing_rank_does(tmp_path: Path) -> None:
     spy_files(tmp_path, (2,))
     (tmp_path / "job.log").write_text("".join(timeout(r, 78) for r in (0, 1, 3)))
     found = diagnose(load_trace([tmp_path]))
@@ -107,7 +107,7 @@ def spy_json(pid: int, calls: list[tuple[str, str, int]]) -> str:
     return json.dumps([{**thread, "frames": frames, "process_info": about}])
 
 
-def test_stacks_that_py_spy_writes_as_json(tmp_path: Path) -> None:
+def test_py_spy_json_stacks_are_read(tmp_path: Path) -> None:
     waits = ("all_reduce", "/x/torch/distributed/distributed_c10d.py", 2501)
     for rank in range(4):
         inner = ("read_sample", "/app/data.py", 12) if rank == 2 else waits
@@ -123,16 +123,14 @@ def test_stacks_that_py_spy_writes_as_json(tmp_path: Path) -> None:
     "damage",
     [{"frames": [5]}, {"frames": []}, {"thread_id": "x"}, {"pid": None}, {"process_info": 3}],
 )
-def test_a_damaged_list_of_threads_is_one_warning_or_none(
-    tmp_path: Path, damage: dict[str, Any]
-) -> None:
+def test_damaged_thread_list_is_at_most_one_warning(tmp_path: Path, damage: dict[str, Any]) -> None:
     (thread,) = json.loads(spy_json(7, [("read", "data.py", 12)]))
     (tmp_path / "rank_0.json").write_text(json.dumps([{**thread, **damage}]))
     (tmp_path / "job.log").write_text(timeout(1, 7))
     assert len(load_trace([tmp_path]).warnings) <= 1
 
 
-def test_the_rank_that_a_command_states_is_that_of_its_stack() -> None:
+def test_rank_in_a_command_line_belongs_to_its_stack() -> None:
     named = SPY.format(pid=4711, where=WAITS).replace(
         "train.py\nPython", "train.py --rank=3\nPython"
     )
@@ -176,18 +174,18 @@ ALONE = """Stack (most recent call first):
 
 
 @pytest.mark.parametrize("text", [PYSTACK, GDB, ALONE], ids=["pystack", "py-bt", "one thread"])
-def test_stacks_as_other_tools_print_them(tmp_path: Path, text: str) -> None:
+def test_stacks_of_other_tools_are_read(tmp_path: Path, text: str) -> None:
     (tmp_path / "stack_rank_3.txt").write_text(text)
     stack = load_trace([tmp_path]).ranks[3].main_stack
     assert [(f.name, f.line) for f in stack] == [("read_sample", 12), ("<module>", 90)]
 
 
-def test_the_newest_dump_of_a_rank_counts() -> None:
+def test_newest_stack_dump_of_a_rank_counts() -> None:
     later = DUMP.replace("data.py", "save.py")
     assert trace_of(DUMP + later).ranks[2].main_stack[0].filename == "/a/save.py"
 
 
-def test_a_debuggers_backtrace_is_named_as_such() -> None:
+def test_debugger_backtrace_is_identified() -> None:
     text = "".join(
         f"#{i}  0x00007f1{i} in pthread_cond_wait () from /lib/libpthread.so.0\n" for i in range(9)
     )
@@ -199,7 +197,7 @@ def test_a_debuggers_backtrace_is_named_as_such() -> None:
     ("head", "tail"),
     [("=== Rank {r}: node0:{p} ===\n", ""), ("<h2>Rank {r}: node0:{p}</h2><pre>\n", "</pre>\n")],
 )
-def test_stacks_of_torchs_debug_server(tmp_path: Path, head: str, tail: str) -> None:
+def test_stacks_of_torchs_debug_server_are_read(tmp_path: Path, head: str, tail: str) -> None:
     text = "".join(
         head.format(r=r, p=2000 + r)
         + SPY.format(pid=500 + r, where=LOADS if r == 2 else WAITS)
@@ -213,7 +211,7 @@ def test_stacks_of_torchs_debug_server(tmp_path: Path, head: str, tail: str) -> 
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
 
 
-def test_tables_of_torchs_debug_server_are_named(tmp_path: Path) -> None:
+def test_tables_of_torchs_debug_server_are_identified(tmp_path: Path) -> None:
     (tmp_path / "fr_trace.txt").write_text(
         "=== FR Trace ===\n--- Groups ---\n  id  desc  size\n   0  x  4\n"
     )
@@ -221,7 +219,7 @@ def test_tables_of_torchs_debug_server_are_named(tmp_path: Path) -> None:
         load_trace([tmp_path / "fr_trace.txt"])
 
 
-def test_a_printed_dump_is_read(tmp_path: Path) -> None:
+def test_printed_dump_is_read(tmp_path: Path) -> None:
     entry = {
         "record_id": 0, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": 7,
         "p2p_seq_id": 0, "op_id": 1, "profiling_name": "nccl:all_reduce", "time_created_ns": 1,
@@ -239,7 +237,7 @@ def test_a_printed_dump_is_read(tmp_path: Path) -> None:
     "text",
     ["{'entries': __import__('os').system('x')}", "{'entries': " + "[" * 9000, "{'entries': 1 +"],
 )
-def test_a_printed_dump_is_never_run(tmp_path: Path, text: str) -> None:
+def test_printed_dump_is_never_executed(tmp_path: Path, text: str) -> None:
     (tmp_path / "dump_rank_0.txt").write_text(text)
     with pytest.raises(NothingReadable) as error:
         load_trace([tmp_path])
@@ -255,7 +253,7 @@ def error_file(folder: Path, local: int, error: str, at: int) -> None:
     (folder / str(local) / "error.json").write_text(json.dumps(document))
 
 
-def test_error_files_of_torch_elastic(tmp_path: Path) -> None:
+def test_torch_elastic_error_files_are_read(tmp_path: Path) -> None:
     lost = "RuntimeError: [/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:1"
     error_file(tmp_path / "attempt_0", 0, lost, 1_755_346_201)
     error_file(tmp_path / "attempt_0", 3, "KeyError: 'image'", 1_755_346_200)
@@ -297,7 +295,7 @@ def report(folder: Path, *communicators: dict[str, Any]) -> Path:
     return path
 
 
-def test_who_launched_less_is_waited_for(tmp_path: Path) -> None:
+def test_rank_that_launched_less_is_missing(tmp_path: Path) -> None:
     counts = {
         r: {"AllReduce": 40 if r == 2 else 41, "Broadcast": 3, "Send": 9 * r} for r in range(4)
     }
@@ -306,7 +304,7 @@ def test_who_launched_less_is_waited_for(tmp_path: Path) -> None:
     assert (found.findings[0].op, found.findings[0].seq) == ("all_reduce", 44)
 
 
-def test_a_rank_behind_because_it_waits_elsewhere_is_a_victim(tmp_path: Path) -> None:
+def test_rank_that_is_behind_because_it_waits_elsewhere_is_a_victim(tmp_path: Path) -> None:
     world = ras({r: {"AllReduce": 10 if r in (2, 3) else 11} for r in range(4)})
     pair = ras({0: {"AllGather": 5}, 1: {"AllGather": 6}}, hash="0xbeef")
     for entry, rank in zip(pair["ranks"], (2, 3), strict=True):
@@ -315,7 +313,7 @@ def test_a_rank_behind_because_it_waits_elsewhere_is_a_victim(tmp_path: Path) ->
     assert found.culprits == (2,)
 
 
-def test_who_is_dead_for_ras_is_lost(tmp_path: Path) -> None:
+def test_rank_dead_in_a_ras_report_is_lost(tmp_path: Path) -> None:
     counts = {r: {"AllReduce": 41} for r in (0, 1, 3)}
     found = diagnose(load_trace([report(tmp_path, ras(counts, {2: True}))]))
     assert (found.verdict.value, found.culprits) == ("rank_lost", (2,))
@@ -339,7 +337,7 @@ def test_equal_counts_show_no_hang(tmp_path: Path) -> None:
         {"communicators": []},
     ],
 )
-def test_a_damaged_report_is_one_warning_or_none(tmp_path: Path, damage: dict[str, Any]) -> None:
+def test_damaged_report_is_at_most_one_warning(tmp_path: Path, damage: dict[str, Any]) -> None:
     path = tmp_path / "ras.json"
     path.write_text(json.dumps({"nccl_version": "2.28.7"} | damage))
     with pytest.raises(NothingReadable) as error:
@@ -354,7 +352,7 @@ def test_a_damaged_report_is_one_warning_or_none(tmp_path: Path, damage: dict[st
         ({"traceEvents": []}, "profiler"),
     ],
 )
-def test_what_is_not_used_is_named(tmp_path: Path, document: Any, word: str) -> None:
+def test_unused_file_is_identified(tmp_path: Path, document: Any, word: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(json.dumps(document))
     with pytest.raises(NothingReadable) as error:
@@ -372,7 +370,7 @@ def test_what_is_not_used_is_named(tmp_path: Path, document: Any, word: str) -> 
     ],
     ids=["ring", "journal", "nobody's"],
 )
-def test_what_is_there_and_not_used_is_named(
+def test_known_but_unused_file_is_identified(
     tmp_path: Path, name: str, content: bytes, why: str
 ) -> None:
     (tmp_path / name).write_bytes(content)

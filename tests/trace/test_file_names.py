@@ -36,7 +36,7 @@ from hangscope.trace.files.file_names import (
         ("dump_2025-08-16.json", None),
     ],
 )
-def test_the_rank_of_a_dump(path: str, rank: int | None) -> None:
+def test_rank_in_the_name_of_a_dump(path: str, rank: int | None) -> None:
     assert rank_of_dump(Path("x") / path) == rank
 
 
@@ -57,11 +57,11 @@ def test_the_rank_of_a_dump(path: str, rank: int | None) -> None:
         ("frank3.log", None),
     ],
 )
-def test_the_rank_of_a_log_must_be_labelled(path: str, rank: int | None) -> None:
+def test_rank_in_the_name_of_a_log_must_be_labelled(path: str, rank: int | None) -> None:
     assert rank_of_log(Path("x") / path) == rank
 
 
-def test_torchruns_folders_hold_local_ranks() -> None:
+def test_torchrun_folders_contain_local_ranks() -> None:
     path = Path("/logs/none_abc/attempt_1/3/stderr.log")
     assert local_rank_of_log(path) == 3
     assert attempt_of(path) == 1

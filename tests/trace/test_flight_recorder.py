@@ -71,7 +71,7 @@ def strings_for_numbers() -> Any:
     ids=lambda d: str(d.get("version", "wrapped")) if isinstance(d, dict) else "none",
 )
 @pytest.mark.parametrize("name", ["nccl_trace_rank_0", "_dump_0.json"])
-def test_every_version_reads_the_same(tmp_path: Path, document: Any, name: str) -> None:
+def test_every_version_is_read_alike(tmp_path: Path, document: Any, name: str) -> None:
     write(tmp_path, name, document)
     trace = load_trace([tmp_path])
     assert trace.warnings == ()
@@ -99,13 +99,13 @@ def test_mixed_versions_kinds_and_names_are_one_job(tmp_path: Path) -> None:
     assert {s.version for s in trace.sources} == {"none", "2.10", "2.4", "2.7"}
 
 
-def test_a_folder_per_rank(tmp_path: Path) -> None:
+def test_one_folder_per_rank(tmp_path: Path) -> None:
     for rank in range(3):
         write(tmp_path / f"rank_{rank}", "nccl_trace", dump([entry(1)], 3))
     assert sorted(load_trace([tmp_path]).ranks) == [0, 1, 2]
 
 
-def test_the_rank_comes_from_the_content_where_the_name_has_none(tmp_path: Path) -> None:
+def test_rank_is_read_from_the_content_if_the_name_has_none(tmp_path: Path) -> None:
     config = {"4": {"name": "4", "desc": "pp", "ranks": "[3, 7]"}}
     rows = [pending(0, "nccl:send 1->0", is_p2p=True, p2p_seq_id=1, process_group=("4", "pp"))]
     write(tmp_path, "dump", dump(rows, pg_config=config))
@@ -135,7 +135,7 @@ def test_sibling_groups_may_share_a_name(tmp_path: Path) -> None:
     assert used == {0: {(0, 1)}, 1: {(0, 1)}, 2: {(2, 3)}, 3: {(2, 3)}}
 
 
-def test_descriptions_that_differ_are_one_group(tmp_path: Path) -> None:
+def test_different_descriptions_of_one_group_are_one_group(tmp_path: Path) -> None:
     for rank, desc in enumerate(("undefined", "dp", "dp")):
         config = {"1": {"name": "1", "desc": desc, "ranks": "[0, 1, 2]"}}
         write(
@@ -145,7 +145,7 @@ def test_descriptions_that_differ_are_one_group(tmp_path: Path) -> None:
     assert (group.name, group.desc, group.ranks) == ("1", "dp", (0, 1, 2))
 
 
-def test_a_group_made_again_is_another_group(tmp_path: Path) -> None:
+def test_group_created_again_is_another_group(tmp_path: Path) -> None:
     for rank in range(2):
         rows = [entry(1, pg_id=0), entry(2, pg_id=0), entry(1, pg_id=3), pending(2, pg_id=3)]
         for i, row in enumerate(rows):
@@ -160,7 +160,7 @@ def test_a_group_made_again_is_another_group(tmp_path: Path) -> None:
     assert epochs == {(0, 0, 1), (0, 0, 2), (0, 1, 1), (0, 1, 2), (1, 1, 1), (1, 1, 2)}
 
 
-def test_only_active_dumps_are_recognised(tmp_path: Path) -> None:
+def test_dumps_of_unfinished_entries_are_recognised(tmp_path: Path) -> None:
     write(tmp_path, "trace_0", dump([pending(50, record_id=70), pending(51, record_id=90)]))
     status = {"0": {"last_enqueued_collective": 49, "last_completed_collective": 49}}
     write(tmp_path, "trace_1", dump([], pg_status=status))
@@ -235,7 +235,7 @@ def test_any_source_and_peer_zero(tmp_path: Path) -> None:
     assert load_trace([tmp_path]).records["peer"].tolist() == [-1, 0, 0]
 
 
-def test_unknown_backends_and_operations_pass(tmp_path: Path) -> None:
+def test_unknown_backends_and_operations_are_read(tmp_path: Path) -> None:
     write(tmp_path, "trace_0", dump([entry(1, "acme2:Quantum_Reduce"), entry(2, "noprefix")]))
     trace = load_trace([tmp_path])
     assert [(s.backend, s.op) for s in trace.signatures] == [
@@ -257,7 +257,7 @@ def test_attempts_side_by_side_are_not_mixed(tmp_path: Path) -> None:
     assert "attempt_0: holds older dumps of 2 ranks" in trace.warnings[0]
 
 
-def test_the_json_twin_of_a_pickle_adds_nothing(tmp_path: Path) -> None:
+def test_json_copy_of_a_pickle_adds_nothing(tmp_path: Path) -> None:
     write(tmp_path, "_dump_0", dump([entry(1), pending(2)]))
     write(tmp_path, "_dump_0.json", dump([entry(1, frames=None), pending(2, frames=None)]))
     trace = load_trace([tmp_path])
@@ -265,7 +265,7 @@ def test_the_json_twin_of_a_pickle_adds_nothing(tmp_path: Path) -> None:
     assert (trace.records["stack"] >= 0).all()
 
 
-def test_a_log_beside_dumps_completes_them(tmp_path: Path) -> None:
+def test_log_beside_dumps_completes_them(tmp_path: Path) -> None:
     from .logs import timeout
 
     write(tmp_path, "trace_0", dump([entry(1), pending(2)]))
@@ -280,7 +280,7 @@ def test_a_log_beside_dumps_completes_them(tmp_path: Path) -> None:
     assert len(trace.groups) == 1
 
 
-def test_a_dump_without_a_version_keeps_the_members_it_lists(tmp_path: Path) -> None:
+def test_dump_without_a_version_keeps_its_listed_members(tmp_path: Path) -> None:
     """Only lists of torch 2.2 name no members; a collector that drops the version does."""
     held = {"process_group": ("5", "undefined"), "pg_id": 1}
     config = {"5": {"name": "5", "desc": "undefined", "ranks": "[0, 2]"}}
@@ -295,9 +295,7 @@ def test_a_dump_without_a_version_keeps_the_members_it_lists(tmp_path: Path) -> 
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (2,))
 
 
-def test_a_field_that_only_some_operations_have_is_read_where_all_have_as_many(
-    tmp_path: Path,
-) -> None:
+def test_optional_field_is_read_by_name(tmp_path: Path) -> None:
     """One entry has a root, another a reduce op: the number of fields is the same."""
     for rank in (0, 1):
         reduced = [entry(seq, reduce_op="SUM") for seq in (1, 3)]
@@ -310,7 +308,7 @@ def test_a_field_that_only_some_operations_have_is_read_where_all_have_as_many(
     assert roots[0, 1] == roots[1, 3] == -1
 
 
-def test_what_stands_in_a_batch_is_not_over_before_the_batch(tmp_path: Path) -> None:
+def test_operation_in_a_batch_completes_with_its_batch(tmp_path: Path) -> None:
     """torch 2.4 to 2.9: the event after a collective in ``_coalescing_manager`` precedes the
     launch, and the group's counter follows it.
     """
@@ -333,7 +331,7 @@ def test_what_stands_in_a_batch_is_not_over_before_the_batch(tmp_path: Path) -> 
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (0,))
 
 
-def test_who_is_not_the_root_of_a_scatter_gives_no_tensor(tmp_path: Path) -> None:
+def test_non_root_of_a_scatter_has_no_input(tmp_path: Path) -> None:
     """torch records an undefined tensor for the empty list: no size, and a dtype of its own."""
     there = {"output_sizes": [[4096], [4096]], "output_dtypes": ["Float", "Float"]}
     nothing = {"output_sizes": [[0]], "output_dtypes": ["UNKNOWN_SCALAR"]}

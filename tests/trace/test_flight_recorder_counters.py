@@ -10,7 +10,7 @@ from hangscope.trace.load import load_trace
 from .dumps import dump, pending, write
 
 
-def test_counters_are_mapped_through_entries_and_then_by_order(tmp_path: Path) -> None:
+def test_counters_are_mapped_by_entries_and_then_by_order(tmp_path: Path) -> None:
     config = {str(n): {"name": str(n), "desc": f"g{n}", "ranks": "[0, 1]"} for n in (0, 10, 2, 33)}
     status = {
         str(pg_id): {"last_enqueued_collective": 100 + pg_id, "last_completed_collective": 99}
@@ -23,14 +23,14 @@ def test_counters_are_mapped_through_entries_and_then_by_order(tmp_path: Path) -
     assert found == {"0": 100, "2": 101, "10": 102, "33": 105}
 
 
-def test_counters_of_strings_and_none_yet(tmp_path: Path) -> None:
+def test_counters_as_strings_and_without_operations(tmp_path: Path) -> None:
     status = {"0": {"last_enqueued_collective": "-1", "last_completed_collective": "-1"}}
     write(tmp_path, "trace_0.json", dump([], pg_status=status))
     (member,) = load_trace([tmp_path]).members
     assert (member["enqueued"], member["completed"]) == (0, 0)
 
 
-def test_a_counter_that_counts_pairs_is_not_taken_for_collectives(tmp_path: Path) -> None:
+def test_counter_of_pairs_is_not_taken_for_collectives(tmp_path: Path) -> None:
     config = {"4": {"name": "4", "desc": "pp", "ranks": "[0, 1]"}}
     status = {"7": {"last_enqueued_collective": 11986, "last_completed_collective": 11983}}
     pair = {"is_p2p": True, "process_group": ("4", "pp"), "pg_id": 7}
@@ -43,7 +43,7 @@ def test_a_counter_that_counts_pairs_is_not_taken_for_collectives(tmp_path: Path
     assert trace.records["peer"].tolist() == [1]
 
 
-def test_a_counter_that_pairs_may_have_moved_vouches_for_no_collective(tmp_path: Path) -> None:
+def test_counter_possibly_advanced_by_pairs_proves_no_collective(tmp_path: Path) -> None:
     """Rank 1's last operation was its fifth send; nothing is known about the fifth broadcast."""
     status = {"0": {"last_enqueued_collective": 5, "last_completed_collective": 5}}
     row = pending(5, "nccl:broadcast", p2p_seq_id=5, record_id=9)
@@ -55,7 +55,7 @@ def test_a_counter_that_pairs_may_have_moved_vouches_for_no_collective(tmp_path:
     assert known[1] == (-1, -1)
 
 
-def test_counters_of_a_default_group_that_is_called_by_a_word() -> None:
+def test_counters_of_a_default_group_with_a_non_numeric_name() -> None:
     """``pg_status`` counts the groups in use; a non-numeric name shifts nothing."""
     config = {
         name: {"name": name, "desc": desc, "ranks": ranks}

@@ -145,13 +145,13 @@ def beside_a_good_one(name: str, content: bytes) -> Trace:
 @given(damaged())
 @example({**GOOD, "entries": [entry(1, record_id=2**70)]})
 @example({**GOOD, "entries": [entry(1, input_sizes=[[2**70]])]})
-def test_documents_with_anything_anywhere(document: Any) -> None:
+def test_documents_with_arbitrary_values(document: Any) -> None:
     beside_a_good_one("trace_1", pickle.dumps(document, 2, fix_imports=False))
 
 
 @QUICK
 @given(damaged())
-def test_the_same_as_json(document: Any) -> None:
+def test_json_documents_with_arbitrary_values(document: Any) -> None:
     try:
         text = json.dumps(document, default=repr, skipkeys=True)
     except (ValueError, TypeError):
@@ -226,7 +226,7 @@ def test_logs_of_torn_and_shuffled_lines(words: list[str], cut: int) -> None:
 
 @QUICK
 @given(st.binary(max_size=400))
-def test_bytes_of_any_kind(data: bytes) -> None:
+def test_arbitrary_bytes(data: bytes) -> None:
     beside_a_good_one("trace_1", data)
     beside_a_good_one("trace_1.gz", b"\x1f\x8b\x08\x00" + data)
     beside_a_good_one("rank_1.ring", b"HSRING\x00\x01" + data)

@@ -20,13 +20,13 @@ def _groups(folder: Path, places: dict[int, int], size: int) -> tuple[Group, ...
     return load_trace([folder]).groups
 
 
-def test_ranks_that_fill_all_places_are_its_members(tmp_path: Path) -> None:
+def test_ranks_that_fill_all_places_are_the_members(tmp_path: Path) -> None:
     (group,) = _groups(tmp_path, {0: 1, 1: 0, 3: 2}, 3)
     assert (group.ranks, group.size, group.place, group.outsiders) == ((1, 0, 3), 3, None, 0)
 
 
 @pytest.mark.parametrize("places", [{0: 0, 1: 0}, {0: 0, 1: 1, 2: 1}, {2: 1}])
-def test_else_nobody_knows_who_the_others_are(tmp_path: Path, places: dict[int, int]) -> None:
+def test_members_are_unknown_if_places_are_missing(tmp_path: Path, places: dict[int, int]) -> None:
     groups = _groups(tmp_path, places, 2)
     assert {(g.ranks, g.place, g.outsiders) for g in groups} == {
         ((rank,), place, 1) for rank, place in places.items()

@@ -56,7 +56,7 @@ def _judged(folder: Path) -> tuple[Verdict, tuple[int, ...]]:
     return found.verdict, found.culprits
 
 
-def test_one_counter_for_all_groups_is_taken_apart(tmp_path: Path) -> None:
+def test_one_counter_for_all_groups_is_split(tmp_path: Path) -> None:
     """Pairs of ranks have met a different number of times, so their raw numbers disagree."""
     for rank in range(WORLD):
         before = ["tp"] * (2 if rank < 2 else 3) + ["world"]
@@ -70,7 +70,7 @@ def test_one_counter_for_all_groups_is_taken_apart(tmp_path: Path) -> None:
     assert _judged(tmp_path) == (Verdict.MISSING_RANK, (2,))
 
 
-def test_one_counter_that_has_lost_its_beginning_gives_no_numbers(tmp_path: Path) -> None:
+def test_one_counter_without_its_beginning_gives_no_numbers(tmp_path: Path) -> None:
     """After the buffer has wrapped, nothing shows how often a rank has used each group."""
     for rank in range(WORLD):
         groups = ["tp"] * (10 + rank // 2) + ["world"] * 3
@@ -85,7 +85,7 @@ def test_one_counter_that_has_lost_its_beginning_gives_no_numbers(tmp_path: Path
     assert diagnose(trace).culprits == ()
 
 
-def test_the_numbers_of_a_single_group_are_everybodys_too(tmp_path: Path) -> None:
+def test_numbers_of_a_single_group_are_comparable(tmp_path: Path) -> None:
     """Only unfinished entries are listed, and each rank has issued a different number of others."""
     for rank in range(WORLD):
         document = _one_counter(rank, ["tp"] * (5 + rank) + ["world"], 5 + rank)
@@ -96,7 +96,7 @@ def test_the_numbers_of_a_single_group_are_everybodys_too(tmp_path: Path) -> Non
     assert diagnose(trace).culprits == ()
 
 
-def test_counters_of_groups_are_left_alone(tmp_path: Path) -> None:
+def test_counters_per_group_are_unchanged(tmp_path: Path) -> None:
     """Of two groups, one was used once: its number equals its record id by coincidence."""
     rows = [
         entry(1, record_id=1, process_group=("1", "tp"), pg_id=1),
@@ -125,7 +125,7 @@ def _flags(trace: Trace) -> set[int]:
     return set((trace.records["flags"] & int(Flag.UNOBSERVED | Flag.RETIRED)).tolist())
 
 
-def test_what_is_retired_when_it_is_issued_may_be_over(tmp_path: Path) -> None:
+def test_entry_retired_when_issued_may_have_completed(tmp_path: Path) -> None:
     for rank in range(WORLD):
         _written(tmp_path, rank, _at_issue(6))
     trace = load_trace([tmp_path])
@@ -135,13 +135,13 @@ def test_what_is_retired_when_it_is_issued_may_be_over(tmp_path: Path) -> None:
     assert diagnose(trace).confidence.value != "certain"
 
 
-def test_who_has_issued_less_is_missing_there_too(tmp_path: Path) -> None:
+def test_rank_that_issued_less_is_missing_in_hook_dumps(tmp_path: Path) -> None:
     for rank in range(WORLD):
         _written(tmp_path, rank, _at_issue(5 if rank == 1 else 6))
     assert _judged(tmp_path) == (Verdict.MISSING_RANK, (1,))
 
 
-def test_operations_that_the_root_finishes_alone_hide_no_missing_rank(tmp_path: Path) -> None:
+def test_operations_that_the_root_completes_alone_hide_no_missing_rank(tmp_path: Path) -> None:
     for rank in range(WORLD):
         document = _at_issue(6 if rank == 1 else 8)
         for row in document["entries"]:
@@ -151,8 +151,8 @@ def test_operations_that_the_root_finishes_alone_hide_no_missing_rank(tmp_path: 
     assert _judged(tmp_path) == (Verdict.MISSING_RANK, (1,))
 
 
-def test_what_nccl_s_own_watchdog_retires_has_timed_out(tmp_path: Path) -> None:
-    """A backend that records itself retires what it gives up."""
+def test_entry_retired_by_nccls_watchdog_has_timed_out(tmp_path: Path) -> None:
+    """A backend that records itself retires entries that time out."""
     for rank in range(WORLD):
         _written(tmp_path, rank, _at_issue(2, "nccl"))
     assert _flags(load_trace([tmp_path])) == {int(Flag.RETIRED)}
@@ -176,7 +176,7 @@ def test_counters_may_count_operations_of_all_kinds(tmp_path: Path) -> None:
     assert _judged(tmp_path) == (Verdict.STUCK_COLLECTIVE, ())
 
 
-def test_a_recorder_that_was_reset_has_lost_its_beginning(tmp_path: Path) -> None:
+def test_recorder_that_was_reset_has_lost_its_beginning(tmp_path: Path) -> None:
     rows = [entry(400, record_id=0), pending(401, record_id=1)]
     _written(tmp_path, 0, dump(rows, 1))
     assert load_trace([tmp_path]).ranks[0].oldest_record_id > 1
@@ -230,8 +230,8 @@ def _nccl2(rank: int, received: int, steps: int = 4) -> dict[str, Any]:
     return document
 
 
-def test_ends_that_were_noted_at_issue_are_none(tmp_path: Path) -> None:
-    """What precedes a finished collective is over; what follows it is unknown."""
+def test_completions_recorded_at_issue_are_ignored(tmp_path: Path) -> None:
+    """What precedes a completed collective is complete; what follows it is unknown."""
     _written(tmp_path, 0, _nccl2(0, received=4))
     records = load_trace([tmp_path]).records
     pairs = records[(records["flags"] & int(Flag.P2P)) != 0]
@@ -241,8 +241,8 @@ def test_ends_that_were_noted_at_issue_are_none(tmp_path: Path) -> None:
     assert collectives["state"].tolist() == [State.COMPLETED] * 3 + [State.SCHEDULED]
 
 
-def test_a_half_that_cannot_have_met_another_waits(tmp_path: Path) -> None:
-    """Rank 2 leaves a receive out: rank 1, whose send has no partner, is not the one to blame."""
+def test_p2p_operation_without_a_possible_partner_waits(tmp_path: Path) -> None:
+    """Rank 2 skips a receive: rank 1, whose send has no partner, is not to blame."""
     for rank in range(WORLD):
         _written(tmp_path, rank, _nccl2(rank, received=3 if rank == 2 else 4))
     found = diagnose(load_trace([tmp_path]))
@@ -250,7 +250,7 @@ def test_a_half_that_cannot_have_met_another_waits(tmp_path: Path) -> None:
     assert found.confidence is not Confidence.CERTAIN
 
 
-def test_halves_that_all_have_partners_excuse_nobody(tmp_path: Path) -> None:
+def test_paired_p2p_operations_excuse_no_rank(tmp_path: Path) -> None:
     """Rank 1 has issued all of its last batch, and so have its partners: it is elsewhere."""
     for rank in range(WORLD):
         _written(tmp_path, rank, _nccl2(rank, received=4))

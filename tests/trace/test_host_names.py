@@ -43,7 +43,7 @@ def signals(trace: Trace) -> dict[int, int | None]:
 
 
 @pytest.mark.parametrize("copied", [False, True])
-def test_an_end_is_that_of_a_process_of_the_same_machine(tmp_path: Path, copied: bool) -> None:
+def test_exit_belongs_to_a_process_of_the_same_host(tmp_path: Path, copied: bool) -> None:
     places = [container(tmp_path, node, boot=f"boot-{node}") for node in range(3)]
     for ring in tmp_path.glob("*/*.ring") if copied else ():
         compact_ring(ring, ring.with_suffix(".small"))
@@ -54,7 +54,7 @@ def test_an_end_is_that_of_a_process_of_the_same_machine(tmp_path: Path, copied:
     assert hosts == [f"node0 (node {rank // 2})" for rank in range(6)]
 
 
-def test_in_one_directory_as_well_and_while_it_is_followed(tmp_path: Path) -> None:
+def test_hosts_are_compared_in_one_directory_and_while_following(tmp_path: Path) -> None:
     for node in range(3):
         place = container(tmp_path, node, boot=f"boot-{node}")
         for path in place.iterdir():
@@ -67,6 +67,6 @@ def test_in_one_directory_as_well_and_while_it_is_followed(tmp_path: Path) -> No
         assert trace.ranks[4].host == "node0 (node 2)"
 
 
-def test_one_machine_keeps_its_name(tmp_path: Path) -> None:
+def test_one_host_keeps_its_name(tmp_path: Path) -> None:
     trace = load_trace([container(tmp_path, node, boot="boot") for node in range(2)])
     assert {facts.host for facts in trace.ranks.values()} == {"node0"}

@@ -20,27 +20,27 @@ def start(rank: int, at: float, pid: int, seen: float | None = None) -> Lifetime
     return Lifetime(rank, int(at * MINUTE), ("node0", pid), int(last * MINUTE))
 
 
-def test_one_life_is_whole() -> None:
+def test_single_incarnation_is_complete() -> None:
     assert all(in_newest_incarnation([start(0, 1, 10), start(1, 1.1, 11), start(2, 3, 12)]))
 
 
-def test_the_job_before_goes_with_all_its_ranks() -> None:
+def test_earlier_job_is_left_out_with_all_its_ranks() -> None:
     before = [start(rank, 1 + rank / 100, 10 + rank) for rank in range(4)]
     now = [start(rank, 9 + rank / 100, 20 + rank) for rank in range(2)]
     assert in_newest_incarnation([*before, *now]) == [False] * 4 + [True] * 2
 
 
-def test_a_rank_that_is_new_stays() -> None:
+def test_new_rank_is_kept() -> None:
     before = [start(0, 1, 10)]
     now = [start(1, 8.9, 21), start(0, 9, 20), start(2, 9.2, 22)]
     assert in_newest_incarnation([*before, *now]) == [False, True, True, True]
 
 
-def test_a_process_that_begins_again_is_no_other_job() -> None:
+def test_restarted_process_is_no_other_job() -> None:
     assert all(in_newest_incarnation([start(0, 1, 10), start(0, 5, 10), start(1, 1, 11)]))
 
 
-def test_ranks_that_outlive_one_that_was_started_again_stay() -> None:
+def test_ranks_that_outlive_a_restarted_one_are_kept() -> None:
     stuck = [start(0, 1, 10, seen=7), start(2, 1, 12, seen=7)]
     assert in_newest_incarnation([*stuck, start(1, 1, 11, seen=2), start(1, 5, 99)]) == [
         True,
@@ -66,7 +66,7 @@ def journal(rank: int, pid: int) -> Fragment:
     return Fragment(Source("runs/monitor.journal", "hangscope-journal", rank=rank), facts)
 
 
-def test_rings_and_journals_of_the_job_before_are_left_out() -> None:
+def test_rings_and_journals_of_the_earlier_job_are_left_out() -> None:
     before = [ring(rank, 1, 10 + rank) for rank in range(3)]
     now = [ring(rank, 9, 20 + rank) for rank in range(2)]
     seen = [journal(0, 10), journal(1, 21)]
@@ -75,12 +75,12 @@ def test_rings_and_journals_of_the_job_before_are_left_out() -> None:
     assert notes == ["runs: also holds an earlier job of the same name, 3 ranks; ignored"]
 
 
-def test_rings_that_do_not_say_when_they_began_are_kept() -> None:
+def test_rings_without_a_start_time_are_kept() -> None:
     fragments = [replace(f, facts=replace(f.facts, started_ns=0)) for f in (ring(0, 1, 1),) * 2]
     assert keep_newest(fragments) == (fragments, [])
 
 
-def test_the_same_cause_is_said_again_in_the_next_job(tmp_path: Path) -> None:
+def test_same_cause_is_reported_again_in_the_next_job(tmp_path: Path) -> None:
     key, cause = RunKey("run-29500", 0), ("missing_rank", (1,), "0", 7)
     assert claim_report(tmp_path, key, cause, 1)
     assert not claim_report(tmp_path, key, cause, 1)

@@ -39,7 +39,7 @@ def only_active(names: tuple[str, str], *, batched: bool) -> list[dict[str, Any]
     return [*rows, pending(4, record_id=20)]
 
 
-def test_finished_batches_of_one_operation_wait_for_nobody(tmp_path: Path) -> None:
+def test_completed_single_operation_batches_block_no_rank(tmp_path: Path) -> None:
     for rank, names in enumerate((("send 0->1", "recv 0<-1"), ("recv 1<-0", "send 1->0"))):
         rows = only_active(names, batched=True)
         status = {
@@ -55,7 +55,7 @@ def test_finished_batches_of_one_operation_wait_for_nobody(tmp_path: Path) -> No
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISSING_RANK, (1,))
 
 
-def test_lone_halves_that_follow_each_other_are_unfinished(tmp_path: Path) -> None:
+def test_consecutive_single_p2p_operations_are_unfinished(tmp_path: Path) -> None:
     rows = only_active(("send 0->1", "recv 0<-1"), batched=False)
     write(tmp_path, "trace_0", dump(rows, version="2.9", pg_config=CONFIG))
     trace = load_trace([tmp_path])
@@ -63,8 +63,8 @@ def test_lone_halves_that_follow_each_other_are_unfinished(tmp_path: Path) -> No
     assert not (trace.records["flags"][pairs] & int(Flag.COALESCED_MEMBER)).any()
 
 
-def test_a_ring_without_record_numbers_shows_that_it_has_wrapped(tmp_path: Path) -> None:
-    """A rank whose last collective in a group is gone has not stayed away from it."""
+def test_ring_without_record_numbers_shows_that_it_has_wrapped(tmp_path: Path) -> None:
+    """A rank with an overwritten last collective in a group was not absent from it."""
     world = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}}
     pair = {"8": {"name": "8", "desc": "TENSOR", "ranks": "[1, 2]"}}
     tensor: dict[str, Any] = {"pg_id": 1, "process_group": ("8", "TENSOR"), "record_id": None}
@@ -81,8 +81,9 @@ def test_a_ring_without_record_numbers_shows_that_it_has_wrapped(tmp_path: Path)
     assert diagnose(trace).verdict is not Verdict.MISSING_RANK
 
 
-def test_a_half_that_the_counter_has_reached_is_over(tmp_path: Path) -> None:
-    """One batch alone shows no pattern; in a group of pairs only the counter tells of its end."""
+def test_p2p_operation_reached_by_the_counter_has_completed(tmp_path: Path) -> None:
+    """One batch alone shows no pattern; in a group of pairs only the counter shows its
+    completion."""
     for rank, name in enumerate(("send 0->1", "recv 1<-0")):
         rows = [half(9, 30, name), pending(4, record_id=40)]
         status = {
@@ -98,8 +99,8 @@ def test_a_half_that_the_counter_has_reached_is_over(tmp_path: Path) -> None:
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISSING_RANK, (1,))
 
 
-def test_a_counted_operation_that_is_overwritten_leaves_the_cause_open(tmp_path: Path) -> None:
-    """Everybody is in what is listed, but it is queued behind something that is gone."""
+def test_overwritten_but_counted_operation_leaves_the_cause_undecided(tmp_path: Path) -> None:
+    """All members have issued what is listed, but it is queued behind something overwritten."""
     status = {"0": {"last_enqueued_collective": 42, "last_completed_collective": 30}}
     for rank in (0, 1):
         rows = [pending(n, record_id=n) for n in (40, 41, 42)]
@@ -108,9 +109,9 @@ def test_a_counted_operation_that_is_overwritten_leaves_the_cause_open(tmp_path:
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.INCONCLUSIVE, ())
 
 
-def test_numbers_that_every_rank_gave_for_itself_are_several_groups(tmp_path: Path) -> None:
-    """The oldest dumps name a group by how many a rank had made before: two tensor groups of two
-    ranks each are number 1 on all four, and are not compared with each other."""
+def test_numbers_assigned_by_every_rank_are_several_groups(tmp_path: Path) -> None:
+    """The oldest dumps name a group by how many groups the rank had created before. Two tensor
+    groups of two ranks each are number 1 on all four, and are not compared with each other."""
 
     def row(pg_id: int, seq: int, *, done: bool, op: str = "all_reduce") -> dict[str, Any]:
         return {
@@ -137,7 +138,7 @@ def test_numbers_that_every_rank_gave_for_itself_are_several_groups(tmp_path: Pa
     assert diagnosis.findings[0].confidence is not Confidence.CERTAIN
 
 
-def test_what_was_issued_before_for_the_same_partner_is_over_too(tmp_path: Path) -> None:
+def test_earlier_operation_for_the_same_partner_has_completed(tmp_path: Path) -> None:
     """The sends of two batches, too few to show a pattern; the counter has reached the second."""
     status = {"1": {"last_enqueued_collective": 30, "last_completed_collective": 30}}
     for rank, name in enumerate(("send 0->1", "recv 1<-0")):

@@ -33,7 +33,7 @@ def test_equal_groups_become_one() -> None:
     assert share(replace(first, ranks=EVERYBODY[:-1])) is not first
 
 
-def test_the_same_text_gives_the_same_list() -> None:
+def test_equal_text_gives_the_same_list() -> None:
     text = str(list(EVERYBODY))
     assert parse_ranks(text) == EVERYBODY
     assert parse_ranks(text) is parse_ranks("".join(list(text)))
@@ -48,7 +48,7 @@ def test_has_rank_is_membership(members: tuple[int, ...], rank: int) -> None:
     assert has_rank(members, rank) is (rank in members)
 
 
-def test_lists_of_many_dumps_through_workers(tmp_path: Path) -> None:
+def test_lists_of_many_dumps_are_shared_across_workers(tmp_path: Path) -> None:
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": str(list(range(64)))}}
     for rank in range(64):
         entry = {

@@ -50,7 +50,7 @@ def judged(text: str) -> Diagnosis:
     return diagnose(trace_of(text))
 
 
-def test_the_wrapper_tells_who_runs_another_collective() -> None:
+def test_debug_wrapper_shows_the_rank_with_another_collective() -> None:
     text = "".join(wrapped(r, s) for s in (7, 8) for r in range(4))
     text += "".join(wrapped(r, 9) for r in (0, 1, 3)) + wrapped(2, 9, "ALLGATHER")
     found = judged(text)
@@ -58,7 +58,7 @@ def test_the_wrapper_tells_who_runs_another_collective() -> None:
     assert (found.confidence.value, found.findings[0].seq) == ("likely", 9)
 
 
-def test_the_wrapper_tells_who_stayed_behind_where_the_job_was_stopped() -> None:
+def test_debug_wrapper_shows_the_missing_rank_of_a_stopped_job() -> None:
     text = "".join(wrapped(r, s) for s in (7, 8) for r in range(4))
     text += "".join(wrapped(r, 9) for r in (0, 1, 3))
     found = judged(text + STOPPED)
@@ -66,27 +66,27 @@ def test_the_wrapper_tells_who_stayed_behind_where_the_job_was_stopped() -> None
     assert found.confidence.value == "likely"
 
 
-def test_a_log_that_merely_ends_accuses_nobody() -> None:
+def test_truncated_log_accuses_no_rank() -> None:
     text = "".join(wrapped(r, s) for s in (7, 8) for r in range(4))
     found = judged(text + "".join(wrapped(r, 9) for r in (0, 1, 3)))
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
     assert "all_reduce #8 by rank 2" in found.summary
 
 
-def test_places_of_smaller_groups_are_no_ranks() -> None:
+def test_group_ranks_of_smaller_groups_are_no_ranks() -> None:
     """Groups are not named there, so nothing shows which numbers belong together."""
     text = "".join(wrapped(r, s, place=r % 2) for s in (7, 8) for r in range(4))
     found = judged(text + "".join(wrapped(r, 9, place=r % 2) for r in (0, 1, 2)) + STOPPED)
     assert found.culprits == ()
 
 
-def test_numbers_that_go_back_are_of_several_groups() -> None:
+def test_numbers_that_decrease_are_of_several_groups() -> None:
     text = "".join(wrapped(r, s) for s in (7, 8, 3) for r in range(4))
     found = judged(text + wrapped(0, 9) + wrapped(1, 4, "BROADCAST") + STOPPED)
     assert found.culprits == ()
 
 
-def test_nccls_trace_tells_who_issued_another_operation() -> None:
+def test_nccl_trace_shows_the_rank_with_another_operation() -> None:
     text = "".join(issued(r, c) for c in (0x1A, 0x1B) for r in range(4))
     text += "".join(issued(r, 0x1C) for r in (0, 1, 3)) + issued(2, 0x1C, "AllGather", 9000)
     found = judged(text)
@@ -94,14 +94,14 @@ def test_nccls_trace_tells_who_issued_another_operation() -> None:
     assert "9000 elements" in found.summary
 
 
-def test_nccls_trace_tells_who_issued_another_size() -> None:
+def test_nccl_trace_shows_the_rank_with_another_size() -> None:
     text = "".join(made(r) for r in range(4)) + "".join(issued(r, 5) for r in range(4))
     text += "".join(issued(r, 6, size=400 if r == 1 else 512) for r in range(4))
     found = judged(text)
     assert (found.verdict.value, found.culprits) == ("shape_mismatch", (1,))
 
 
-def test_nccls_trace_tells_who_stayed_behind() -> None:
+def test_nccl_trace_shows_the_missing_rank() -> None:
     text = "".join(issued(r, c) for c in (4, 5) for r in range(4))
     text += "".join(issued(r, 6) for r in (0, 1, 3))
     assert judged(text).culprits == ()
@@ -109,8 +109,9 @@ def test_nccls_trace_tells_who_stayed_behind() -> None:
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
 
 
-def test_a_rank_of_nccls_is_its_place_in_the_largest_communicator() -> None:
-    """Devices are numbered again on every host; here nothing else says whose the lines are."""
+def test_nccl_rank_is_the_place_in_the_largest_communicator() -> None:
+    """Devices are numbered again on every host; here nothing else identifies the writer of a
+    line."""
     text = ""
     for rank in range(4):
         host = f"node{rank // 2}"
@@ -125,7 +126,7 @@ def test_a_rank_of_nccls_is_its_place_in_the_largest_communicator() -> None:
     assert (found.verdict.value, found.culprits) == ("collective_mismatch", (3,))
 
 
-def test_operations_of_one_batch_of_nccls_are_not_compared() -> None:
+def test_operations_of_one_nccl_batch_are_not_compared() -> None:
     text = "".join(issued(r, 5) for r in range(4))
     for rank in range(4):
         both = [issued(rank, 6), issued(rank, 6, "AllGather")]
@@ -133,7 +134,7 @@ def test_operations_of_one_batch_of_nccls_are_not_compared() -> None:
     assert judged(text).culprits == ()
 
 
-def test_who_waits_counts_more_than_what_was_announced() -> None:
+def test_waiting_rank_outweighs_an_announcement() -> None:
     text = "".join(wrapped(r, s) for s in (7, 8) for r in range(4)) + wrapped(2, 9, "ALLGATHER")
     text += "".join(
         f"[rank{r}]:[E819 10:30:00.123456789 ProcessGroupNCCL.cpp:632] [Rank {r}] Watchdog caught "
@@ -145,7 +146,7 @@ def test_who_waits_counts_more_than_what_was_announced() -> None:
     assert found.findings[0].seq == 31
 
 
-def test_who_did_not_begin_to_make_a_communicator_is_missing() -> None:
+def test_rank_absent_from_communicator_creation_is_missing() -> None:
     begun = "".join(made(r, "START", 8) for r in range(8) if r != 5)
     found = judged(begun + STOPPED)
     assert (found.verdict.value, found.culprits) == ("missing_rank", (5,))
@@ -156,7 +157,7 @@ def test_who_did_not_begin_to_make_a_communicator_is_missing() -> None:
     assert judged(begun + done + STOPPED).culprits == ()
 
 
-def test_what_nccls_first_rank_says_of_the_others() -> None:
+def test_reports_of_nccls_rank_0_about_the_others() -> None:
     warn = "node1:50:51 [0] bootstrap.cc:131 NCCL WARN Bootstrap Root : "
     found = judged(warn + "rank 1 of 8 ranks has already checked in\n")
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
@@ -165,7 +166,7 @@ def test_what_nccls_first_rank_says_of_the_others() -> None:
     assert "some ranks count 8 members of a communicator and others 4" in found.summary
 
 
-def test_as_many_processes_as_nccl_speaks_of_belong_to_the_job() -> None:
+def test_nccls_number_of_ranks_is_the_size_of_the_job() -> None:
     timed_out = "".join(
         f"[rank{r}]:[E819 10:30:00.123456789 ProcessGroupNCCL.cpp:632] [Rank {r}] Watchdog caught "
         "collective operation timeout: WorkNCCL(SeqNum=31, OpType=ALLREDUCE, NumelIn=4, "
@@ -179,7 +180,7 @@ def test_as_many_processes_as_nccl_speaks_of_belong_to_the_job() -> None:
     assert judged(timed_out + closed + again).culprits == ()
 
 
-def test_of_a_long_row_of_announcements_the_last_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_last_of_many_announcements_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK", 4096)
     monkeypatch.setattr(blocks, "_ANNOUNCED_BLOCKS", 3)
     first, second = ([issued(r, s) for s in range(n, n + 200) for r in range(4)] for n in (1, 201))
@@ -196,7 +197,7 @@ def test_of_a_long_row_of_announcements_the_last_count(monkeypatch: pytest.Monke
     assert {len(first), len(first) + 2} <= set(numbers), "what is beside a telling line is kept"
 
 
-def test_a_hostile_line_is_read_in_no_time() -> None:
+def test_hostile_line_is_read_quickly() -> None:
     words = "Init COMPLETE " + "comm 0x1 rank 1 nranks 2 commId 0x1 " * 800
     began_s = time.process_time()
     judged(nccl(0, words) * 10 + STOPPED)

@@ -23,7 +23,7 @@ DESYNC = """\
 """
 
 
-def test_a_desync_report_names_and_counts() -> None:
+def test_desync_report_gives_names_and_counts() -> None:
     trace = trace_of(DESYNC)
     (claim,) = [c for c in claims(trace, "desync_report") if c.accused]
     assert claim.accused == (2,)
@@ -51,10 +51,9 @@ SNAPSHOT = """\
 """
 
 
-def test_a_desync_report_tells_what_the_others_have_finished() -> None:
-    """Kernels of a group run one after another: a rank that has begun the next has finished this
-    one.
-    """
+def test_desync_report_shows_completions_of_the_others() -> None:
+    """Kernels of a group run one after another: a rank that has begun the next has completed this
+    one."""
     trace = trace_of(SNAPSHOT)
     assert counters(trace)[(1, "0")] == (52, 51)
     assert counters(trace)[(2, "0")] == (51, 50)
@@ -62,8 +61,8 @@ def test_a_desync_report_tells_what_the_others_have_finished() -> None:
     assert (found.verdict, found.culprits) == (Verdict.STUCK_COLLECTIVE, (2,))
 
 
-def test_a_desync_report_of_a_smaller_group_numbers_its_members() -> None:
-    """Its writer is rank 5, and calls itself 1: who is 2 there is not told."""
+def test_desync_report_of_a_smaller_group_uses_group_ranks() -> None:
+    """Its writer is rank 5, and calls itself 1: which rank is 2 there is unknown."""
     trace = trace_of("world_size=8\n" + DESYNC.replace("[rank1]", "[rank5]"))
     assert [c.accused for c in claims(trace, "desync_report")] == [()]
     assert not counters(trace)
@@ -79,14 +78,14 @@ BARRIER = (
 )
 
 
-def test_a_monitored_barrier_of_a_smaller_group_numbers_its_members() -> None:
+def test_monitored_barrier_of_a_smaller_group_uses_group_ranks() -> None:
     whole = diagnose(trace_of(BARRIER.format(first=0, second=1)))
     assert (whole.verdict, whole.culprits) == (Verdict.MISSING_RANK, (2,))
     smaller = diagnose(trace_of(BARRIER.format(first=1, second=2)))
     assert (smaller.verdict, smaller.culprits) == (Verdict.INCONCLUSIVE, ())
 
 
-def test_a_model_without_parameters_of_a_smaller_group_is_no_rank_s_of_that_number() -> None:
+def test_model_without_parameters_in_a_smaller_group_has_a_group_rank() -> None:
     text = (
         "RuntimeError: DDP expects same model across all ranks, but Rank 0 has 8 params, while "
         "rank 1 has inconsistent 0 params.\n"
@@ -95,7 +94,7 @@ def test_a_model_without_parameters_of_a_smaller_group_is_no_rank_s_of_that_numb
     assert told == [(1,), ()]
 
 
-def test_ranks_that_never_joined_anything() -> None:
+def test_ranks_that_issued_nothing() -> None:
     trace = trace_of(
         "\t - To our best knowledge, ranks [3, 5] are the lagging ranks that caused this timeout. "
         "They never joined any collectives\n"
@@ -112,7 +111,7 @@ FP = (
 )
 
 
-def test_fingerprints_become_what_each_side_issued() -> None:
+def test_fingerprints_become_the_sides_of_a_mismatch() -> None:
     a, b = FP.format(seq=7, op="ALLREDUCE", shape="4"), FP.format(seq=7, op="ALLREDUCE", shape="5")
     text = (
         f"[rank0]: RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running "
@@ -129,7 +128,7 @@ def test_fingerprints_become_what_each_side_issued() -> None:
     assert {c.reporter for c in claims(trace, "fingerprint_mismatch")} == {0, 1}
 
 
-def test_a_garbage_sequence_number_is_not_believed() -> None:
+def test_damaged_sequence_number_is_ignored() -> None:
     a = FP.format(seq=7, op="ALLREDUCE", shape="4")
     b = FP.format(seq=513876813, op="BROADCAST", shape="4")
     trace = trace_of(
@@ -139,7 +138,7 @@ def test_a_garbage_sequence_number_is_not_believed() -> None:
     assert overdue(trace) == [(0, "0", "all_reduce", 7), (1, "0", "broadcast", 7)]
 
 
-def test_the_oldest_form_has_one_side_per_rank() -> None:
+def test_oldest_format_has_one_side_per_rank() -> None:
     text = "".join(
         f"RuntimeError: Detected mismatch between collectives on ranks. Rank {r} is running "
         f"inconsistent collective: CollectiveFingerPrint(OpType={op}, TensorShape=[2], "

@@ -35,14 +35,14 @@ def judged(*entries: str) -> Diagnosis:
     return diagnose(trace_of("train.py FAILED\n" + RULE + "Failures:\n" + "".join(entries) + RULE))
 
 
-def test_the_error_file_in_the_table_tells_why() -> None:
+def test_error_file_in_the_table_gives_the_reason() -> None:
     found = judged(entry(1, -15, STOPPED), entry(2, 1, quoted("ValueError: corrupt shard 17")))
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
     assert "corrupt shard 17" in found.summary
     assert "data.py:9" in found.findings[0].fix
 
 
-def test_of_two_error_files_the_first_failure_is_told() -> None:
+def test_of_two_error_files_the_first_failure_is_reported() -> None:
     closed = "RuntimeError: [../gloo/transport/tcp/pair.cc:5] Connection closed by peer [::1]:9"
     found = judged(
         entry(0, 1, quoted(closed), 21),
@@ -53,7 +53,7 @@ def test_of_two_error_files_the_first_failure_is_told() -> None:
     assert "corrupt shard 17" in found.summary
 
 
-def test_what_stands_below_the_table_is_of_nobody_in_it() -> None:
+def test_lines_below_the_table_belong_to_none_of_its_ranks() -> None:
     text = "train.py FAILED\n" + RULE + "Failures:\n" + entry(2, 1, quoted("ValueError: shard 17"))
     trace = trace_of(text + RULE + "Traceback (most recent call last):\n" + quoted("OSError: disk"))
     error = trace.ranks[2].exception
@@ -72,7 +72,7 @@ def test_what_stands_below_the_table_is_of_nobody_in_it() -> None:
         "[actor=<root>.<train {'gpus': 2}>] ",
     ],
 )
-def test_torchs_own_prefix_is_found_behind_any_other(prefix: str) -> None:
+def test_torchs_prefix_is_found_behind_any_other(prefix: str) -> None:
     raised = ["Traceback (most recent call last):", '  File "/job/data.py", line 31, in decode']
     raised += ["    raise ValueError(path)", "ValueError: corrupt shard 17"]
     text = "".join(f"{prefix}[rank2]: {line}\n" for line in raised)
@@ -85,7 +85,7 @@ def test_torchs_own_prefix_is_found_behind_any_other(prefix: str) -> None:
 WAITS = "".join(timeout(r, 5) for r in (0, 1, 3))
 
 
-def test_the_error_inside_an_exception_group_is_the_one_that_counts() -> None:
+def test_error_inside_an_exception_group_counts() -> None:
     group = [
         "  + Exception Group Traceback (most recent call last):",
         '  |   File "/job/train.py", line 88, in <module>',
@@ -104,7 +104,7 @@ def test_the_error_inside_an_exception_group_is_the_one_that_counts() -> None:
     assert "data.py:31" in found.findings[0].fix
 
 
-def test_a_task_that_alone_is_silent_is_the_rank_of_its_number() -> None:
+def test_single_silent_task_has_the_rank_of_its_number() -> None:
     killed = "srun: error: node7: task 2: Out Of Memory\n"
     found = diagnose(trace_of(killed + WAITS))
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
@@ -113,7 +113,7 @@ def test_a_task_that_alone_is_silent_is_the_rank_of_its_number() -> None:
     assert other.culprits != (1,)  # rank 1 gave up later: that task holds other ranks
 
 
-def test_vllms_executor_knows_the_rank_that_died() -> None:
+def test_vllm_executor_identifies_the_dead_rank() -> None:
     found = diagnose(
         trace_of(
             "ERROR 07-04 17:35:16 [multiproc_executor.py:140] Worker proc VllmWorker-1 died "
@@ -123,7 +123,7 @@ def test_vllms_executor_knows_the_rank_that_died() -> None:
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (1,))
 
 
-def test_a_table_whose_lines_a_collector_has_joined() -> None:
+def test_table_with_lines_joined_by_a_collector() -> None:
     """The number in front counts failures and is no rank."""
     row = (
         "  | 2025-08-16T12:10:58.879Z | [0]: time : 2025-08-16_12:10:5{second} host : algo-2 "
@@ -138,20 +138,20 @@ def test_a_table_whose_lines_a_collector_has_joined() -> None:
     assert sorted(trace_of(failed).ranks) == [2]
 
 
-def test_a_table_that_is_cut_off_before_the_first_failure_names_nobody() -> None:
+def test_table_truncated_before_the_first_failure_names_no_rank() -> None:
     text = "train.py FAILED\n" + RULE + "Failures:\n" + entry(6, 1, "To enable traceback see: x")
     found = diagnose(trace_of(text + entry(4, -9, "Signal 9 (SIGKILL) received by PID 804", 50)))
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
     assert "Rank 6 failed" in found.summary
 
 
-def test_a_failure_that_explains_itself_counts_in_a_table_that_is_cut_off() -> None:
+def test_failure_with_a_reason_counts_in_a_truncated_table() -> None:
     text = "train.py FAILED\n" + RULE + "Failures:\n"
     found = diagnose(trace_of(text + entry(6, 1, quoted("ValueError: corrupt shard 17"))))
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (6,))
 
 
-def test_whoever_the_table_lists_first_has_failed_though_its_status_is_cut_off() -> None:
+def test_first_rank_of_the_table_has_failed_despite_a_truncated_status() -> None:
     told = "To enable traceback see: x"
     text = "Failures:\n" + entry(6, 1, told, 31) + "Root Cause (first observed failure):\n"
     found = diagnose(trace_of(text + entry(3, 1, told, 31).partition("  exitcode")[0]))
@@ -159,6 +159,6 @@ def test_whoever_the_table_lists_first_has_failed_though_its_status_is_cut_off()
     assert found.findings[0].confidence.value == "likely"
 
 
-def test_a_table_that_is_cut_off_in_its_only_row_tells_nothing_of_an_end() -> None:
+def test_table_truncated_in_its_only_row_shows_no_exit() -> None:
     text = "Root Cause (first observed failure):\n" + entry(1, 1, "x").partition("  exitcode")[0]
     assert trace_of("[rank0]: step 3\n" + text).ranks[1].exit is None

@@ -43,18 +43,18 @@ def blame(text: str) -> tuple[str, tuple[int, ...]]:
     return found.verdict.value, found.culprits
 
 
-def test_who_is_killed_long_after_a_failure_is_its_victim() -> None:
+def test_rank_killed_long_after_a_failure_is_its_victim() -> None:
     text = "Failures:\n" + entry(0, -9, "12:10:31") + entry(2, -15, "12:10:31")
     text += "Root Cause (first observed failure):\n" + entry(1, 1, "12:10:00")
     assert blame(text) == ("rank_crashed", (1,))
 
 
-def test_the_table_says_which_failed_first() -> None:
+def test_table_shows_which_rank_failed_first() -> None:
     text = "Failures:\n" + entry(0, 1, "12:10:52") + "Root Cause:\n" + entry(4, 1, "12:10:01", 0)
     assert blame(text) == ("rank_crashed", (4,))
 
 
-def test_processes_that_had_to_be_killed_were_told_to_stop() -> None:
+def test_processes_that_had_to_be_killed_were_signalled_first() -> None:
     text = (
         "WORLD_SIZE=2\n"
         + f"W0816 12:10:35.1 4711 {API} Unable to shutdown process 501 via 15, forcefully exiting via 9\n"
@@ -68,7 +68,7 @@ def test_processes_that_had_to_be_killed_were_told_to_stop() -> None:
 
 
 @pytest.mark.parametrize("heard", [11, 144])
-def test_a_local_rank_is_not_the_rank_on_a_later_node(heard: int) -> None:
+def test_local_rank_is_not_the_rank_on_a_later_node(heard: int) -> None:
     oom = (
         f'[rank{heard}]: Traceback (most recent call last):\n[rank{heard}]:   File "/a.py", line 3, in f\n'
         f"[rank{heard}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
@@ -78,14 +78,14 @@ def test_a_local_rank_is_not_the_rank_on_a_later_node(heard: int) -> None:
     assert not diagnose(trace_of(stuck + closing(5001) + failed(0, -6))).culprits
 
 
-def test_a_rank_known_from_its_local_rank_alone_is_likely() -> None:
+def test_rank_known_only_by_its_local_rank_is_likely() -> None:
     found = diagnose(trace_of(closing(5001, 5002) + failed(3, -9)))
     assert found.culprits == (3,)
     assert found.confidence is Confidence.LIKELY
     assert any("local rank" in text for text in found.findings[0].unknowns)
 
 
-def test_one_end_and_one_reason_without_a_rank_belong_together() -> None:
+def test_one_exit_and_one_reason_without_a_rank_belong_together() -> None:
     reason = (
         'Traceback (most recent call last):\n  File "/a/train.py", line 7, in load\n    x\n'
         "KeyError: 'image'\n"
@@ -97,7 +97,7 @@ def test_one_end_and_one_reason_without_a_rank_belong_together() -> None:
     assert trace_of(two + failed(2, 1)).ranks[2].exception is None
 
 
-def test_an_end_explained_by_a_lost_connection_accuses_nobody() -> None:
+def test_exit_explained_by_a_lost_connection_accuses_no_rank() -> None:
     text = (
         "torch.distributed.DistBackendError: NCCL error in: ../ProcessGroupNCCL.cpp:1333, unhandled "
         "system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.18.6\n"
@@ -107,7 +107,7 @@ def test_an_end_explained_by_a_lost_connection_accuses_nobody() -> None:
     assert not diagnose(trace_of(text + failed(0, 1))).culprits
 
 
-def test_errors_of_several_ranks_at_one_moment_are_told_of_all() -> None:
+def test_errors_of_several_ranks_at_one_time_are_all_reported() -> None:
     line = (
         "[rank{r}]:[E816 12:10:0{s}.588302933 ProcessGroupNCCL.cpp:1595] [PG ID 0 PG GUID 0(default_pg) "
         "Rank {r}] Process group watchdog thread terminated with exception: CUDA error: an illegal "
@@ -119,13 +119,13 @@ def test_errors_of_several_ranks_at_one_moment_are_told_of_all() -> None:
     assert (one.culprits, one.confidence) == ((2,), Confidence.LIKELY)
 
 
-def test_the_log_of_one_rank_accuses_no_silent_one() -> None:
+def test_log_of_one_rank_accuses_no_silent_one() -> None:
     text = timeout(1, 7).replace("PG ID 0 PG GUID 0(default_pg)", "PG ID 1 PG GUID 1")
     found = diagnose(trace_of(text))
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
 
 
-def test_a_silent_abort_is_a_watchdogs() -> None:
+def test_silent_abort_is_a_watchdogs() -> None:
     table = "Failures:\n" + entry(1, -6, "12:10:09") + "Root Cause:\n" + entry(0, -6, "12:10:08")
     found = diagnose(trace_of(table))
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
@@ -134,20 +134,20 @@ def test_a_silent_abort_is_a_watchdogs() -> None:
     assert not diagnose(trace_of(alone)).culprits
 
 
-def test_the_same_bare_status_of_several_ranks_names_no_single_one() -> None:
+def test_equal_bare_status_of_several_ranks_names_no_single_one() -> None:
     table = "Failures:\n" + entry(1, 1, "12:10:09") + "Root Cause:\n" + entry(0, 1, "12:10:09")
     found = diagnose(trace_of(table))
     assert (found.culprits, found.confidence) == ((0, 1), Confidence.AMBIGUOUS)
 
 
-def test_a_local_rank_beside_ranks_of_a_later_node() -> None:
+def test_local_rank_beside_ranks_of_a_later_node() -> None:
     text = "".join(timeout(r, 78) for r in (4, 5, 7)) + failed(2, -9)
     assert 2 not in diagnose(trace_of(text)).culprits
     first = "".join(timeout(r, 78) for r in (0, 1, 3)) + failed(2, -9)
     assert diagnose(trace_of(first)).culprits == (2,)
 
 
-def test_a_task_is_a_node_where_torchrun_speaks() -> None:
+def test_task_is_a_node_if_torchrun_prints_too() -> None:
     srun = "srun: error: node3: task 1: Killed\n"
     torchrun = "W0816 12:00:05.123456 47 torch/distributed/run.py:793] Setting OMP_NUM_THREADS\n"
     heard = timeout(0, 5) + timeout(1, 5)
@@ -164,21 +164,21 @@ def test_a_task_is_a_node_where_torchrun_speaks() -> None:
         "[2025-08-16 12:10:01 TP2] Worker hit an exception: Traceback (most recent call last):\n",
     ],
 )
-def test_a_logged_traceback_belongs_to_the_line_above_it(head: str) -> None:
+def test_logged_traceback_belongs_to_the_line_above_it(head: str) -> None:
     body = '  File "/a/train.py", line 4, in step\n    f()\nValueError: bad sample\nepoch 3 done\n'
     exception = trace_of(head + body).ranks[2].exception
     assert exception is not None
     assert (exception.type_name, exception.message) == ("ValueError", "bad sample")
 
 
-def test_a_timeout_without_a_group_joins_the_only_like_it() -> None:
+def test_timeout_without_a_group_joins_the_only_similar_one() -> None:
     label = "[PG ID 0 PG GUID 0(default_pg)", "[PG ID 2 PG GUID 9(ulysses)"
     text = "".join(timeout(r, 4486).replace(*label) for r in (1, 2, 3)) + timeout(0, 4486)[:280]
     trace = trace_of(text.rsplit("\n", 1)[0] + "\n")
     assert {trace.groups[row["group"]].name for row in trace.records} == {"9"}
 
 
-def test_a_watchdogs_abort_beside_a_timeout_names_nobody() -> None:
+def test_watchdog_abort_beside_a_timeout_names_no_rank() -> None:
     reason = (
         "RuntimeError: NCCL communicator was aborted on rank 0.  Original reason for failure was: "
         "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=35582, OpType="
@@ -201,7 +201,7 @@ def test_two_ranks_on_one_device_are_both_named() -> None:
         assert (found.verdict.value, found.culprits) == ("rank_crashed", (0, 1))
 
 
-def test_a_job_started_again_into_the_same_log_is_another_life() -> None:
+def test_job_restarted_into_the_same_log_is_another_attempt() -> None:
     banner = (
         "W0816 09:00:05.123456 48 torch/distributed/run.py:793] Setting OMP_NUM_THREADS environment "
         "variable for each process to be 1 in default\n"
@@ -215,7 +215,7 @@ def test_a_job_started_again_into_the_same_log_is_another_life() -> None:
     assert both_nodes.culprits == (2,)
 
 
-def test_an_interrupted_rank_did_not_crash() -> None:
+def test_interrupted_rank_did_not_crash() -> None:
     text = (
         f"W0816 12:10:05.123456 47 {API.replace('multiprocessing', 'agent/server')} Received 2 death "
         "signal, shutting down workers\n"
@@ -225,7 +225,7 @@ def test_an_interrupted_rank_did_not_crash() -> None:
     assert not diagnose(trace_of(text)).culprits
 
 
-def test_reports_do_not_go_on_in_the_next_life() -> None:
+def test_reports_end_with_their_attempt() -> None:
     stall = "a tensor was submitted to be reduced, gathered or broadcasted by subset of ranks\n"
     again = (
         "I0816 12:20:00.123456 47 torch/distributed/elastic/agent/server/api.py:900] [default] Worker "
@@ -236,7 +236,7 @@ def test_reports_do_not_go_on_in_the_next_life() -> None:
     ).culprits
 
 
-def test_vllms_workers_say_their_rank() -> None:
+def test_vllm_workers_print_their_rank() -> None:
     text = (
         "(Worker_TP1 pid=78023) ERROR 10-22 09:33:49 [executor.py:671] torch.OutOfMemoryError: CUDA "
         "out of memory. Tried to allocate 2.00 GiB.\n"
@@ -244,7 +244,7 @@ def test_vllms_workers_say_their_rank() -> None:
     assert diagnose(trace_of(text)).culprits == (1,)
 
 
-def test_a_labelled_traceback_is_a_ranks_only_where_a_task_is_one() -> None:
+def test_labelled_traceback_belongs_to_a_rank_only_if_a_task_is_one() -> None:
     noise = "".join(f"{i % 4}: step {i} loss 2.0\n" for i in range(40))
     raised = '3: Traceback (most recent call last):\n3:   File "/a.py", line 4, in f\n3:     g()\n3: KeyError: 1\n'
     found = diagnose(trace_of(noise + raised))
@@ -253,7 +253,7 @@ def test_a_labelled_traceback_is_a_ranks_only_where_a_task_is_one() -> None:
     assert not diagnose(trace_of(noise + torchrun + raised)).culprits
 
 
-def test_a_status_of_0_is_no_failure() -> None:
+def test_status_0_is_no_failure() -> None:
     for status, accused in ((0, False), (1, True)):
         notes = RankNotes(3)
         notes.ended(status, at_ns=5)
@@ -267,9 +267,7 @@ def out_of_memory(*pids: int) -> str:
 
 
 @pytest.mark.parametrize(("killed", "kind"), [((501, 99), "oom"), ((99,), "signal")])
-def test_who_was_killed_for_memory_is_told_by_its_process(
-    killed: tuple[int, ...], kind: str
-) -> None:
+def test_oom_killed_rank_is_found_by_its_process_id(killed: tuple[int, ...], kind: str) -> None:
     text = out_of_memory(*killed) + "Root Cause:\n" + entry(1, -9, "12:10:01")
     end = trace_of(text).ranks[1].exit
     assert end is not None
@@ -277,7 +275,7 @@ def test_who_was_killed_for_memory_is_told_by_its_process(
 
 
 @pytest.mark.parametrize(("at", "ended_by_launcher"), [("12:10:31", {2}), ("12:10:01", set())])
-def test_a_launcher_ends_by_a_kill_and_not_at_once(at: str, ended_by_launcher: set[int]) -> None:
+def test_launcher_ends_ranks_by_a_delayed_kill(at: str, ended_by_launcher: set[int]) -> None:
     """Rank 1 fails first; rank 0 fails by itself as well, and rank 2 is killed."""
     text = "Failures:\n" + entry(0, 1, at) + entry(2, -9, at)
     trace = trace_of(text + "Root Cause:\n" + entry(1, 1, "12:10:00"))

@@ -16,7 +16,7 @@ LATE = (
 
 
 @pytest.mark.parametrize("end", [LATE, LATE[:6], LATE[:3]])
-def test_who_is_not_heard_of_in_an_excerpt_may_be_cut_off(end: str) -> None:
+def test_rank_silent_in_an_excerpt_may_be_cut_off(end: str) -> None:
     text = "world_size=4\n" + "".join(timeout(r, 78) for r in (0, 1, 3))
     whole = diagnose(trace_of(text))
     assert (whole.verdict, whole.culprits) == (Verdict.RANK_LOST, (2,))
@@ -24,7 +24,7 @@ def test_who_is_not_heard_of_in_an_excerpt_may_be_cut_off(end: str) -> None:
     assert (cut.verdict, cut.culprits) == (Verdict.INCONCLUSIVE, ())
 
 
-def test_a_rank_that_dumps_has_waited_for_something() -> None:
+def test_rank_that_dumps_has_waited() -> None:
     text = "world_size=4\n" + "".join(timeout(r, 78) for r in (0, 1, 3))
     text += (
         "[rank2]:[E816 12:10:02.111111111 ProcessGroupNCCL.cpp:1533] [PG ID 0 PG GUID "
@@ -35,7 +35,7 @@ def test_a_rank_that_dumps_has_waited_for_something() -> None:
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.INCONCLUSIVE, ())
 
 
-def test_where_the_newest_attempt_says_nothing_the_one_before_is_told() -> None:
+def test_previous_attempt_is_reported_if_the_newest_says_nothing() -> None:
     text = (
         "E0816 12:10:05.123456 47 torch/distributed/elastic/multiprocessing/api.py:833] failed "
         "(exitcode: -9) local_rank: 1 (pid: 4711) of binary: /usr/bin/python\n"
@@ -64,7 +64,7 @@ ACTOR = (
 
 
 @pytest.mark.parametrize("report", [RAYLET, ACTOR])
-def test_a_worker_that_ray_found_dead_is_the_rank_of_its_process(report: str) -> None:
+def test_worker_found_dead_by_ray_is_the_rank_of_its_process(report: str) -> None:
     first = "".join(
         f"{RAY.format(pid=700 + r)}[rank{r}]:[W816 11:00:01.111111111 ProcessGroupNCCL.cpp:4115] "
         f"[PG ID 0 PG GUID 0(default_pg) Rank {r}] using GPU {r} to perform barrier\n"
@@ -81,7 +81,7 @@ def test_a_worker_that_ray_found_dead_is_the_rank_of_its_process(report: str) ->
     assert unknown.verdict is not Verdict.RANK_CRASHED
 
 
-def test_who_is_silent_where_ray_leaves_alike_lines_out_may_have_spoken() -> None:
+def test_rank_silent_beside_rays_deduplication_may_have_spoken() -> None:
     """Of lines that differ only in numbers, Ray prints the first and a count."""
     label = "[PG ID 0 PG GUID 0(default_pg) Rank {r}] ProcessGroupNCCL preparing to dump debug info"
     begun = RAY.format(pid=702) + "[rank2]:[I816 11:00:01.111111111 ProcessGroupNCCL.cpp:1] begun\n"
@@ -94,7 +94,7 @@ def test_who_is_silent_where_ray_leaves_alike_lines_out_may_have_spoken() -> Non
     assert diagnose(trace_of(late + head.format("W") + alike)).culprits == (2,)
 
 
-def test_a_part_that_ends_between_the_lines_of_a_watchdog_accuses_no_silent_rank() -> None:
+def test_excerpt_between_watchdog_lines_accuses_no_silent_rank() -> None:
     """Each rank prints two lines; one of the last rank's, or of the first's, is missing."""
     whole = "".join(timeout(rank, 9) for rank in (0, 1, 3))
     assert diagnose(trace_of(whole)).culprits == (2,)
@@ -104,7 +104,7 @@ def test_a_part_that_ends_between_the_lines_of_a_watchdog_accuses_no_silent_rank
         assert (found.verdict.value, found.culprits) == ("inconclusive", ())
 
 
-def test_a_log_that_goes_on_is_no_part_of_one() -> None:
+def test_log_that_continues_is_no_excerpt() -> None:
     lines = "".join(timeout(rank, 9) for rank in (0, 1, 3)).splitlines(keepends=True)
     later = "terminate called after throwing an instance of 'c10::DistBackendError'\n"
     found = diagnose(trace_of("".join(lines[:-1]) + later))
@@ -120,7 +120,7 @@ GAVE_UP = (
 
 
 @pytest.mark.parametrize("words", GAVE_UP)
-def test_who_takes_its_process_down_was_in_a_collective_itself(words: str) -> None:
+def test_rank_that_aborts_its_process_was_in_a_collective(words: str) -> None:
     said = f"[rank2]:[E816 12:10:01.111111111 ProcessGroupNCCL.cpp:681] {words}\n"
     found = diagnose(trace_of("world_size=4\n" + "".join(timeout(r, 78) for r in (0, 1, 3)) + said))
     assert (found.verdict, found.culprits) == (Verdict.INCONCLUSIVE, ())
@@ -129,7 +129,7 @@ def test_who_takes_its_process_down_was_in_a_collective_itself(words: str) -> No
     assert "failed or timed out" in alone.summary
 
 
-def test_what_a_rank_says_on_its_way_out_hides_no_failure_of_its_own() -> None:
+def test_messages_during_exit_hide_no_own_failure() -> None:
     head = "[rank2]:[E816 12:10:01.111111111 ProcessGroupNCCL.cpp:681] "
     text = (
         f"{head}{GAVE_UP[0]}\n{head}{GAVE_UP[1]}\n{head}[PG ID 0 PG GUID 0(default_pg) Rank 2] "
@@ -143,14 +143,14 @@ def test_what_a_rank_says_on_its_way_out_hides_no_failure_of_its_own() -> None:
 NCCL = "node0:10{r}:20{r} [{r}] NCCL INFO comm 0x55{r} rank {r} nranks {size} cudaDev {r} - {end}\n"
 
 
-def test_whose_communicator_is_aborted_after_a_timeout_has_given_up_as_well() -> None:
+def test_rank_with_an_aborted_communicator_after_a_timeout_has_timed_out() -> None:
     waits = "".join(timeout(r, 78) for r in (0, 1, 3))
     aborted = NCCL.format(r=2, size=4, end="Abort COMPLETE")
     assert not diagnose(trace_of(waits + aborted)).culprits
     assert diagnose(trace_of(aborted + waits)).culprits == (2,)
 
 
-def test_who_only_said_that_it_is_there_is_as_silent_as_who_said_nothing() -> None:
+def test_rank_that_only_announced_itself_is_silent() -> None:
     made = [NCCL.format(r=r, size=4, end="Init COMPLETE") for r in range(4)]
     some = diagnose(trace_of(made[3] + timeout(3, 78) + made[2]))
     assert (some.verdict, some.culprits) == (Verdict.INCONCLUSIVE, ())

@@ -71,48 +71,48 @@ WORLD = (0, 1, 2, 3)
     ],
     ids=["torch 2.6", "printed twice", "logged", "others write in between", "torch 2.5"],
 )
-def test_whoever_has_not_joined_is_likely_missing(text: str) -> None:
+def test_rank_that_has_not_joined_is_likely_missing(text: str) -> None:
     found = diagnose(trace_of(text))
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (2,))
     assert found.confidence is Confidence.LIKELY
     assert "all_reduce #8 in group default (ranks 0–3)" in found.summary
 
 
-def test_a_rank_that_waits_in_another_group_is_not_the_one() -> None:
+def test_rank_waiting_in_another_group_is_not_missing() -> None:
     text = report(8, "0:default_pg", WORLD, missing=(2, 3))
     found = diagnose(trace_of(text + report(5, "4:pair", (2, 3), missing=(3,))))
     assert found.culprits == (3,)
 
 
-def test_ranks_that_wait_for_each_other_in_two_groups() -> None:
+def test_ranks_waiting_for_each_other_in_two_groups() -> None:
     text = report(8, "0:default_pg", WORLD, missing=(0, 1))
     found = diagnose(trace_of(text + report(5, "4:mesh", WORLD, missing=(2, 3))))
     assert (found.verdict, found.culprits) == (Verdict.DEADLOCK_CYCLE, WORLD)
     assert found.confidence is Confidence.AMBIGUOUS
 
 
-def test_what_the_others_have_finished_needs_nobody() -> None:
+def test_operation_completed_by_the_others_needs_no_rank() -> None:
     text = report(8, "0:default_pg", WORLD, missing=(2,), state="completed")
     assert not diagnose(trace_of("[rank0]: step 3\n" + text)).culprits
 
 
-def test_a_communicator_of_torchcomms_is_called_by_its_name() -> None:
+def test_torchcomms_communicator_keeps_its_name() -> None:
     found = diagnose(trace_of(report(8, "replicas:gloo", WORLD, missing=(2,))))
     assert "in group replicas" in found.summary
 
 
 @pytest.mark.parametrize(("culprits", "named"), [((3,), (3,)), ((1, 2, 3), (0,)), ((2, 3), WORLD)])
-def test_of_operations_that_differ_the_smaller_side_is_named(
+def test_smaller_side_of_a_mismatch_is_named(
     culprits: tuple[int, ...], named: tuple[int, ...]
 ) -> None:
-    """Torch calls culprits whoever differs from the first rank."""
+    """torchfrtrace calls every rank that differs from the first a culprit."""
     text = report(8, "0:default_pg", WORLD, told=differing(*culprits))
     found = diagnose(trace_of(text))
     assert (found.verdict, found.culprits) == (Verdict.COLLECTIVE_MISMATCH, named)
     assert found.findings[0].confidence is not Confidence.CERTAIN
 
 
-def test_that_one_rank_has_finished_and_another_has_not_is_no_mismatch() -> None:
+def test_difference_in_completion_is_no_mismatch() -> None:
     told = differing(1, kind="COLLECTIVE_STATE_MISMATCH")
     text = report(8, "0:default_pg", WORLD, told=told)
     assert not diagnose(trace_of("[rank0]: step 3\n" + text)).culprits

@@ -44,7 +44,7 @@ def test_only_the_newest_stall_counts() -> None:
     assert found(STALL + first + STALL + last).culprits == (2,)
 
 
-def test_tasks_that_missed_jaxs_barrier() -> None:
+def test_tasks_absent_from_jaxs_barrier() -> None:
     answer = found(
         "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: "
         "PjRT_Client_Connect. Timed out task names:\n/job:jax_worker/replica:0/task:3\n"
@@ -64,7 +64,7 @@ TASK = "/job:jax_worker/replica:0/task:"
         "BaseCollectiveExecutor::StartAbort Unavailable: Collective ops is aborted by: cluster check alive failed, /job:worker/replica:0/task:3 is down\n",
     ],
 )  # fmt: skip
-def test_tasks_that_are_not_heard_of_any_more_are_lost(report: str) -> None:
+def test_tasks_with_lost_heartbeat_are_lost(report: str) -> None:
     answer = found(report * 2)
     assert (answer.verdict.value, answer.culprits) == ("rank_lost", (3,))
     assert answer.confidence is Confidence.LIKELY
@@ -73,7 +73,7 @@ def test_tasks_that_are_not_heard_of_any_more_are_lost(report: str) -> None:
     assert (several.culprits, several.confidence) == ((3, 5), Confidence.AMBIGUOUS)
 
 
-def test_threads_of_xlas_that_wait_are_a_sign_until_they_go_on() -> None:
+def test_waiting_xla_threads_are_a_sign_until_they_proceed() -> None:
     waits = (
         "This thread has been waiting for `all-reduce; run_id=7` for 10 seconds and may be stuck.\n"
     )
@@ -95,7 +95,7 @@ def test_accelerates_check_of_shapes() -> None:
     assert answer.findings[0].op == "all_gather"
 
 
-def test_ascends_errors_carry_their_rank() -> None:
+def test_ascend_errors_contain_their_rank() -> None:
     text = (
         "[ERROR] 2025-10-11-15:09:34 (PID:2969, Device:0, RankID:101) ERR00100 PTA call acl api failed.\n"
         "EI0002: [PID: 2969] 2025-10-11-15:09:34.713 The wait execution of the Notify register times "
@@ -107,7 +107,7 @@ def test_ascends_errors_carry_their_rank() -> None:
     assert not found(text).culprits
 
 
-def test_a_rank_whose_hccl_socket_timed_out_is_a_victim() -> None:
+def test_rank_with_a_timed_out_hccl_socket_is_a_victim() -> None:
     text = (
         '[rank1]: Traceback (most recent call last):\n[rank1]:   File "/a/train.py", line 9, in step\n'
         "[rank1]: RuntimeError: InnerRunOpApi:torch_npu/csrc/framework/OpParamMaker.cpp:281 OPS "
@@ -168,12 +168,12 @@ GONE = """INCOMPLETE
 """
 
 
-def test_ras_names_who_launched_less() -> None:
+def test_ras_names_the_rank_that_launched_less() -> None:
     answer = found(RAS.format(errors="MISMATCH") + BEHIND)
     assert (answer.verdict.value, answer.culprits) == ("missing_rank", (5,))
 
 
-def test_ras_names_nobody_where_most_are_behind() -> None:
+def test_ras_names_no_rank_if_most_are_behind() -> None:
     trace = trace_of(RAS.format(errors="MISMATCH") + AHEAD)
     (claim,) = claims(trace, "missing_ranks")
     assert (claim.accused, trace.world_size) == ((), 8)
@@ -181,12 +181,12 @@ def test_ras_names_nobody_where_most_are_behind() -> None:
     assert not diagnose(trace).culprits
 
 
-def test_ras_names_who_does_not_answer() -> None:
+def test_ras_names_the_rank_that_does_not_answer() -> None:
     answer = found(RAS.format(errors="INCOMPLETE") + GONE)
     assert (answer.verdict.value, answer.culprits) == ("rank_lost", (5,))
 
 
-def test_a_rank_of_a_smaller_communicator_is_not_the_jobs() -> None:
+def test_rank_of_a_smaller_communicator_is_not_the_jobs() -> None:
     smaller = BEHIND.replace("#0-0", "#1-1").replace("Rank 5", "Rank 1")
     assert not found(RAS.format(errors="MISMATCH") + smaller).culprits
 
@@ -195,7 +195,7 @@ def test_ras_without_errors_is_no_evidence() -> None:
     assert not claims(trace_of(RAS.format(errors="OK")), "missing_ranks")
 
 
-def test_a_rank_that_reports_another_s_failure_is_not_accused() -> None:
+def test_rank_that_reports_another_failure_is_not_accused() -> None:
     report = RAS.format(errors="ERROR") + "#0-0 (fa93daea854b060b) ERROR\n  Rank 2 reported {}\n"
     for words, kind, accused in (
         ("an unhandled device error", "device_error", (2,)),

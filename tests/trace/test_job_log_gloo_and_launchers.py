@@ -173,7 +173,7 @@ def test_statements(line: str, kind: str, accused: tuple[int, ...], reporter: in
         (3, "To enable traceback see: https://pytorch.org", "code", None, (9,)),
     ],
 )
-def test_the_launchers_table(
+def test_launchers_table(
     code: int, trace_text: str, kind: str, signal: int | None, accused: tuple[int, ...] | None
 ) -> None:
     trace = trace_of(TABLE.format(code=code, name="", trace=trace_text))
@@ -186,7 +186,7 @@ def test_the_launchers_table(
     assert [c.accused for c in found] == ([] if accused is None else [accused])
 
 
-def test_processes_told_to_stop_are_not_to_blame() -> None:
+def test_processes_that_were_signalled_are_not_to_blame() -> None:
     api = "site-packages/torch/distributed/elastic/multiprocessing/api.py:897]"
     trace = trace_of(
         "WORLD_SIZE=4\n"
@@ -227,7 +227,7 @@ def test_mpirun_names_the_rank() -> None:
     assert trace.ranks[2].exit.signal == 11
 
 
-def test_a_restart_begins_a_new_life() -> None:
+def test_restart_begins_a_new_attempt() -> None:
     trace = trace_of(
         timeout(0, 10)
         + "I0816 12:20:00.123456 4711 torch/distributed/elastic/agent/server/api.py:900]"
@@ -238,7 +238,7 @@ def test_a_restart_begins_a_new_life() -> None:
     assert trace.warnings == ("job.log: holds 1 earlier attempt; this report is about the newest",)
 
 
-def test_our_own_report_is_no_evidence() -> None:
+def test_own_report_is_no_evidence() -> None:
     report = (
         "[hangscope] Rank 2 never joined all_reduce #118 in group dp\n"
         "  VERDICT missing_rank\n  rank 2 RuntimeError: CUDA error: unspecified launch failure\n"
@@ -253,7 +253,7 @@ def test_our_own_report_is_no_evidence() -> None:
     assert (repeated.accused, repeated.certain) == ((), False)
 
 
-def test_our_own_report_that_was_taken_back_is_not_repeated() -> None:
+def test_own_report_that_was_withdrawn_is_not_repeated() -> None:
     first = "[hangscope] Rank 2 never joined all_reduce #7 in group dp\n"
     second = "[hangscope] Rank 1 never joined barrier #9 in group dp\n"
     clear = "[hangscope] moving again after 10 s\n"
@@ -271,7 +271,7 @@ def test_our_own_report_that_was_taken_back_is_not_repeated() -> None:
     assert answer.summary.endswith("that it hung, and then: moving again after 10 s")
 
 
-def test_srun_labels_are_ranks_only_where_every_line_has_one() -> None:
+def test_srun_labels_are_ranks_only_if_every_line_has_one() -> None:
     noise = "".join(f"{i % 4}: step {i} loss 2.0\n" for i in range(40))
     labelled = noise + "3: RuntimeError: CUDA error: unspecified launch failure\n"
     trace = trace_of(labelled)
@@ -291,7 +291,7 @@ def test_json_lines_are_unwrapped(tmp_path: Path) -> None:
     assert overdue(load_trace([path])) == [(1, "0", "all_reduce", 118)]
 
 
-def test_a_file_per_rank_gives_the_rank(tmp_path: Path) -> None:
+def test_file_per_rank_gives_the_rank(tmp_path: Path) -> None:
     for rank in range(2):
         (tmp_path / f"rank_{rank}.log").write_text(
             "step 1\nTraceback (most recent call last):\n"

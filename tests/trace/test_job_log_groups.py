@@ -9,7 +9,7 @@ from hangscope.diagnosis import diagnose
 from .logs import RAN, counters, overdue, trace_of
 
 
-def test_the_group_of_a_timeout_comes_from_the_status_line_beside_it() -> None:
+def test_group_of_a_timeout_comes_from_the_status_line_beside_it() -> None:
     head = "[rank9]:[E816 12:00:00.000000001 ProcessGroupNCCL.cpp:1]"
     trace = trace_of(
         f"{head} [Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=41, "
@@ -38,7 +38,7 @@ def test_members_follow_from_two_places_and_the_size() -> None:
     assert next(g for g in trace_of(text).groups if g.name == "12").ranks == (8, 9, 10, 11)
 
 
-def test_numbers_without_a_group_that_lie_far_apart_are_not_compared() -> None:
+def test_distant_numbers_without_a_group_are_not_compared() -> None:
     old = (
         "[E ProcessGroupNCCL.cpp:828] [Rank {r}] Watchdog caught collective operation timeout: "
         "WorkNCCL(SeqNum={s}, OpType=ALLREDUCE, Timeout(ms)=1800000) " + RAN + "\n"
@@ -57,21 +57,21 @@ def overdue_at(place: int, ran_ms: int, seq: int = 77) -> str:
     )
 
 
-def test_a_number_that_two_processes_give_themselves_is_no_rank() -> None:
-    """Before torch 2.2 each states its group rank: two groups of four, of which 2 is silent."""
+def test_number_printed_by_two_processes_is_no_rank() -> None:
+    """Before torch 2.2 each prints its group rank: two groups of four, of which 2 is silent."""
     text = "".join(overdue_at(p, 600_000 + 10 * k + p) for k in (1, 2) for p in (0, 1, 3))
     found = diagnose(trace_of(text))
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
     assert "timed out" in found.summary
 
 
-def test_one_process_may_say_the_same_more_than_once() -> None:
+def test_one_process_may_repeat_a_message() -> None:
     text = "".join(overdue_at(p, 600_010 + p) for _ in (1, 2) for p in (0, 1, 3))
     assert diagnose(trace_of(text)).culprits == (2,)
 
 
 @pytest.mark.parametrize(("seqs", "named"), [((4, 2), ()), ((4, 5), (1,))])
-def test_overdue_collectives_with_a_hole_between_them_are_of_several_groups(
+def test_overdue_collectives_with_a_gap_are_of_several_groups(
     seqs: tuple[int, int], named: tuple[int, ...]
 ) -> None:
     """Those old watchdogs print all that is overdue in a group: the same number is two places."""
@@ -107,14 +107,14 @@ def placed(text: str) -> list[tuple[int, str, int | None]]:
     return sorted(found)
 
 
-def test_operations_of_one_number_in_several_groups_stay_apart() -> None:
-    """Each group's watchdog says first in what it waits, then which group it is of."""
+def test_equal_numbers_in_several_groups_stay_separate() -> None:
+    """Each group's watchdog prints first its operation, then its group."""
     text = caught(2, 5, 69) + detected(2, 5, "1(even)", last=5, done=4)
     text += caught(2, 5, 64) + detected(2, 5, "0(default_pg)", last=5, done=4)
     assert placed(text) == [(2, "0", 64), (2, "1", 69)]
 
 
-def test_a_group_is_told_by_who_else_is_in_the_operation_where_watchdogs_speak_at_once() -> None:
+def test_group_is_found_by_the_other_members_if_watchdogs_print_at_once() -> None:
     text = caught(0, 5, 69) + detected(0, 5, "1(even)", last=5, done=4)
     text += caught(1, 5, 64) + detected(1, 5, "0(default_pg)", last=5, done=4)
     text += caught(4, 5, 64) + caught(4, 5, 69) + caught(4, 5, 70)
@@ -124,7 +124,7 @@ def test_a_group_is_told_by_who_else_is_in_the_operation_where_watchdogs_speak_a
     assert groups[70] not in ("0", "1"), "nobody says of which group that is"
 
 
-def test_counters_that_call_an_overdue_operation_finished_count_sends_as_well() -> None:
+def test_counters_that_complete_an_overdue_operation_count_sends_as_well() -> None:
     """A batch and a collective both had the number 5: the counter is that of the batch."""
     text = caught(1, 5, 64) + detected(1, 5, "0(default_pg)", last=5, done=5)
     text += caught(2, 5, 64) + detected(2, 5, "0(default_pg)", last=5, done=4)

@@ -40,7 +40,7 @@ HEAD = "[rank1]:[W816 12:06:38.480071392 "
         ("Error: failed to run torchrun --nproc_per_node=4 train.py on 127.0.0.1", "process ended"),
     ],
 )  # fmt: skip
-def test_what_shows_no_rank_is_told(line: str, words: str) -> None:
+def test_message_without_a_rank_is_reported(line: str, words: str) -> None:
     found = diagnose(trace_of(line + "\n"))
     assert (found.verdict, found.culprits) == (Verdict.INCONCLUSIVE, ())
     assert words in found.summary
@@ -54,11 +54,11 @@ def test_what_shows_no_rank_is_told(line: str, words: str) -> None:
         "/job:jax_worker/replica:0/task:3 has connected to coordination service. Incarnation: 42",
     ],
 )  # fmt: skip
-def test_what_is_said_in_every_job_is_no_sign(line: str) -> None:
+def test_message_printed_by_every_job_is_no_sign(line: str) -> None:
     assert not trace_of(line + "\n").claims
 
 
-def test_an_exception_of_an_unknown_process_is_told() -> None:
+def test_exception_of_an_unknown_process_is_reported() -> None:
     text = (
         "(EngineCore_0 pid=268) ERROR 09-05 21:10:38 [core.py:702] Traceback (most recent call last):\n"
         '(EngineCore_0 pid=268) ERROR 09-05 21:10:38 [core.py:702]   File "/x/core.py", line 693, in run\n'
@@ -67,7 +67,7 @@ def test_an_exception_of_an_unknown_process_is_told() -> None:
     assert "sample_tokens" in diagnose(trace_of(text)).summary
 
 
-def test_replicas_that_differ_accuse_nobody_who_says_so() -> None:
+def test_replicas_that_differ_accuse_no_rank_that_raises() -> None:
     """All ranks compare their gradients and raise; the parent of a spawn repeats one of them."""
     text = (
         "-- Process 3 terminated with the following error:\nTraceback (most recent call last):\n"

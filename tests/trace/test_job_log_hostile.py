@@ -33,13 +33,13 @@ def test_many_overdue_operations_of_one_number() -> None:
     assert len(found) == MAX_SAME_NUMBER
 
 
-def test_lists_of_ranks_that_say_more_than_any_job_has() -> None:
+def test_lists_of_ranks_larger_than_any_job() -> None:
     assert rank_ranges("0, 2, 5-7, ...") == (0, 2, 5, 6, 7)
     assert rank_ranges("0-9999999") == ()
     assert len(rank_ranges("0-131071," * 500)) <= 2 * (MAX_RANK + 1)
 
 
-def test_reports_that_speak_of_everybody_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_reports_about_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hangscope.trace.job_log.readers.desync.MAX_MENTIONS", 1000)
     head = "[rank0]:[E816 12:10:01.111111111 ProcessGroupNCCL.cpp:1] "
     lines = [f"{head}[0-99999] joined but didn't finish collective #{n}\n" for n in range(1, 50)]
@@ -57,6 +57,6 @@ def test_reports_that_speak_of_everybody_again_and_again(monkeypatch: pytest.Mon
     ],
     ids=["an announcement", "a communicator", "a failure"],
 )
-def test_lines_that_begin_again_and_again(line: str) -> None:
+def test_lines_with_repeated_beginnings(line: str) -> None:
     assert len(line) > MAX_LINE
     assert _cost_s(f"{line}\n" * 40) < SECONDS

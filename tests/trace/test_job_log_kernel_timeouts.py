@@ -24,7 +24,7 @@ def signal(own: int, peer: int, label: str = "") -> str:
     return SIGNAL.format(own=own, peer=peer, label=label)
 
 
-def test_for_whom_all_others_wait_is_missing_and_no_device_failed() -> None:
+def test_rank_all_others_wait_for_is_missing_without_a_device_failure() -> None:
     text = "".join(signal(r, 2) for r in (0, 1, 3)) + "".join(TRAP.format(rank=r) for r in (0, 1))
     found = diagnose(trace_of(text))
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (2,))
@@ -36,7 +36,7 @@ def test_for_whom_all_others_wait_is_missing_and_no_device_failed() -> None:
     [signal(0, 1) + signal(1, 0), signal(1, 2, "[rank5]:") + signal(0, 2, "[rank4]:")],
     ids=["each waits for the other", "places of a smaller group"],
 )
-def test_nobody_is_named_where_the_numbers_do_not_tell(text: str) -> None:
+def test_inconclusive_numbers_name_no_rank(text: str) -> None:
     found = diagnose(trace_of(text))
     assert (found.verdict, found.culprits) == (Verdict.INCONCLUSIVE, ())
 
@@ -49,7 +49,7 @@ DISPATCH = (
 
 
 @pytest.mark.parametrize("words", ["timeout (dispatch CPU)", "CPU recv timeout"])
-def test_who_waited_for_experts_in_vain_did_not_crash(words: str) -> None:
+def test_rank_that_timed_out_waiting_for_experts_did_not_crash(words: str) -> None:
     """Their peers are late: in a job of many ranks nearly all of them raise so."""
     one = diagnose(trace_of(DISPATCH.format(label="[rank428]:", words=words)))
     assert (one.verdict, one.culprits) == (Verdict.INCONCLUSIVE, ())
@@ -60,7 +60,7 @@ def test_who_waited_for_experts_in_vain_did_not_crash(words: str) -> None:
     assert diagnose(trace_of(both)).culprits == (3,)
 
 
-def test_a_launch_that_failed_without_such_a_kernel_is_the_ranks_own() -> None:
+def test_failed_launch_without_such_a_kernel_is_an_own_failure() -> None:
     assert diagnose(trace_of(TRAP.format(rank=1) + timeout(0, 9))).culprits == (1,)
 
 
@@ -72,7 +72,7 @@ def test_a_launch_that_failed_without_such_a_kernel_is_the_ranks_own() -> None:
         "NVONLY RSBAR:SM 1 [7]:expecting 67 got 66",
     ],
 )
-def test_what_a_kernel_prints_is_a_sign(line: str) -> None:
+def test_kernel_message_is_a_sign(line: str) -> None:
     trace = trace_of(line + "\n")
     assert len(claims(trace, "timeout")) == 1
     assert not diagnose(trace).culprits

@@ -29,7 +29,7 @@ srun: error: g1: tasks 0-3: Terminated
         "Global rank 0 (PID 8) exited with code -15\nGlobal rank 1 (PID 9) exited with code -9\n",
     ],
 )
-def test_a_job_that_was_ended_is_not_healthy(text: str) -> None:
+def test_killed_job_is_not_healthy(text: str) -> None:
     diagnosis = diagnose(trace_of(text))
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.INCONCLUSIVE, ())
 
@@ -79,7 +79,7 @@ def test_a_job_that_was_ended_is_not_healthy(text: str) -> None:
         ),
     ],
 )
-def test_the_process_that_failed_by_itself_is_named(text: str, rank: int) -> None:
+def test_process_that_failed_by_itself_is_named(text: str, rank: int) -> None:
     diagnosis = diagnose(trace_of(text))
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.RANK_CRASHED, (rank,))
 
@@ -146,7 +146,7 @@ def test_the_process_that_failed_by_itself_is_named(text: str, rank: int) -> Non
         ),
     ],
 )
-def test_signs_that_name_nobody(line: str, kind: str, reporter: int | None) -> None:
+def test_signs_that_name_no_rank(line: str, kind: str, reporter: int | None) -> None:
     trace = trace_of(line + "\n")
     found = claims(trace, kind)
     assert [(c.accused, c.reporter) for c in found] == [((), reporter)]
@@ -154,7 +154,7 @@ def test_signs_that_name_nobody(line: str, kind: str, reporter: int | None) -> N
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.INCONCLUSIVE, ())
 
 
-def test_an_exception_without_a_rank_is_told() -> None:
+def test_exception_without_a_rank_is_reported() -> None:
     text = 'Traceback (most recent call last):\n  File "/app/t.py", line 3, in main\nKeyError: 7\n'
     diagnosis = diagnose(trace_of(text))
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.INCONCLUSIVE, ())
@@ -170,8 +170,8 @@ def model(rank: int, size: int, other: int, its: int) -> str:
     )
 
 
-def test_whose_model_differs_is_told_by_the_others() -> None:
-    """Each speaks of the first that differs from it: what came before that one is like it."""
+def test_rank_with_another_model_is_found_by_the_others() -> None:
+    """Each mentions the first rank that differs from it: the ranks before that are equal to it."""
     diagnosis = diagnose(trace_of(model(0, 10, 2, 12) + model(2, 12, 0, 10)))
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.SHAPE_MISMATCH, (2,))
     diagnosis = diagnose(trace_of("world_size=2\n" + model(1, 12, 0, 10)))
@@ -179,8 +179,8 @@ def test_whose_model_differs_is_told_by_the_others() -> None:
     assert diagnosis.confidence is Confidence.AMBIGUOUS
 
 
-def test_lightnings_observer_numbers_the_children_it_has_started() -> None:
-    """By their local rank; the process itself is not heard of otherwise."""
+def test_lightnings_observer_numbers_its_children() -> None:
+    """By their local rank; the process itself is not mentioned otherwise."""
     line = "[rank: 2] Child process with PID 47 terminated with code {}. Forcefully terminating all"
     died = diagnose(trace_of(line.format(1) + "\n"))
     assert (died.verdict, died.culprits) == (Verdict.RANK_CRASHED, (2,))
@@ -189,8 +189,8 @@ def test_lightnings_observer_numbers_the_children_it_has_started() -> None:
     assert 2 not in gave_up.culprits or gave_up.verdict is not Verdict.RANK_CRASHED
 
 
-def test_of_exceptions_without_a_rank_the_one_that_is_no_echo_is_told() -> None:
-    """Three lost their connection, and one had failed: whose that is, nothing tells."""
+def test_of_exceptions_without_a_rank_the_one_that_is_no_echo_is_reported() -> None:
+    """Three lost their connection, and one had failed: which rank, nothing shows."""
     head = 'Traceback (most recent call last):\n  File "/job/train.py", line 7, in step\n'
     lost = (
         "RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed by peer [::1]:4001\n"

@@ -93,7 +93,7 @@ def _with_care(raw: bytes) -> list[LogLine]:
 
 @settings(max_examples=150)
 @given(LOGS)
-def test_a_plain_line_is_read_as_with_care(text: str) -> None:
+def test_plain_line_is_read_like_a_checked_one(text: str) -> None:
     raw = ("Watchdog of a job\n" + text).encode()
     quick, careful = _with_shapes(raw), _with_care(raw)
     assert [line._replace(shape="") for line in quick] == careful
@@ -112,7 +112,7 @@ def test_every_byte_of_a_shape_keeps_its_place(text: str) -> None:
     assert line_shapes.shape_of(text) == shape.decode()
 
 
-def test_other_numbers_are_no_other_shape() -> None:
+def test_different_numbers_have_the_same_shape() -> None:
     one, other = timeout(11, 104), timeout(38, 977)
     assert one != other
     assert line_shapes.shape_of(one) == line_shapes.shape_of(other)
@@ -131,7 +131,7 @@ def _patterns() -> list[tuple[str, ModuleType]]:
 
 
 @pytest.mark.parametrize(("name", "module"), _patterns())
-def test_a_line_that_is_not_shown_to_a_reader_is_none_of_its(name: str, module: ModuleType) -> None:
+def test_line_not_shown_to_a_reader_is_not_matched_by_it(name: str, module: ModuleType) -> None:
     shown = watchdog if module in PARTS_OF_WATCHDOG else module
     words, form = getattr(shown, "WORDS", ()), getattr(shown, "FORM", None)
     reader = Reader(lambda *_: False, words, form)
@@ -144,7 +144,7 @@ def test_a_line_that_is_not_shown_to_a_reader_is_none_of_its(name: str, module: 
     check()
 
 
-def test_words_hold_no_digit_but_zero() -> None:
+def test_words_contain_no_digit_but_zero() -> None:
     readers = Readers(2025).first_to_know
     words = [word for reader in readers for word in reader.words]
     assert len(words) > 100
@@ -153,7 +153,7 @@ def test_words_hold_no_digit_but_zero() -> None:
     assert not any(re.search(r"(?<![{,\d])[1-9](?![,}\d])", form) for form in forms), forms
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_of_shapes_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_shapes, "_MOST_BYTES", 10_000)
     asked = []
     remembered = line_shapes.ShapeCache[str, int](lambda shape: asked.append(shape) or len(shape))
@@ -167,20 +167,20 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(asked) == before
 
 
-def test_prefixes_that_never_come_again_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefixes_that_never_recur_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fast_path, "_MOST_PREFIXES", 50)
     raw = "".join(f"[rank{n}]: Error: {n}\n" for n in range(1000, 3000)).encode()
     found = _with_shapes(raw)
     assert [line.rank for line in found] == list(range(1000, 3000))
 
 
-def test_a_word_may_stand_behind_a_carriage_return() -> None:
+def test_word_may_follow_a_carriage_return() -> None:
     raw = b"step 1\rstep 2\rTraceback (most recent call last):\r\nnext\n"
     told = list(blocks.relevant_lines(raw, io.BytesIO(b"")))
     assert next(number for number, _, _ in told) == 1
 
 
-def test_stacks_are_found_by_their_forms() -> None:
+def test_stacks_are_found_by_their_formats() -> None:
     reader = Reader(lambda *_: False, stacks.WORDS, stacks.FORM)
     known = [
         "Process 417: python train.py --rank 3", 'Thread 0x7f1234567890 (idle): "MainThread"',
@@ -192,9 +192,7 @@ def test_stacks_are_found_by_their_forms() -> None:
     assert not reader.may_know("frame #0: c10d::ProcessGroupNCCL::watchdogHandler()")
 
 
-def test_a_log_that_takes_long_is_said_to_be_read_still(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_log_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "_PROGRESS_INTERVAL_S", 0.001)
     (tmp_path / "job.log").write_text("".join(timeout(n % 64, 7) for n in range(10_000)))
     calls: list[tuple[int, int]] = []

@@ -67,12 +67,12 @@ RICH = """[rank2]: ╭──────────────── Traceback
     ],
 )
 @pytest.mark.parametrize("others", ["", OTHERS], ids=["alone", "beside watchdogs"])
-def test_the_end_of_one_process(end: str, others: str) -> None:
+def test_exit_of_one_process(end: str, others: str) -> None:
     found = diagnose(trace_of(end + others))
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
 
 
-def test_deepspeed_prints_the_last_command_whoever_failed() -> None:
+def test_deepspeed_prints_the_last_command_whichever_failed() -> None:
     alone = trace_of(DEEPSPEED)
     assert not diagnose(alone).culprits
     assert [c.accused for c in alone.claims if c.kind == "launcher_failure"] == [()]
@@ -89,12 +89,12 @@ def test_frames_in_a_box_are_frames() -> None:
     assert [(f.filename, f.line) for f in exception.stack] == [("/home/me/train.py", 44)]
 
 
-def test_a_spawned_process_that_lost_its_peer_is_a_victim() -> None:
+def test_spawned_process_that_lost_its_peer_is_a_victim() -> None:
     lost = "RuntimeError: [/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:1"
     assert not diagnose(trace_of(SPAWN_ERROR.replace("ValueError: x", lost))).culprits
 
 
-def test_a_blocking_wait_that_timed_out_is_a_victims_end() -> None:
+def test_blocking_wait_that_timed_out_is_a_victims_exit() -> None:
     text = "world_size=4\n"
     for rank in (0, 1, 3):
         text += (
@@ -109,7 +109,7 @@ def test_a_blocking_wait_that_timed_out_is_a_victims_end() -> None:
     assert found.verdict.value == "rank_lost"
 
 
-def test_a_job_told_to_stop_may_have_hung() -> None:
+def test_stopped_job_may_have_hung() -> None:
     found = diagnose(
         trace_of(
             "W0816 12:10:08.000000 100 torch/distributed/elastic/agent/server/api.py:719] Received 15 death signal, shutting down workers\n"
@@ -133,7 +133,7 @@ def test_a_job_told_to_stop_may_have_hung() -> None:
         ),
     ],
 )
-def test_the_size_of_the_world(text: str, world: int) -> None:
+def test_size_of_the_world(text: str, world: int) -> None:
     assert trace_of(text + "\n" + timeout(1, 5)).world_size == world
 
 
@@ -145,13 +145,13 @@ def reached(rank: int) -> str:
     )
 
 
-def test_a_coordinator_that_never_came_to_its_barrier() -> None:
+def test_coordinator_absent_from_its_barrier() -> None:
     found = diagnose(trace_of("".join(map(reached, (1, 2, 3)))))
     assert (found.verdict.value, found.culprits) == ("missing_rank", (0,))
     assert not diagnose(trace_of("".join(map(reached, (1, 3))))).culprits
 
 
-def test_who_came_to_a_barrier_tells_who_did_not() -> None:
+def test_ranks_in_a_barrier_show_the_absent_ones() -> None:
     text = (
         "world_size=4\n[rank0]:[E816 12:10:01.1234567 ProcessGroupGloo.cpp:144] Rank 0 timed out "
         "in monitoredBarrier after 30000 ms.\nSuccessfully processed ranks: 1, 3\n"
@@ -160,12 +160,12 @@ def test_who_came_to_a_barrier_tells_who_did_not() -> None:
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
 
 
-def test_both_halves_of_a_pair_are_no_circle() -> None:
+def test_both_operations_of_a_pair_are_no_cycle() -> None:
     text = "world_size=2\n" + timeout(0, 12, "SEND") + timeout(1, 12, "RECV")
     assert diagnose(trace_of(text)).verdict.value == "stuck_collective"
 
 
-def test_what_hangscope_had_said_is_repeated_where_the_launcher_says_nothing() -> None:
+def test_own_verdict_is_repeated_if_the_launcher_prints_nothing() -> None:
     found = diagnose(
         trace_of(
             "[hangscope] Rank 2 never joined all_reduce #11 in group default (ranks 0–3)\n"
@@ -179,7 +179,7 @@ def test_what_hangscope_had_said_is_repeated_where_the_launcher_says_nothing() -
     assert "run directory" in found.findings[0].fix
 
 
-def test_what_hangscope_had_said_in_the_log_is_repeated_and_no_evidence() -> None:
+def test_own_verdict_in_the_log_is_repeated_and_no_evidence() -> None:
     found = diagnose(
         trace_of(
             "[hangscope] Rank 3 never joined all_reduce #6 in group default (ranks 0–3)\n"
@@ -197,7 +197,7 @@ def test_what_hangscope_had_said_in_the_log_is_repeated_and_no_evidence() -> Non
     assert found.findings[0].evidence == ("log: Received 15 death signal, shutting down workers",)
 
 
-def test_who_aborted_on_a_message_of_another_size_is_told_and_not_accused() -> None:
+def test_rank_aborted_by_another_size_is_reported_and_not_accused() -> None:
     found = diagnose(
         trace_of(
             "world_size=4\n"

@@ -56,14 +56,14 @@ def each(prefix: str) -> str:
         "behind-a-bar",
     ],
 )
-def test_a_traceback_is_its_writers(text: str) -> None:
+def test_traceback_belongs_to_its_writer(text: str) -> None:
     found = diagnose(trace_of(text + OTHERS))
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
     assert "bad sample" in found.summary
 
 
 @pytest.mark.parametrize("prefix", ["(Worker_DP1_TP0 pid=811) ", "(Worker_PP1_TP0_EP0 pid=811) "])
-def test_a_place_in_a_dimension_is_no_rank(prefix: str) -> None:
+def test_place_in_a_mesh_dimension_is_no_rank(prefix: str) -> None:
     trace = trace_of(each(prefix) + timeout(1, 7))
     assert 0 not in trace.ranks
 
@@ -76,14 +76,14 @@ def test_a_place_in_a_dimension_is_no_rank(prefix: str) -> None:
         ("4711", "caffe2/ProcessGroupNCCL.cpp", None),
     ],
 )
-def test_the_number_in_a_head_may_be_a_thread_s(number: str, file: str, pid: int | None) -> None:
+def test_number_in_a_line_head_may_be_a_threads(number: str, file: str, pid: int | None) -> None:
     head = f"E0816 12:10:05.123456 {number} {file}:869] "
     (line,) = read_lines(io.BytesIO(f"{head}RuntimeError: no\n".encode()))
     assert (line.text, line.level, line.pid) == ("RuntimeError: no", "E", pid)
 
 
-def test_a_role_named_rank_is_a_label_of_torchruns() -> None:
-    """``--role rank`` puts the local rank in front; what torch prints has the rank of the job."""
+def test_role_named_rank_is_a_torchrun_label() -> None:
+    """``--role rank`` puts the local rank in front; torch's own messages show the global rank."""
     text = each("[rank2]:") + "".join(f"[rank{r % 4}]:{timeout(r, 7)}" for r in (8, 9, 11))
     trace = trace_of(text)
     assert 2 not in trace.ranks
@@ -92,7 +92,7 @@ def test_a_role_named_rank_is_a_label_of_torchruns() -> None:
     assert (hooked.verdict.value, hooked.culprits) == ("rank_crashed", (10,))
 
 
-def test_a_bar_in_front_of_a_message_takes_no_label_from_it() -> None:
+def test_bar_in_front_of_a_message_removes_no_label() -> None:
     gone = "HW Exception by GPU node-5 (Agent handle: 0x631351bb5a20) reason :GPU Hang\n"
     text = f"[default2]: 41%|#### | 366/903 [5:15:39<6:53:09, 46.16s/it]{gone}" + OTHERS
     found = diagnose(trace_of(text))
@@ -100,12 +100,12 @@ def test_a_bar_in_front_of_a_message_takes_no_label_from_it() -> None:
     assert "issued it" not in " ".join(found.findings[0].evidence)
 
 
-def test_a_long_row_of_bars_is_read() -> None:
+def test_many_bars_are_read() -> None:
     text = "1/9 [00:01<00:02,  1.00it/s]" * 1200 + "\n" + OTHERS
     assert diagnose(trace_of("world_size=4\n" + text)).culprits == (2,)
 
 
-def test_what_stands_in_front_of_a_message_is_not_quoted() -> None:
+def test_text_in_front_of_a_message_is_not_quoted() -> None:
     text = (
         "2024-01-11 05:43:11.726254: E external/xla/xla/service/gpu/nccl_utils.cc:211] Aborting "
         "communicator: 0x7f3e due to async NCCL error: remote process exited or there was a "
@@ -117,13 +117,13 @@ def test_what_stands_in_front_of_a_message_is_not_quoted() -> None:
     assert "external/xla" not in evidence
 
 
-def test_the_name_of_a_service_of_compose_is_no_part_of_a_traceback() -> None:
+def test_compose_service_name_is_no_part_of_a_traceback() -> None:
     found = diagnose(trace_of(each("worker1-1  | ")))
     assert "ValueError: bad sample" in found.summary
 
 
 def test_torchs_own_messages_keep_their_number() -> None:
-    """``[Rank 3]`` is a place in a group there, not a prefix of the job's."""
+    """``[Rank 3]`` is a group rank there, not a prefix of the job's."""
     work = "WorkNCCL(SeqNum=5, OpType=ALLREDUCE, Timeout(ms)=60000)"
     line = (
         f"[Rank 3] Watchdog caught collective operation timeout: {work} ran for 60001 milliseconds"
@@ -132,7 +132,7 @@ def test_torchs_own_messages_keep_their_number() -> None:
     assert list(trace.ranks) == [7]
 
 
-def test_what_a_driver_prints_under_a_local_rank_ends_that_rank() -> None:
+def test_driver_message_about_a_local_rank_ends_that_rank() -> None:
     text = (
         "[default2]:Memory access fault by GPU node-4 (Agent handle: 0x55a) on address 0x7f10.\n"
         + "".join(
@@ -171,15 +171,13 @@ READS = "get (queue.py:180)"
     ],
 )
 @pytest.mark.parametrize("above", ["", "nothing\n" * 2000])
-def test_stacks_in_one_file_are_those_of_the_rank_above(
-    head: str, command: str, above: str
-) -> None:
+def test_stacks_in_one_file_belong_to_the_rank_above(head: str, command: str, above: str) -> None:
     text = "".join(spy(r, READS if r == 2 else WAITS, head, command) for r in range(4))
     found = diagnose(trace_of(above + text))
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
 
 
-def test_a_rank_that_is_spoken_of_long_before_is_not_the_stacks() -> None:
+def test_rank_mentioned_long_before_is_not_the_stacks() -> None:
     trace = trace_of("rank 3 is slow\n" + "x\n" * 9 + spy(0, WAITS, ""))
     assert not any(facts.threads for facts in trace.ranks.values())
 
@@ -187,7 +185,7 @@ def test_a_rank_that_is_spoken_of_long_before_is_not_the_stacks() -> None:
 @pytest.mark.parametrize(
     "prefix", ["[default2]:", "2: ", "node1: ", "[trainer0|2]: ", "(Worker pid=77, ip=10.0.0.2) "]
 )
-def test_torchs_hook_behind_a_launchers_prefix_keeps_its_frames(prefix: str) -> None:
+def test_torchs_hook_behind_a_launcher_prefix_keeps_its_frames(prefix: str) -> None:
     """The head of a traceback stood apart from its frames under ``torchrun --tee``."""
     trace = trace_of(each(f"{prefix}[rank2]: ") * 2)
     error = trace.ranks[2].exception
@@ -195,7 +193,7 @@ def test_torchs_hook_behind_a_launchers_prefix_keeps_its_frames(prefix: str) -> 
     assert [frame.name for frame in error.stack] == ["main"]
 
 
-def test_a_head_with_another_prefix_than_its_frames_belongs_to_them() -> None:
+def test_traceback_head_with_another_prefix_belongs_to_its_frames() -> None:
     lines = each("[rank2]: ").splitlines()
     text = "\n".join([lines[0], *(f"[default2]:{line}" for line in lines[1:])])
     error = trace_of(text).ranks[2].exception
@@ -203,9 +201,7 @@ def test_a_head_with_another_prefix_than_its_frames_belongs_to_them() -> None:
     assert [frame.name for frame in error.stack] == ["main"]
 
 
-def test_a_folder_that_is_called_like_a_rank_says_nothing_where_several_write(
-    tmp_path: Path,
-) -> None:
+def test_folder_named_like_a_rank_is_ignored_if_several_write_there(tmp_path: Path) -> None:
     ends = WORK.format(seq=65, op="ALLREDUCE", n=1)
     log = "".join(
         (

@@ -39,8 +39,9 @@ def answer(*lines: str) -> tuple[str, tuple[int, ...], str]:
 
 @pytest.mark.parametrize("local", [0, 1])
 @pytest.mark.parametrize("head", ["(Worker pid=83{}) ", "(Worker pid=83{}, ip=10.0.0.1) "])
-def test_a_process_of_another_node_has_that_number_too(local: int, head: str) -> None:
-    """In containers all of them do; the rank that was heard of was called crashed, certainly."""
+def test_process_of_another_node_may_have_the_same_pid(local: int, head: str) -> None:
+    """In containers all of them do; the rank that was mentioned was reported as crashed and
+    certain."""
     heard = [head.format(rank) + f"[rank{rank}]:{SERVES}" for rank in range(2)]
     other = f"(Worker pid=83{local}, ip=10.0.0.2) "
     verdict, culprits, _ = answer(*heard, *(other + line for line in RAISED))
@@ -50,7 +51,7 @@ def test_a_process_of_another_node_has_that_number_too(local: int, head: str) ->
     assert (verdict, culprits) == ("rank_crashed", (local + 2,))
 
 
-def test_a_local_rank_of_another_pod_is_another_rank() -> None:
+def test_local_rank_of_another_pod_is_another_rank() -> None:
     heard = [f"{MASTER}[default{rank}]:[rank{rank}]:{SERVES}" for rank in range(2)]
     raised = [WORKER + "[default0]:" + line for line in RAISED]
     assert answer(*heard, *raised, WORKER + failed(0))[1] == ()
@@ -58,7 +59,7 @@ def test_a_local_rank_of_another_pod_is_another_rank() -> None:
     assert answer(*heard, neighbour, WORKER + failed(0, -9))[:2] == ("rank_crashed", (2,))
 
 
-def test_the_number_of_a_pid_on_two_pods() -> None:
+def test_same_pid_on_two_pods() -> None:
     heard = [f"{MASTER}[default0]:[rank0]:{SERVES}", f"{WORKER}[default0]:[rank2]:{SERVES}"]
     told = [f"{pod}[{i}]:{SERVES}" for i, pod in ((0, MASTER), (2, WORKER))]
     assert answer(*heard, *told, WORKER + failed(0, -9))[:2] == ("rank_crashed", (2,))
@@ -72,7 +73,7 @@ def test_the_number_of_a_pid_on_two_pods() -> None:
         "[INFO] [launch.py:152:main] nnodes=2, num_local_procs=2, node_rank=1",
     ],
 )
-def test_the_command_tells_which_node_it_is(head: str) -> None:
+def test_command_shows_the_node_rank(head: str) -> None:
     assert answer(head, *RAISED, failed(1)) == ("rank_crashed", (3,), "likely")
 
 
@@ -85,11 +86,11 @@ def test_the_command_tells_which_node_it_is(head: str) -> None:
         "trainer.num_nodes=4",
     ],
 )
-def test_of_several_nodes_nothing_tells_which_it_is(head: str) -> None:
+def test_several_nodes_leave_the_node_undecided(head: str) -> None:
     assert answer(head, *RAISED, failed(1))[1] == ()
 
 
-def test_one_node_is_no_other() -> None:
+def test_single_node_is_known() -> None:
     assert answer("+ torchrun --nnodes=1 train.py", *RAISED, failed(1))[1] == (1,)
     first = "+ torchrun --nnodes=2 --node-rank=0 --nproc-per-node=2 train.py"
     assert answer(first, *RAISED, failed(1)) == ("rank_crashed", (1,), "likely")
@@ -100,7 +101,7 @@ def agents(first: int) -> list[str]:
     return [*lists, f"global_ranks=[{first}, {first + 1}]"]
 
 
-def test_the_agent_lists_the_ranks_of_its_node() -> None:
+def test_agent_lists_the_ranks_of_its_node() -> None:
     assert answer(*agents(2), failed(1, -9))[:2] == ("rank_crashed", (3,))
     assert answer(*agents(0), *agents(2), failed(1, -9))[1] == ()  # two that nothing tells apart
 
@@ -113,8 +114,8 @@ def test_deepspeed_lists_the_ranks_of_all_hosts() -> None:
 
 
 @pytest.mark.parametrize("code", [1, -9])
-def test_who_ended_unheard_of_is_one_more_than_everybody(code: int) -> None:
-    """Two ranks that waited for it were called everybody, and the network blamed."""
+def test_unmentioned_rank_that_exited_is_an_additional_one(code: int) -> None:
+    """Two ranks that waited for it were taken for all ranks, and the network was blamed."""
     waits = "".join(timeout(rank, 7) for rank in (0, 1)).splitlines()
     found = diagnose(trace_of("\n".join([failed(0, code), *waits, failed(0, -6, 78, agent=2)])))
     assert found.verdict.value == "inconclusive"
@@ -135,25 +136,25 @@ def test_who_ended_unheard_of_is_one_more_than_everybody(code: int) -> None:
         (UNKNOWN_MACHINE, Machine("node1", 1), True),
     ],
 )
-def test_whether_two_may_be_one_machine(one: Machine, other: Machine, *, alike: bool) -> None:
+def test_whether_two_names_may_be_one_machine(one: Machine, other: Machine, *, alike: bool) -> None:
     assert one.may_be(other) is other.may_be(one) is alike
 
 
-def test_a_process_that_hands_on_the_lines_of_several_ranks_is_none_of_them() -> None:
+def test_process_forwarding_lines_of_several_ranks_is_none_of_them() -> None:
     processes = ProcessRanks()
     for rank in (4, 5):
         processes.wrote(rank, UNKNOWN_MACHINE, 77, None)
     assert processes.of_pid(77, UNKNOWN_MACHINE) is None
 
 
-def test_a_pod_that_only_prints_its_steps_is_another_node() -> None:
+def test_pod_that_only_prints_its_steps_is_another_node() -> None:
     steps = [f"{pod}step {i}" for i in range(30) for pod in (MASTER, WORKER)]
     ended = "[rank: 0] Child process with PID 77 terminated with code 1. Forcefully terminating"
     assert answer(*steps, WORKER + ended)[1] == ()
     assert answer(*steps[1::2], WORKER + ended)[1] == (0,)
 
 
-def test_a_command_counts_for_the_restarts_as_well() -> None:
+def test_command_counts_for_restarts_as_well() -> None:
     command = "+ torchrun --nnodes=2 --node-rank=1 --nproc-per-node=2 train.py"
     anew = "Worker group FAILED. 1/3 attempts left; will restart worker group"
     assert answer(command, *RAISED, failed(1), anew, *RAISED, failed(0))[:2] == (
@@ -162,8 +163,8 @@ def test_a_command_counts_for_the_restarts_as_well() -> None:
     )
 
 
-def test_the_numbers_that_two_machines_print_as_ranks_are_local_ones() -> None:
-    """The second process of the second node was called rank 1, certainly."""
+def test_numbers_printed_as_ranks_by_two_machines_are_local_ranks() -> None:
+    """The second process of the second node was reported as rank 1, certain."""
     steps = [f"[node{n}][rank{r}] step {i}" for i in range(6) for n in (0, 1) for r in (0, 1)]
     assert answer(*steps, *("[node1][rank1] " + line for line in RAISED))[:2] == (
         "inconclusive",
@@ -186,9 +187,7 @@ def test_ray_train_lists_the_ranks_of_its_workers() -> None:
 
 
 @pytest.mark.parametrize(("xid", "failed"), [(79, True), (31, True), (45, False), (43, False)])
-def test_what_a_driver_cleans_up_behind_a_process_is_no_failure_of_it(
-    xid: int, *, failed: bool
-) -> None:
+def test_cleanup_by_a_driver_is_no_failure(xid: int, *, failed: bool) -> None:
     comm = (
         "node1:{0}:9 [0] NCCL INFO comm 0x55d0 rank {1} nranks 4 cudaDev 0 busId 1 - Init COMPLETE"
     )
@@ -208,8 +207,8 @@ def closing(agent: int, pid: int, at: str) -> str:
 
 
 @pytest.mark.parametrize(("agent", "at"), [(7, "11:19:59"), (1, "11:20:40")])
-def test_logs_of_two_nodes_one_behind_the_other(agent: int, at: str) -> None:
-    """Two agents, or one whose time goes back: what failed there was called rank 0."""
+def test_concatenated_logs_of_two_nodes(agent: int, at: str) -> None:
+    """Two agents, or one whose time goes back: what failed there was reported as rank 0."""
     first = [*STEPS, closing(agent, 70, at), closing(agent, 71, at)]
     assert answer(*first, *STEPS, failed(0), closing(1, 91, "11:20:00"))[:2] == ("inconclusive", ())
     assert answer(*STEPS, failed(0), closing(1, 91, "11:20:00"))[1] == (0,)
@@ -231,15 +230,15 @@ KILLED = "Out of memory: Killed process 502 (python) total-vm:8kB"
 
 
 @pytest.mark.parametrize("said", [FAILED, KILLED])
-def test_a_place_in_a_pair_of_ranks_is_no_rank(said: str) -> None:
-    """The first of the second pair was called rank 0."""
+def test_place_in_a_pair_of_ranks_is_no_rank(said: str) -> None:
+    """The first of the second pair was reported as rank 0."""
     assert answer(*PAIRS, *STEPS, said)[:2] == ("inconclusive", ())
     for known in ([*PAIRS, *WORLD], [*WORLD, *PAIRS]):
         assert answer(*known, *STEPS, said)[:2] == ("rank_crashed", (2,))
 
 
 @pytest.mark.parametrize("tag", ["[1,{}]<stderr>:", "[{}] "])
-def test_the_tag_of_an_mpi_launcher_is_a_node_where_that_starts_torchrun(tag: str) -> None:
+def test_mpi_launcher_tag_is_a_node_if_it_starts_torchrun(tag: str) -> None:
     steps = [tag.format(task) + step for step in STEPS for task in (0, 1)]
     raised = [tag.format(1) + line for line in RAISED]
     assert answer(*steps, *raised)[:2] == ("rank_crashed", (1,))
@@ -248,13 +247,13 @@ def test_the_tag_of_an_mpi_launcher_is_a_node_where_that_starts_torchrun(tag: st
     assert answer(*steps, *inner, *raised)[:2] == ("inconclusive", ())
 
 
-def test_a_node_of_skypilots_is_no_rank() -> None:
+def test_skypilot_node_is_no_rank() -> None:
     steps = [f"(worker{i}, rank={i}, pid=9{i}, ip=10.0.0.{i}) {s}" for s in STEPS for i in (0, 1)]
     raised = ["(worker1, rank=1, pid=91, ip=10.0.0.1) " + line for line in RAISED]
     assert answer(*steps, *raised)[:2] == ("inconclusive", ())
 
 
-def test_a_log_from_a_pipe_is_read_again_as_well() -> None:
+def test_log_from_a_pipe_is_reread_as_well() -> None:
     lines = [f"[node{n}][rank1] {step}" for step in STEPS for n in (0, 1)]
     text = "\n".join([*lines, *("[node1][rank1] " + line for line in RAISED)]) + "\n"
     read_end, write_end = os.pipe()

@@ -16,7 +16,7 @@ MEETING = (
 )
 
 
-def test_a_log_that_ends_while_ranks_wait_to_meet_says_how_many_had_come() -> None:
+def test_log_ending_in_a_rendezvous_shows_how_many_had_arrived() -> None:
     found = diagnose(trace_of(MEETING.format(0) + MEETING.format(3)))
     assert (found.verdict, found.culprits) == (Verdict.INCONCLUSIVE, ())
     assert "waited for 4 clients and 2 had come" in found.summary
@@ -24,7 +24,7 @@ def test_a_log_that_ends_while_ranks_wait_to_meet_says_how_many_had_come() -> No
     assert not claims(went_on, "rendezvous")
 
 
-def test_who_alone_did_not_come_to_the_barrier_of_a_store() -> None:
+def test_only_rank_absent_from_the_barrier_of_a_store() -> None:
     waits = "".join(
         f"INFO:root:Waiting in store based barrier to initialize process group for rank: {r}, key: "
         "store_based_barrier_key:1 (world_size=4, worker_count=3, timeout=0:30:00)\n"
@@ -44,7 +44,7 @@ def test_who_alone_did_not_come_to_the_barrier_of_a_store() -> None:
         "Waiting in store based barrier to initialize process group for rank: 0, ",
     ],
 )
-def test_more_processes_than_the_world_holds_are_told(begins: str) -> None:
+def test_more_processes_than_the_world_size_are_reported(begins: str) -> None:
     text = (
         begins + "key: store_based_barrier_key:1 (world_size=2, worker_count=4, timeout=0:30:00)\n"
     )

@@ -28,7 +28,7 @@ FIRST = RAISED + stopped(830) + stopped(832) + failed(831)
 SECOND = gave_up(0, REDUCE, TIMED_OUT) + gave_up(1, REDUCE, TIMED_OUT)
 
 
-def test_the_newest_life_is_told_where_the_same_agent_stops_other_workers() -> None:
+def test_newest_attempt_is_reported_if_one_agent_stops_other_workers() -> None:
     trace = trace_of("world_size=3\n" + FIRST + SECOND + stopped(842) + failed(840, local=0))
     assert any("1 earlier attempt" in text for text in trace.warnings)
     found = diagnose(trace)
@@ -45,20 +45,20 @@ def test_the_newest_life_is_told_where_the_same_agent_stops_other_workers() -> N
     ],
     ids=["another node's agent", "the same workers", "the end"],
 )
-def test_one_life_stays_one(rest: str) -> None:
+def test_single_attempt_stays_one(rest: str) -> None:
     trace = trace_of("world_size=3\n" + FIRST + rest)
     assert not any("attempt" in text for text in trace.warnings)
     found = diagnose(trace)
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (1,))
 
 
-def test_a_log_that_says_so_itself_is_cut_once() -> None:
+def test_log_with_explicit_restarts_is_cut_once() -> None:
     said = "[default] Worker group FAILED. 3/3 attempts left; will restart worker group\n"
     trace = trace_of(FIRST + said + SECOND + stopped(842) + failed(840))
     assert any("1 earlier attempt" in text for text in trace.warnings)
 
 
-def test_lines_keep_their_order_and_none_is_lost_however_long_a_life_goes_on() -> None:
+def test_lines_of_a_long_attempt_keep_their_order() -> None:
     text = FIRST + "".join(
         f"[rank0]:[E ProcessGroupNCCL.cpp:1] Timeout {n}\n" for n in range(30_000)
     )
@@ -66,7 +66,7 @@ def test_lines_keep_their_order_and_none_is_lost_however_long_a_life_goes_on() -
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (1,))
 
 
-def test_what_began_after_its_rank_had_given_up_is_of_another_job() -> None:
+def test_lines_after_a_ranks_timeout_are_of_another_job() -> None:
     first = "world_size=4\n" + "".join(timeout(rank, 78) for rank in (0, 1, 2))
     later = "".join(timeout(rank, 50) for rank in (0, 1, 3)).replace("12:10:01", "13:40:01")
     trace = trace_of(first + later)

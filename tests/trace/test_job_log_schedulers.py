@@ -50,7 +50,7 @@ def hydra(**signals: int) -> str:
     ],
     ids=["pals", "pals-code", "jsrun", "aprun", "mpich", "container", "hydra"],
 )
-def test_the_process_that_failed_by_itself_is_named(text: str, rank: int) -> None:
+def test_process_that_failed_by_itself_is_named(text: str, rank: int) -> None:
     found = diagnose(trace_of(text))
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (rank,))
 
@@ -72,7 +72,7 @@ def test_the_process_that_failed_by_itself_is_named(text: str, rank: int) -> Non
         "retcode 3\n",
     ],
 )
-def test_ends_that_name_nobody_are_told_at_least(text: str) -> None:
+def test_exits_without_a_rank_are_reported(text: str) -> None:
     found = diagnose(trace_of(text))
     assert found.verdict.value in ("inconclusive", "rank_crashed")
     if found.verdict.value == "rank_crashed":
@@ -90,7 +90,7 @@ def test_ends_that_name_nobody_are_told_at_least(text: str) -> None:
         ("EXIT CODE: 9", ("inconclusive", ())),  # so MPICH ends those that go on
     ],
 )
-def test_hydras_process_may_be_known_by_its_id(end: str, expected: tuple[str, object]) -> None:
+def test_hydras_process_may_be_known_by_its_pid(end: str, expected: tuple[str, object]) -> None:
     text = (
         "gpu17:9665:9701 [1] NCCL INFO comm 0x55 rank 3 nranks 4 cudaDev 1 busId 4e000 - "
         f"Init COMPLETE\n=   PID 9665 RUNNING AT gpu17\n=   {end}\n"
@@ -99,7 +99,7 @@ def test_hydras_process_may_be_known_by_its_id(end: str, expected: tuple[str, ob
     assert (found.verdict.value, found.culprits) == expected
 
 
-def test_a_task_of_srun_is_one_of_mpichs_proxies() -> None:
+def test_srun_task_is_an_mpich_proxy() -> None:
     text = (
         "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n"
         "=   PID 1273 RUNNING AT hz1\n=   EXIT CODE: 15\n"
@@ -109,7 +109,7 @@ def test_a_task_of_srun_is_one_of_mpichs_proxies() -> None:
     assert diagnose(trace_of(text)).culprits == ()
 
 
-def test_a_job_that_a_scheduler_starts_again_is_another_life() -> None:
+def test_job_restarted_by_a_scheduler_is_another_attempt() -> None:
     text = (
         "[rank1]: Traceback (most recent call last):\n"
         '[rank1]:   File "/a.py", line 3, in main\n'
@@ -132,7 +132,7 @@ REPORT = (
 )
 
 
-def test_whom_ray_train_waits_for_is_missing() -> None:
+def test_rank_ray_train_waits_for_is_missing() -> None:
     text = REPORT.format(s=60, ranks="1, 2") + REPORT.format(s=120, ranks="2")
     found = diagnose(trace_of(text))
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))

@@ -6,7 +6,7 @@ from .logs import trace_of
 from .torchrun_table import TABLE
 
 
-def test_a_traceback_with_the_rank_in_front() -> None:
+def test_traceback_with_the_rank_as_prefix() -> None:
     trace = trace_of(
         '[rank2]: Traceback (most recent call last):\n[rank2]:   File "/app/train.py", line 9, in '
         "<module>\n[rank2]:     main()\n[rank2]:     ^^^^^^\n"
@@ -21,7 +21,7 @@ def test_a_traceback_with_the_rank_in_front() -> None:
     assert trace.ranks[2].exit.kind == "exception"
 
 
-def test_tracebacks_of_two_ranks_zipped_line_by_line() -> None:
+def test_interleaved_tracebacks_of_two_ranks() -> None:
     a = [
         "[default0]:Traceback (most recent call last):",
         '[default0]:  File "/app/a.py", line 1, in f',
@@ -34,7 +34,7 @@ def test_tracebacks_of_two_ranks_zipped_line_by_line() -> None:
     assert found == {0: "ValueError", 1: "OSError"}
 
 
-def test_the_launchers_own_traceback_is_nobodys() -> None:
+def test_launchers_own_traceback_belongs_to_no_rank() -> None:
     trace = trace_of(
         "Traceback (most recent call last):\n"
         '  File "/usr/bin/torchrun", line 8, in <module>\n    sys.exit(main())\n'
@@ -45,7 +45,7 @@ def test_the_launchers_own_traceback_is_nobodys() -> None:
     assert all(f.exception is None for f in trace.ranks.values())
 
 
-def test_an_exception_in_another_thread_is_not_the_main_threads() -> None:
+def test_exception_in_another_thread_is_not_the_main_threads() -> None:
     trace = trace_of(
         "[rank0]: Exception in thread Thread-4 (loader):\n"
         '[rank0]: Traceback (most recent call last):\n[rank0]:   File "/a.py", line 1, in run\n'
@@ -57,7 +57,7 @@ def test_an_exception_in_another_thread_is_not_the_main_threads() -> None:
     assert trace.ranks[0].exit is None
 
 
-def test_frames_go_down_to_what_an_exception_was_raised_from() -> None:
+def test_frames_go_down_to_the_first_cause() -> None:
     lines = (
         "Traceback (most recent call last):",
         '  File "/lib/stage.py", line 20, in run',

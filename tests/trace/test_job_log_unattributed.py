@@ -34,7 +34,7 @@ def told(found: Diagnosis) -> tuple[str, tuple[int, ...]]:
     return found.verdict.value, found.culprits
 
 
-def test_what_nobody_is_known_to_have_raised_is_the_next_thing_to_look_at() -> None:
+def test_exception_without_a_known_rank_is_the_next_thing_to_check() -> None:
     found = diagnose(trace_of(WORLD + waits(1) + RAISED))
     assert told(found) == ("inconclusive", ())
     assert "ValueError: corrupt shard 17 (train.py:88 in step)" in found.findings[0].fix
@@ -44,14 +44,14 @@ def test_what_nobody_is_known_to_have_raised_is_the_next_thing_to_look_at() -> N
     assert "check whether this is about rank 2" in lost.findings[0].fix
 
 
-def test_where_every_rank_waits_what_nobody_raised_explains_nothing() -> None:
+def test_exception_without_a_rank_explains_nothing_if_all_ranks_wait() -> None:
     found = diagnose(trace_of(RAISED + WORLD + waits(0, 1, 2, 3)))
     assert told(found) == ("stuck_collective", ())
     assert "corrupt shard" not in repr(found)
 
 
-def test_who_raised_it_may_be_one_more_than_those_that_wait() -> None:
-    """Nothing states how many there are: those that were heard of were called everybody."""
+def test_exception_without_a_rank_may_be_of_an_unmentioned_one() -> None:
+    """The world size is unknown: the mentioned ranks were taken for all."""
     found = diagnose(trace_of(RAISED + waits(0, 1, 2)))
     assert told(found) == ("inconclusive", ())
     assert any("corrupt shard 17" in line for line in found.findings[0].evidence)
@@ -60,7 +60,7 @@ def test_who_raised_it_may_be_one_more_than_those_that_wait() -> None:
 STOPPED = "slurmstepd: error: *** STEP 812.0 ON node1 CANCELLED AT 2025-08-16T12:00:00 ***\n"
 
 
-def test_what_failed_before_a_job_was_told_to_stop_is_told_first() -> None:
+def test_failure_before_the_stop_is_reported_first() -> None:
     found = diagnose(trace_of(RAISED + STOPPED))
     assert told(found) == ("inconclusive", ())
     assert found.summary.startswith("ValueError: corrupt shard 17 (train.py:88 in step) was raised")
@@ -68,12 +68,12 @@ def test_what_failed_before_a_job_was_told_to_stop_is_told_first() -> None:
     assert diagnose(trace_of(killed + STOPPED)).summary.startswith("A process ran out of memory")
 
 
-def test_what_fails_because_a_job_was_told_to_stop_is_not() -> None:
+def test_failure_caused_by_the_stop_is_not_reported() -> None:
     found = diagnose(trace_of(STOPPED + RAISED))
     assert found.summary.startswith("The job was told to stop from outside")
 
 
-def test_what_was_raised_in_waiting_is_no_reason_for_it() -> None:
+def test_exception_raised_by_a_wait_is_no_reason_for_it() -> None:
     gave_up = "RuntimeError: [../gloo/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv "
     raised = RAISED.replace("ValueError: corrupt shard 17", gave_up + "operation to complete")
     found = diagnose(trace_of(WORLD + waits(1) + raised))
@@ -81,7 +81,7 @@ def test_what_was_raised_in_waiting_is_no_reason_for_it() -> None:
     assert "of no rank is said" not in repr(found)
 
 
-def test_memory_that_ran_out_of_nobody_knows_whom_is_told_as_well() -> None:
+def test_out_of_memory_without_a_rank_is_reported() -> None:
     events = "      Reason:       OOMKilled\n      Exit Code:    137\n"
     found = diagnose(trace_of(WORLD + waits(0, 1, 3) + events))
     assert told(found) == ("rank_lost", (2,))
@@ -100,33 +100,33 @@ def test_memory_that_ran_out_of_nobody_knows_whom_is_told_as_well() -> None:
         "[INFO|rank2|train.py:10] ",
     ],
 )
-def test_the_rank_in_a_prefix_of_the_jobs_own(prefix: str) -> None:
+def test_rank_in_a_prefix_of_the_jobs_own_logger(prefix: str) -> None:
     found = diagnose(trace_of(WORLD + waits(0, 1, 3) + in_front(prefix)))
     assert told(found) == ("rank_crashed", (2,))
     assert "corrupt shard 17" in found.summary
 
 
 @pytest.mark.parametrize("prefix", ["job-worker-1 pytorch ", "local_rank 2: ", "tp rank 2: "])
-def test_another_number_in_a_prefix_is_no_rank(prefix: str) -> None:
+def test_other_number_in_a_prefix_is_no_rank(prefix: str) -> None:
     found = diagnose(trace_of(WORLD + waits(1) + in_front(prefix)))
     assert told(found) == ("inconclusive", ())
     assert "corrupt shard 17" in found.findings[0].fix
 
 
-def test_lines_behind_a_traceback_that_lack_the_prefix_are_its_own() -> None:
+def test_unprefixed_lines_after_a_traceback_belong_to_it() -> None:
     head, rest = RAISED.split("\n", 1)
     logged = f"2025-08-16 12:00:01 [Rank 2] ERROR failed: {head}\n{rest}"
     found = diagnose(trace_of(WORLD + waits(0, 1, 3) + logged))
     assert told(found) == ("rank_crashed", (2,))
 
 
-def test_a_traceback_below_a_message_of_torchs_is_not_of_its_rank() -> None:
+def test_traceback_below_a_torch_message_is_not_of_its_rank() -> None:
     warning = "[rank0]:[W816 12:00:00.111111111 socket.cpp:752] failed to connect, error\n"
     found = diagnose(trace_of(WORLD + warning + RAISED + waits(1, 3)))
     assert told(found) == ("inconclusive", ())
 
 
-def test_the_node_in_a_label_of_skypilots_is_no_rank() -> None:
+def test_node_in_a_skypilot_label_is_no_rank() -> None:
     label = "(worker1, rank=1, pid=3456, ip=10.0.0.2) "
     heads = in_front("(head, rank=0, pid=2010) ", waits(0, 2, 3))
     own = in_front(label, waits(4, 5, 6, 7))
@@ -135,14 +135,14 @@ def test_the_node_in_a_label_of_skypilots_is_no_rank() -> None:
     assert "corrupt shard 17" in found.findings[0].fix
 
 
-def test_the_heads_of_several_files_tell_whose_lines_follow() -> None:
+def test_file_headings_show_whose_lines_follow() -> None:
     files = [(rank, RAISED if rank == 2 else timeout(rank, 78)) for rank in range(4)]
     text = "".join(f"==> logs/rank_{rank}.log <==\n{lines}\n" for rank, lines in files)
     assert told(diagnose(trace_of(text))) == ("rank_crashed", (2,))
 
 
 @pytest.mark.parametrize("key", ["exc_info", "stack_trace"])
-def test_a_traceback_in_a_field_of_its_own(key: str) -> None:
+def test_traceback_in_a_field_of_its_own(key: str) -> None:
     record = {"message": "training failed", "rank": 2, key: RAISED}
     error = {"message": "training failed", "rank": 2, "error": {key: RAISED}}
     for told_so in (record, error):
@@ -150,7 +150,7 @@ def test_a_traceback_in_a_field_of_its_own(key: str) -> None:
         assert told(diagnose(trace_of(text))) == ("rank_crashed", (2,))
 
 
-def test_an_export_that_is_one_object(tmp_path: Path) -> None:
+def test_export_that_is_one_object(tmp_path: Path) -> None:
     lines = (WORLD + waits(0, 1, 3) + in_front("[rank2]: ")).splitlines()
     events = [{"timestamp": 1755346201000, "message": line} for line in lines]
     path = tmp_path / "export.json"
@@ -168,10 +168,10 @@ def stopped(rank: int) -> str:
 
 
 @pytest.mark.parametrize(("printed", "failed"), [(3, (0, 1, 2)), (1, (1,)), (2, (1,)), (4, (1,))])
-def test_what_is_printed_as_often_as_there_are_ranks_all_have_raised(
+def test_exception_printed_once_per_rank_was_raised_by_all(
     printed: int, failed: tuple[int, ...]
 ) -> None:
-    """An import fails on all ranks: torchrun sees one of them end, and stops those on their way."""
+    """An import fails on all ranks: torchrun observes one exit, and stops those still failing."""
     told_to_stop = "".join(
         f"W1123 02:14:28.783000 77 torch/distributed/elastic/multiprocessing/api.py:1028] Sending "
         f"process {500 + rank} closing signal SIGTERM\n"

@@ -126,7 +126,7 @@ def test_every_form_of_the_status_line(line: str, group: str, expected: tuple[in
     assert counters(trace) == {(5, group): expected}
 
 
-def test_the_rank_of_the_prefix_wins_over_the_one_in_the_message() -> None:
+def test_rank_of_the_prefix_overrides_the_one_in_the_message() -> None:
     trace = trace_of(
         "[rank97]:[E ProcessGroupNCCL.cpp:563] [Rank 6] Watchdog caught collective operation "
         f"timeout: WorkNCCL(SeqNum=4, OpType=REDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1) {RAN}\n"
@@ -161,7 +161,7 @@ def test_the_rank_of_the_prefix_wins_over_the_one_in_the_message() -> None:
         lambda s: s.replace("\n", "\r\n"),
     ],
 )
-def test_damage_is_undone(wrap) -> None:  # type: ignore[no-untyped-def]
+def test_damage_is_repaired(wrap) -> None:  # type: ignore[no-untyped-def]
     trace = trace_of(wrap(timeout(1, 118)))
     assert overdue(trace) == [(1, "0", "all_reduce", 118)]
     assert counters(trace)[1, "0"] == (118, 117)
@@ -173,7 +173,7 @@ def test_two_events_on_one_physical_line() -> None:
     assert overdue(trace) == [(1, "0", "all_reduce", 118), (2, "0", "all_reduce", 118)]
 
 
-def test_the_same_fact_printed_five_times_is_one_fact() -> None:
+def test_fact_printed_five_times_is_one_fact() -> None:
     again = (
         "[rank1]:[E816 12:10:02.0 ProcessGroupNCCL.cpp:1] [PG ID 0 PG GUID 0(default_pg) Rank 1] "
         "Process group watchdog thread terminated with exception: [Rank 1] Watchdog caught "
@@ -186,7 +186,7 @@ def test_the_same_fact_printed_five_times_is_one_fact() -> None:
     assert len(claims(trace, "timeout")) == 1
 
 
-def test_the_rank_that_only_heard_of_it_shows_by_its_counters() -> None:
+def test_rank_notified_of_a_timeout_is_found_by_its_counters() -> None:
     trace = trace_of(
         "".join(timeout(r, 78) for r in (1, 2, 3))
         + "[rank0]:[E816 12:10:02.000000001 ProcessGroupNCCL.cpp:1785] [PG ID 0 PG GUID "
@@ -222,7 +222,7 @@ def test_pairs_and_batches_keep_their_own_counter() -> None:
         ),
     ],
 )
-def test_the_useful_part_of_the_watchdogs_last_words(message: str, kind: str) -> None:
+def test_useful_part_of_the_watchdogs_last_message(message: str, kind: str) -> None:
     trace = trace_of(
         "[rank3]:[E816 12:00:00.000000001 ProcessGroupNCCL.cpp:1] [PG ID 0 PG GUID 0(default_pg) "
         f"Rank 3] Process group watchdog thread terminated with exception: {message}\n"
@@ -259,7 +259,7 @@ def test_damaged_numbers_break_nothing(line: str) -> None:
     diagnose(trace)
 
 
-def test_a_damaged_world_is_no_world() -> None:
+def test_damaged_world_size_is_ignored() -> None:
     trace = trace_of("world_size=999999\n" + timeout(1, 7) + timeout(999999, 7))
     assert (trace.world_size or 2) == 2
     assert list(trace.ranks) == [1]
@@ -281,17 +281,17 @@ def stuck(rank: int, clock: str) -> str:
     )
 
 
-def test_a_watchdog_stuck_in_giving_up_accuses_nobody() -> None:
+def test_watchdog_stuck_in_its_abort_accuses_no_rank() -> None:
     text = "".join(gave_up(r) for r in (0, 1, 2)) + stuck(3, "05:14:36")
     assert diagnose(trace_of(text)).culprits == ()
 
 
-def test_a_watchdog_that_had_been_stuck_before_the_others_gave_up_shows_who_is_missing() -> None:
+def test_watchdog_stuck_before_the_timeouts_shows_the_missing_rank() -> None:
     text = "".join(gave_up(r) for r in (0, 1, 2)) + stuck(3, "05:07:30")
     assert diagnose(trace_of(text)).culprits == (3,)
 
 
-def test_who_could_not_acquire_the_gil_on_its_way_out_had_given_up_too() -> None:
+def test_rank_unable_to_acquire_the_gil_during_exit_had_timed_out() -> None:
     text = "".join(gave_up(r) for r in (0, 1, 2))
     text += (
         "[rank3]:[E626 05:06:32.087674097 ProcessGroupNCCL.cpp:1935] [PG ID 0 PG GUID "
@@ -301,7 +301,7 @@ def test_who_could_not_acquire_the_gil_on_its_way_out_had_given_up_too() -> None
     assert diagnose(trace_of(text)).culprits == ()
 
 
-def test_a_counter_that_nothing_was_written_to_is_no_progress() -> None:
+def test_unused_counter_is_no_progress() -> None:
     text = "".join(
         f"[rank{r}]:[E ProcessGroupNCCL.cpp:1537] [PG 0 Rank {r}] Timeout at NCCL work: 4, last "
         f"enqueued NCCL work: 5, last completed NCCL work: 91034440{r}.\n"
@@ -312,7 +312,7 @@ def test_a_counter_that_nothing_was_written_to_is_no_progress() -> None:
     assert found.findings[0].seq == 4
 
 
-def test_a_timeout_in_other_words_is_a_sign_at_least() -> None:
+def test_differently_worded_timeout_is_a_sign() -> None:
     found = diagnose(
         trace_of(
             "[E ProcessGroupNCCL.cpp:523] Watchdog caught collective operation timeout:\n"
@@ -331,7 +331,7 @@ TORCHCOMMS = (
 )
 
 
-def test_the_watchdog_of_torch_2_15_tells_who_waited_and_not_in_what() -> None:
+def test_watchdog_of_torch_2_15_shows_who_waited_but_not_in_what() -> None:
     trace = trace_of("".join(TORCHCOMMS.format(r=r) for r in (0, 1, 3)))
     assert trace.records["rank"].tolist() == [0, 1, 3]
     assert (trace.records["flags"] & int(Flag.TIMED_OUT)).all()

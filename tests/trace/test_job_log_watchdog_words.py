@@ -24,7 +24,7 @@ def _claims(text: str, kind: str) -> list[Claim]:
 
 
 @pytest.mark.parametrize("sentence", [_PREPARES, _GIVES_UP])
-def test_who_dumps_or_gives_up_has_waited_though_it_does_not_say_in_what(sentence: str) -> None:
+def test_rank_that_dumps_or_times_out_has_waited_in_an_unknown_operation(sentence: str) -> None:
     assert half_told(trace_of(_said(sentence))) == {2}
 
 
@@ -36,19 +36,19 @@ def test_who_dumps_or_gives_up_has_waited_though_it_does_not_say_in_what(sentenc
         "the entire process took 3 s of work\n",
     ],
 )
-def test_other_words_of_a_process_group_tell_of_no_wait(sentence: str) -> None:
+def test_other_process_group_messages_show_no_wait(sentence: str) -> None:
     assert half_told(trace_of(_said(sentence))) == frozenset()
 
 
-def test_that_a_rank_has_given_up_is_noted_once() -> None:
-    """Who has said that it dumps has given up already."""
+def test_timeout_of_a_rank_is_recorded_once() -> None:
+    """A rank that has printed that it dumps has timed out already."""
     gave_up = [c.reporter for c in _claims(_said(_GIVES_UP), "other") if c.details.get("gave_up")]
     assert gave_up == [2]
     both = _claims(_said(_PREPARES, _GIVES_UP), "other")
     assert not any(c.details.get("gave_up") for c in both)
 
 
-def test_a_writer_without_a_rank_gives_up_as_well() -> None:
+def test_writer_without_a_rank_times_out_as_well() -> None:
     (claim,) = _claims(_HEAD[11:] + _GIVES_UP, "other")
     assert (claim.reporter, claim.details.get("gave_up")) == (None, True)
     assert half_told(trace_of(_HEAD[11:] + _GIVES_UP)) == frozenset()
@@ -62,7 +62,7 @@ def test_a_writer_without_a_rank_gives_up_as_well() -> None:
         ("A flight recorder dump signal from another rank is sent\n", []),
     ],
 )
-def test_who_is_asked_for_a_dump_has_not_asked(sentence: str, reporters: list[int]) -> None:
+def test_rank_asked_for_a_dump_has_not_asked(sentence: str, reporters: list[int]) -> None:
     assert [claim.reporter for claim in _claims(_said(sentence), "dump_signal")] == reporters
 
 
@@ -74,13 +74,13 @@ def test_who_is_asked_for_a_dump_has_not_asked(sentence: str, reporters: list[in
         (" tag[SomethingElse]", "something_else"),
     ],
 )
-def test_hccl_tells_the_operation_by_its_tag(tag: str, op: str | None) -> None:
+def test_hccl_shows_the_operation_by_its_tag(tag: str, op: str | None) -> None:
     words = "The Notify register has not received the Notify record from remote rank [3]."
     (claim,) = _claims(_said(f"{words}{tag}\n"), "timeout")
     assert (claim.reporter, claim.op, claim.certain) == (2, op, False)
 
 
-def test_a_notify_register_that_has_received_tells_nothing() -> None:
+def test_received_notify_register_shows_nothing() -> None:
     assert not _claims(_said("The Notify register has received the Notify record\n"), "timeout")
 
 
@@ -91,5 +91,5 @@ def test_a_notify_register_that_has_received_tells_nothing() -> None:
         ("Work ran some time after 3009 milliseconds.\n", 0),
     ],
 )
-def test_work_that_ran_out_of_its_time_is_a_timeout(sentence: str, timeouts: int) -> None:
+def test_work_past_its_time_limit_is_a_timeout(sentence: str, timeouts: int) -> None:
     assert len(_claims(_said(sentence), "timeout")) == timeouts

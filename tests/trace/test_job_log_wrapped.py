@@ -19,7 +19,7 @@ BAR = " 45%|####5     | 45/100 [10:11<12:13,  3.38s/it]"
 @pytest.mark.parametrize("width", [48, 62, 63, 64, 69, 80, 81, 100, 132, 133, 160])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("before", ["", BAR])
-def test_a_message_is_read_wherever_it_was_broken(width: int, padded: bool, before: str) -> None:
+def test_message_is_read_wherever_it_was_wrapped(width: int, padded: bool, before: str) -> None:
     lines = [before + timeout(0, 55), timeout(1, 55)]
     pieces = []
     for line in "".join(lines).splitlines():
@@ -32,13 +32,13 @@ def test_a_message_is_read_wherever_it_was_broken(width: int, padded: bool, befo
     assert diagnose(trace).verdict is Verdict.STUCK_COLLECTIVE
 
 
-def test_lines_of_one_length_are_no_wrapped_messages() -> None:
+def test_lines_of_equal_length_are_no_wrapped_messages() -> None:
     assert wrap_width(b"=" * 60 + b"\ntrain.py FAILED\n" + b"=" * 60 + b"\n" + b"-" * 60) == 0
     assert wrap_width(timeout(0, 5).encode()) == 0
 
 
-def test_what_follows_messages_of_one_length_is_a_line_of_its_own() -> None:
-    """All ranks print as much: that is no terminal's width."""
+def test_line_after_messages_of_equal_length_is_separate() -> None:
+    """All ranks print lines of the same length, which is not the width of a terminal."""
     lines = "".join(timeout(rank, 9) for rank in (0, 1, 3)).splitlines()
     for last in (lines, lines[:-1]):
         text = "\n".join([*last, "oom-kill: a line that begins like no other"]) + "\n"
@@ -48,8 +48,8 @@ def test_what_follows_messages_of_one_length_is_a_line_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 100, 160])
-def test_a_line_that_a_containers_runtime_has_cut(width: int) -> None:
-    """Two streams of one container, each cut by itself; their parts lie between one another."""
+def test_line_split_by_a_container_runtime(width: int) -> None:
+    """Two streams of one container, each split by itself; their parts are interleaved."""
     parts = []
     for rank, stream in ((0, "stderr"), (1, "stdout")):
         own = []
@@ -67,7 +67,7 @@ def test_a_line_that_a_containers_runtime_has_cut(width: int) -> None:
     assert counters(trace) == {(0, "0"): (55, 54), (1, "0"): (55, 54)}
 
 
-def test_the_beginning_of_a_line_of_which_the_rest_is_lost() -> None:
+def test_first_part_of_a_line_without_the_rest() -> None:
     line = timeout(0, 55).splitlines()[1]
     trace = trace_of(f"2025-08-16T12:00:00.123456789Z stderr P {line}\n")
     assert counters(trace) == {(0, "0"): (55, 54)}

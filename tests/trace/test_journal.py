@@ -21,7 +21,7 @@ def _facts(tmp_path: Path, *events: dict[str, Any] | str) -> list[RankFacts]:
     return [fragment.facts for fragment in read_journal(path)]
 
 
-def test_how_a_rank_ended(tmp_path: Path) -> None:
+def test_exit_of_a_rank(tmp_path: Path) -> None:
     end = {"event": "exit", "rank": 1, "pid": 7, "at_ns": 5, "code": None, "signal": 9}
     (facts,) = _facts(tmp_path, end, {**end, "signal": 15})
     assert (facts.rank, facts.pid, facts.host, facts.attempt) == (1, 7, "node0", 2)
@@ -39,7 +39,7 @@ def test_how_a_rank_ended(tmp_path: Path) -> None:
         ([3, -1, True, "0", 1 << 40], {3}),
     ],
 )
-def test_who_had_not_been_told_to_stop_by_then(
+def test_ranks_not_signalled_by_then(
     tmp_path: Path, written: object, read: set[int] | None
 ) -> None:
     end = {"event": "exit", "rank": 1, "signal": 15, "untold": written}
@@ -48,19 +48,19 @@ def test_who_had_not_been_told_to_stop_by_then(
     assert facts.exit.untold == read
 
 
-def test_who_had_been_told_to_stop_by_then(tmp_path: Path) -> None:
+def test_ranks_signalled_by_then(tmp_path: Path) -> None:
     (facts,) = _facts(tmp_path, {"event": "exit", "rank": 1, "signal": 15, "told": [3, True, 0]})
     assert facts.exit is not None
     assert facts.exit.told == {0, 3}
 
 
 @pytest.mark.parametrize("rank", [-1, 10**12, 1 << 17, True, "1", 1.0, None])
-def test_a_number_that_is_no_rank_is_nobodys(tmp_path: Path, rank: object) -> None:
+def test_number_that_is_no_rank_belongs_to_none(tmp_path: Path, rank: object) -> None:
     events = ({"event": "exit", "rank": rank}, {"event": "seen", "rank": rank, "alive": True})
     assert _facts(tmp_path, *events) == []
 
 
-def test_what_is_no_value_is_unknown(tmp_path: Path) -> None:
+def test_invalid_value_is_unknown(tmp_path: Path) -> None:
     made_up = {"pid": 1 << 40, "at_ns": 10**30, "code": 1 << 99, "signal": -3, "cpu_busy": 1e400}
     ended, seen = _facts(
         tmp_path,
@@ -72,13 +72,13 @@ def test_what_is_no_value_is_unknown(tmp_path: Path) -> None:
     assert (seen.pid, seen.observed_ns, seen.cpu_busy, seen.process_state) == (None, 0, None, None)
 
 
-def test_lines_that_are_no_events_are_passed_over(tmp_path: Path) -> None:
+def test_lines_that_are_no_events_are_skipped(tmp_path: Path) -> None:
     good = {"event": "exit", "rank": 3, "code": 0}
     (facts,) = _facts(tmp_path, "[" * 100_000, '{"event": "exit", "rank": 2', "", "7", good)
     assert facts.rank == 3
 
 
-def test_verdicts_are_kept_and_believed_in_nothing(tmp_path: Path) -> None:
+def test_verdicts_are_kept_but_not_trusted(tmp_path: Path) -> None:
     path = tmp_path / "monitor_node0.journal"
     exit_ = '{"event":"exit","rank":1,"pid":7,"at_ns":5,"code":1}\n'
     said = (

@@ -74,7 +74,7 @@ def _waits(pid: int, kind: str) -> KernelWait:
 
 
 @pytest.mark.parametrize("code", [FLOCK, LOCKF])
-def test_who_holds_the_lock_of_a_file(code: str, processes: Processes, tmp_path: Path) -> None:
+def test_holder_of_a_file_lock(code: str, processes: Processes, tmp_path: Path) -> None:
     path = str(tmp_path / "cache.lock")
     holder = processes.start(code, path)
     assert holder.stdout is not None
@@ -90,7 +90,7 @@ def test_who_holds_the_lock_of_a_file(code: str, processes: Processes, tmp_path:
     assert held.locked == (path,)
 
 
-def test_a_file_that_another_one_has_locked(processes: Processes, tmp_path: Path) -> None:
+def test_file_locked_by_another_process(processes: Processes, tmp_path: Path) -> None:
     """A process that polls for a lock is asleep with the file open."""
     path = str(tmp_path / "meta.db")
     holder = processes.start(FLOCK, path)
@@ -108,16 +108,14 @@ def test_a_file_that_another_one_has_locked(processes: Processes, tmp_path: Path
         ("import os; r, w = os.pipe(); os.write(w, b'x' * 1_000_000)", "full pipe"),
     ],
 )
-def test_a_pipe_without_anybody_at_its_other_end(
-    code: str, kind: str, processes: Processes
-) -> None:
+def test_pipe_without_another_end(code: str, kind: str, processes: Processes) -> None:
     wait = _waits(processes.start(code).pid, kind)
     if not wait.alone:
         pytest.skip("others' descriptors are hidden here")
     assert wait.processes == ()
 
 
-def test_who_cannot_be_seen_may_be_at_the_other_end(processes: Processes) -> None:
+def test_invisible_process_may_be_at_the_other_end_of_a_pipe(processes: Processes) -> None:
     """For example the container runtime that reads the output of its processes."""
     writer = processes.start("import os; os.write(1, b'x' * 1_000_000)")
     wait = _waits(writer.pid, "full pipe")
@@ -126,7 +124,7 @@ def test_who_cannot_be_seen_may_be_at_the_other_end(processes: Processes) -> Non
     assert wait.alone is False
 
 
-def test_who_does_not_read_a_pipe(processes: Processes) -> None:
+def test_pipe_reader_that_does_not_read(processes: Processes) -> None:
     code = (
         "import os, subprocess; p = subprocess.Popen(['sleep', '60'], stdin=subprocess.PIPE); "
         "print(p.pid, flush=True); os.write(p.stdin.fileno(), b'x' * 1_000_000)"
@@ -141,7 +139,7 @@ def test_who_does_not_read_a_pipe(processes: Processes) -> None:
     assert wait.names == (f"sleep 60 (pid {reader})",)
 
 
-def test_a_child_that_does_not_end_and_one_that_is_dead(processes: Processes) -> None:
+def test_unended_child_and_zombie(processes: Processes) -> None:
     code = (
         "import os, subprocess as s; p = s.Popen(['sleep', '60']); q = s.Popen(['sleep', '60']); "
         "q.kill(); print(p.pid, q.pid, flush=True); os.waitpid(p.pid, 0)"
@@ -161,14 +159,14 @@ def test_a_child_that_does_not_end_and_one_that_is_dead(processes: Processes) ->
     assert f"sleep 60 (pid {child}, stopped)" in wait.helpers
 
 
-def test_a_named_pipe_that_nobody_opens(processes: Processes, tmp_path: Path) -> None:
+def test_named_pipe_that_no_process_opens(processes: Processes, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "checkpoint")
     writer = processes.start("import sys; open(sys.argv[1], 'w')", str(tmp_path / "checkpoint"))
     assert _waits(writer.pid, "fifo").what == ""
 
 
 @pytest.mark.parametrize("limit", ["None", "60"])
-def test_the_address_of_a_silent_peer(limit: str, processes: Processes) -> None:
+def test_address_of_a_silent_peer(limit: str, processes: Processes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         code = (
@@ -178,17 +176,19 @@ def test_the_address_of_a_silent_peer(limit: str, processes: Processes) -> None:
         assert _waits(processes.start(code).pid, "socket").what == f"127.0.0.1:{port}"
 
 
-def test_a_peer_on_the_same_host(processes: Processes) -> None:
+def test_peer_on_the_same_host(processes: Processes) -> None:
     code = "import socket; a, b = socket.socketpair(); a.recv(1)"
     assert "Unix socket" in _waits(processes.start(code).pid, "socket").what
 
 
-def test_a_lock_inside_of_a_process(processes: Processes) -> None:
+def test_lock_inside_a_process(processes: Processes) -> None:
     code = "import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()"
     assert _waits(processes.start(code).pid, "thread").processes == ()
 
 
-def test_looks_at_a_running_job_tell_since_when(processes: Processes, tmp_path: Path) -> None:
+def test_repeated_observations_show_the_start_of_a_wait(
+    processes: Processes, tmp_path: Path
+) -> None:
     path = str(tmp_path / "cache.lock")
     holder = processes.start(FLOCK, path)
     assert holder.stdout is not None
@@ -218,7 +218,7 @@ def test_looks_at_a_running_job_tell_since_when(processes: Processes, tmp_path: 
     assert load_trace([tmp_path]).ranks[1].wait is not None
 
 
-def test_nothing_is_told_of_a_process_that_is_not_there(tmp_path: Path) -> None:
+def test_nonexistent_process_has_no_wait(tmp_path: Path) -> None:
     assert main_thread_wait(7, proc=tmp_path) is None
     assert cpu_limit(7, tmp_path, tmp_path) == ""
 
@@ -232,7 +232,7 @@ def test_nothing_is_told_of_a_process_that_is_not_there(tmp_path: Path) -> None:
         ({"cpu.max": "nonsense"}, ""),
     ],
 )
-def test_the_share_of_a_processor(files: dict[str, str], told: str, tmp_path: Path) -> None:
+def test_share_of_a_cpu(files: dict[str, str], told: str, tmp_path: Path) -> None:
     (tmp_path / "proc" / "7").mkdir(parents=True)
     (tmp_path / "proc" / "7" / "cgroup").write_text("0::/job\n")
     (tmp_path / "groups" / "job").mkdir(parents=True)
@@ -243,7 +243,7 @@ def test_the_share_of_a_processor(files: dict[str, str], told: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("share", "kind"), [(0.002, RUNNABLE), (0.5, "thread")])
-def test_who_may_use_next_to_nothing_of_a_processor_waits_for_that(
+def test_throttled_process_waits_for_its_cpu_quota(
     share: float, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its threads wait for each other, because each runs only now and then."""
@@ -259,18 +259,18 @@ def test_who_may_use_next_to_nothing_of_a_processor_waits_for_that(
     assert wait.kind == kind
 
 
-def test_a_wait_comes_back_as_it_was_written() -> None:
+def test_wait_survives_a_round_trip() -> None:
     wait = KernelWait("lock", "/a", (7,), ("x (pid 7)",), True, ("/b",), ("y",), 1, 2)
     assert decode_wait(encode_wait(wait)) == wait
     assert RankFacts(0, wait=wait).wait == wait
 
 
 @pytest.mark.parametrize("said", [None, 7, [], "lock"])
-def test_what_can_be_no_wait_is_none(said: object) -> None:
+def test_impossible_wait_is_none(said: object) -> None:
     assert decode_wait(said) is None
 
 
-def test_a_wait_that_was_made_up_does_no_harm() -> None:
+def test_forged_wait_does_no_harm() -> None:
     said = {"kind": 7, "processes": ["x", None, -3], "names": 5, "since_ns": "soon", "helpers": {}}
     assert decode_wait(said) == KernelWait("7", processes=(0, 0, 0))
 
@@ -285,7 +285,7 @@ def test_a_wait_that_was_made_up_does_no_harm() -> None:
         (["tail", "/dev/null/eyJhbGciOi.J9", "-f", "/dev/null"], "tail"),
     ],
 )
-def test_arguments_of_processes_are_not_told(arguments: list[str], shown: str) -> None:
+def test_process_arguments_are_not_reported(arguments: list[str], shown: str) -> None:
     """They may be secrets, and reports go into a log."""
     process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:

@@ -81,9 +81,7 @@ def job(tmp_path: Path) -> list[RingRank]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_many_looks_give_what_one_look_gives(
-    tmp_path: Path, job: list[RingRank], seed: int
-) -> None:
+def test_many_looks_give_the_result_of_one(tmp_path: Path, job: list[RingRank], seed: int) -> None:
     """Operations that begin, end, pair, wrap, lack sizes or are taken back, in any order."""
     rng = random.Random(seed)
     run = LiveRun(tmp_path)
@@ -116,7 +114,7 @@ def test_many_looks_give_what_one_look_gives(
     assert run.looks == 40
 
 
-def test_only_what_changed_is_read(
+def test_only_changes_are_read(
     tmp_path: Path, job: list[RingRank], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from hangscope.ring.reader import RingReader
@@ -146,8 +144,8 @@ def test_only_what_changed_is_read(
     assert [pair for pair in read if pair[1] > 1] == [("rank_2.ring", 3)]
 
 
-def test_a_record_that_was_never_published_is_seen(tmp_path: Path, job: list[RingRank]) -> None:
-    """Its writer died between the record and the word that it is there."""
+def test_unpublished_record_is_read(tmp_path: Path, job: list[RingRank]) -> None:
+    """Its writer died between the record and its publication."""
     run = LiveRun(tmp_path)
     run.look()
     job[1].issue(1)
@@ -157,9 +155,7 @@ def test_a_record_that_was_never_published_is_seen(tmp_path: Path, job: list[Rin
     assert len(run.look().records) == 2
 
 
-def test_a_slot_that_is_half_written_is_counted_and_read_later(
-    tmp_path: Path, job: list[RingRank]
-) -> None:
+def test_half_written_slot_is_counted_and_read_later(tmp_path: Path, job: list[RingRank]) -> None:
     run = LiveRun(tmp_path)
     job[0].issue(1)
     run.look()
@@ -178,9 +174,7 @@ def test_a_slot_that_is_half_written_is_counted_and_read_later(
     assert trace.sources[0].dropped == 0
 
 
-def test_the_newest_records_are_kept_where_so_many_are_asked_for(
-    tmp_path: Path, job: list[RingRank]
-) -> None:
+def test_newest_records_are_kept_up_to_the_limit(tmp_path: Path, job: list[RingRank]) -> None:
     run = LiveRun(tmp_path, rows=50)
     whole = LiveRun(tmp_path)
     for turn in range(6):
@@ -197,8 +191,8 @@ def test_the_newest_records_are_kept_where_so_many_are_asked_for(
     assert content(run.look()) == content(trace)
 
 
-def test_processes_are_followed_without_reading_their_rings_again(tmp_path: Path) -> None:
-    """A process that lives: its heart, stacks and state are those of the newest look."""
+def test_processes_are_followed_without_rereading_their_rings(tmp_path: Path) -> None:
+    """A live process: its heartbeat, stacks and state are those of the newest look."""
     boot_id, namespace = _own_namespace() or ("", 0)
     mapped, has_mapped = os.pipe()
     pid = os.fork()
@@ -254,7 +248,7 @@ def test_processes_are_followed_without_reading_their_rings_again(tmp_path: Path
             pass
 
 
-def test_the_locks_of_files_are_read_once_for_all_ranks(
+def test_file_locks_are_read_once_for_all_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boot_id, namespace = _own_namespace() or ("", 0)
@@ -283,9 +277,7 @@ def test_the_locks_of_files_are_read_once_for_all_ranks(
             child.wait()
 
 
-def test_a_journal_that_comes_to_lie_beside_the_rings_is_read(
-    tmp_path: Path, job: list[RingRank]
-) -> None:
+def test_journal_that_appears_later_is_read(tmp_path: Path, job: list[RingRank]) -> None:
     run = LiveRun(tmp_path)
     for rank in job:
         rank.issue(1)
@@ -304,8 +296,8 @@ def test_a_journal_that_comes_to_lie_beside_the_rings_is_read(
     assert_same(run, tmp_path)
 
 
-def test_tables_handed_out_are_left_alone(tmp_path: Path, job: list[RingRank]) -> None:
-    """A picture being drawn does not change below the one who draws it."""
+def test_returned_tables_are_not_changed(tmp_path: Path, job: list[RingRank]) -> None:
+    """A picture being drawn must not change meanwhile."""
     run = LiveRun(tmp_path)
     record = job[0].issue(1)
     run.look()

@@ -34,13 +34,13 @@ def answer(folder: Path, **logs: str) -> Diagnosis:
     return diagnose(load_trace([folder]))
 
 
-def test_alone_it_is_taken_for_the_rank(tmp_path: Path) -> None:
+def test_single_local_rank_is_taken_for_the_rank(tmp_path: Path) -> None:
     found = answer(tmp_path, train=RAISED + failed(0, 1))
     assert (found.culprits, found.confidence.value) == ((0,), "likely")
 
 
 @pytest.mark.parametrize("name", ["node1", "job-worker-0", "log_node_rank_3", "machine2.err"])
-def test_in_the_log_of_another_node_it_is_not(tmp_path: Path, name: str) -> None:
+def test_local_rank_in_the_log_of_another_node_is_not_the_rank(tmp_path: Path, name: str) -> None:
     found = answer(tmp_path, **{name: RAISED + failed(0, 1)})
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
     assert any("bad sample" in line for line in found.findings[0].evidence)
@@ -48,41 +48,41 @@ def test_in_the_log_of_another_node_it_is_not(tmp_path: Path, name: str) -> None
     assert answer(tmp_path, **{name: alone + RAISED + failed(0, 1)}).culprits == (0,)
 
 
-def test_beside_a_log_whose_name_differs_in_a_number_it_is_not(tmp_path: Path) -> None:
-    """The log of the first node tells nothing: no rank of it has said a word."""
+def test_local_rank_beside_a_log_with_another_number_is_not_the_rank(tmp_path: Path) -> None:
+    """The log of the first node shows nothing: none of its ranks has printed a word."""
     found = answer(tmp_path, slurm_8_0="step 1\n", slurm_8_1=RAISED + failed(0, 1))
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
 
 
 @pytest.mark.parametrize("other", ["out", "run_2025-08-14"])
-def test_another_log_of_the_same_node_says_nothing_of_it(tmp_path: Path, other: str) -> None:
+def test_another_log_of_the_same_node_changes_nothing(tmp_path: Path, other: str) -> None:
     found = answer(tmp_path, **{other: "step 1\n", "run_2025-08-15": RAISED + failed(0, 1)})
     assert found.culprits == (0,)
 
 
 @pytest.mark.parametrize("other", [STOPPED, WAITS + failed(0, -6, "12:10:02.000000")])
-def test_beside_another_launchers_log_it_is_not(tmp_path: Path, other: str) -> None:
+def test_local_rank_beside_another_launchers_log_is_not_the_rank(
+    tmp_path: Path, other: str
+) -> None:
     found = answer(tmp_path, node0=other, node1=RAISED + failed(0, 1))
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
     assert any("bad sample" in line for f in found.findings for line in f.evidence)
 
 
 @pytest.mark.parametrize("code", [1, -9])
-def test_nor_where_the_rank_of_that_number_outlived_it(tmp_path: Path, code: int) -> None:
+def test_local_rank_is_not_the_rank_if_that_rank_outlived_it(tmp_path: Path, code: int) -> None:
     found = answer(tmp_path, node0=WAITS, node1=failed(1, code))
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
     assert any("local rank 1" in line for f in found.findings for line in f.evidence)
 
 
-def test_what_the_command_says_is_believed_beside_others(tmp_path: Path) -> None:
+def test_command_line_is_believed_beside_other_logs(tmp_path: Path) -> None:
     command = "+ torchrun --nnodes=2 --node-rank=1 --nproc-per-node=2 train.py\n"
     found = answer(tmp_path, node0=WAITS + STOPPED, node1=command + RAISED + failed(1, 1))
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (3,))
 
 
-def test_one_launchers_words_twice_and_the_logs_of_its_processes_are_of_one_node(
-    tmp_path: Path,
-) -> None:
+def test_repeated_launcher_lines_and_process_logs_are_of_one_node(tmp_path: Path) -> None:
     ended = RAISED + failed(0, 1)
     (tmp_path / "attempt_0" / "0").mkdir(parents=True)
     (tmp_path / "attempt_0" / "0" / "stderr.log").write_text(RAISED)
@@ -90,7 +90,7 @@ def test_one_launchers_words_twice_and_the_logs_of_its_processes_are_of_one_node
 
 
 def test_two_nodes_have_folders_of_one_number(tmp_path: Path) -> None:
-    """What the first process of the second node had raised was put down to rank 0."""
+    """The exception of the second node's first process was attributed to rank 0."""
     for node, local in ((0, 0), (0, 1), (1, 0), (1, 1)):
         folder = tmp_path / f"node{node}" / "attempt_0" / str(local)
         folder.mkdir(parents=True)

@@ -47,7 +47,9 @@ def waited_s(trace: Trace) -> float:
 
 
 @pytest.mark.parametrize(("zone_h", "years"), [(0, 0), (8, 0), (-7, 0), (5.75, 0), (8, 1), (0, -1)])
-def test_a_wait_is_as_long_in_every_zone(tmp_path: Path, zone_h: float, years: int) -> None:
+def test_wait_has_the_same_length_in_every_time_zone(
+    tmp_path: Path, zone_h: float, years: int
+) -> None:
     trace = job(tmp_path, zone_h, years)
     found = diagnose(trace)
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
@@ -57,14 +59,15 @@ def test_a_wait_is_as_long_in_every_zone(tmp_path: Path, zone_h: float, years: i
     }
 
 
-def test_a_log_of_which_nothing_is_on_record_keeps_its_times(tmp_path: Path) -> None:
-    """It began seven minutes before: no zone lies there, and it may be another attempt's."""
+def test_log_without_common_events_keeps_its_times(tmp_path: Path) -> None:
+    """It began seven minutes before: no time zone differs by that, and it may be another
+    attempt's."""
     trace = job(tmp_path, 8, ran_s=WAIT_S + 420)
     times = {c.at_ns // 10**9 for c in trace.claims if c.kind == "timeout"}
     assert times == {BASE_NS // 10**9 + 6 + WAIT_S + 8 * 3600}
 
 
-def test_logs_of_one_job_are_moved_together(tmp_path: Path) -> None:
+def test_logs_of_one_job_are_shifted_together(tmp_path: Path) -> None:
     job(tmp_path, 8)
     at = datetime.fromtimestamp(BASE_NS / 1e9 + 700, timezone(timedelta(hours=8)))
     other = tmp_path / "rank_2.log"

@@ -115,7 +115,7 @@ UNKNOWN = [in_front("<<{}>> "), in_front("ts=1 pod={} msg="), in_front("{} ~~ 17
 
 
 @pytest.mark.parametrize("shown", SHOWN)
-def test_the_rank_that_crashed_is_named_however_its_log_is_shown(
+def test_crashed_rank_is_named_in_every_export_format(
     shown: Callable[[list[Line]], str], tmp_path: Path
 ) -> None:
     path = tmp_path / "job.log"
@@ -125,7 +125,7 @@ def test_the_rank_that_crashed_is_named_however_its_log_is_shown(
 
 
 @pytest.mark.parametrize("shown", [*SHOWN, *UNKNOWN])
-def test_a_local_rank_of_the_second_pod_is_not_rank_0(
+def test_local_rank_of_the_second_pod_is_not_rank_0(
     shown: Callable[[list[Line]], str], tmp_path: Path
 ) -> None:
     path = tmp_path / "job.log"
@@ -134,7 +134,7 @@ def test_a_local_rank_of_the_second_pod_is_not_rank_0(
 
 
 @pytest.mark.parametrize("shown", [*SHOWN, *UNKNOWN])
-def test_of_one_pod_a_local_rank_is_a_rank(
+def test_local_rank_of_a_single_pod_is_the_rank(
     shown: Callable[[list[Line]], str], tmp_path: Path
 ) -> None:
     path = tmp_path / "job.log"
@@ -143,7 +143,7 @@ def test_of_one_pod_a_local_rank_is_a_rank(
     assert 0 in diagnose(load_trace([path])).culprits
 
 
-def test_a_traceback_in_one_cell() -> None:
+def test_traceback_in_one_cell() -> None:
     rows = [("1", "step 1"), ("2", "\n".join(f"[rank2]: {line}" for line in RAISED))]
     out = io.StringIO()
     csv.writer(out).writerows([("timestamp", "message"), *rows])
@@ -175,13 +175,13 @@ def test_names_in_front_of_nearly_all_lines(lines: list[str], names: set[str]) -
         "4m   Warning   Evicted   pod/job-worker-1   The node was low on resource: memory.",
     ],
 )
-def test_what_is_a_sign_at_least(line: str) -> None:
+def test_unattributed_message_is_a_sign(line: str) -> None:
     found = diagnose(trace_of(f"starting\n{line}\n"))
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
 
 
 @pytest.mark.parametrize("end", ["To avoi", "Some NCCL operations have fai", "[rank3]:[E816 12"])
-def test_who_is_silent_where_a_paste_ends_inside_a_line_may_have_spoken(end: str) -> None:
+def test_rank_silent_in_a_truncated_paste_may_have_spoken(end: str) -> None:
     work = "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=600000)"
     said = [
         f"[E ProcessGroupNCCL.cpp:457] [Rank {rank}] Watchdog caught collective operation timeout: "
@@ -201,12 +201,12 @@ def test_who_is_silent_where_a_paste_ends_inside_a_line_may_have_spoken(end: str
         {"text": "\n".join(RAISED), "record": {"extra": {"rank": 3}, "message": "failed"}},
     ],
 )
-def test_the_rank_that_a_logger_adds_to_its_records(record: dict[str, Any]) -> None:
+def test_rank_added_by_a_logger(record: dict[str, Any]) -> None:
     waits = "".join(timeout(rank, 7) for rank in (0, 1, 2))
     found = diagnose(trace_of(json.dumps(record) + "\n" + waits))
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (3,))
 
 
 @pytest.mark.parametrize("rank", ["", "all", "-1", "3 of 4", True, 3.5, "12345678", None])
-def test_what_is_no_rank_in_a_record(rank: object) -> None:
+def test_record_fields_that_are_no_rank(rank: object) -> None:
     assert not trace_of(json.dumps({"rank": rank, "msg": "\n".join(RAISED)}) + "\n").ranks

@@ -59,7 +59,7 @@ def fragment(
     )
 
 
-def test_a_ring_is_completed_by_a_native_dump() -> None:
+def test_ring_is_completed_by_a_native_dump() -> None:
     ring = fragment(0, rows(0, 3, 4, 5, state=0, flags=Flag.UNOBSERVED), "hangscope-ring")
     native = rows(0, 1, 2, 3, 4, 5)
     native["state"][-1] = State.STARTED
@@ -70,13 +70,13 @@ def test_a_ring_is_completed_by_a_native_dump() -> None:
     assert not (trace.records["flags"] & Flag.UNOBSERVED).any()
 
 
-def test_rows_inside_what_the_best_source_covers_are_not_added() -> None:
+def test_rows_covered_by_the_best_source_are_not_added() -> None:
     ring = fragment(0, rows(0, 1, 3), "hangscope-ring")
     trace = merge([ring, fragment(0, rows(0, 1, 2, 3))])
     assert trace.records["collective_seq"].tolist() == [1, 3]
 
 
-def test_groups_without_members_find_theirs_by_name() -> None:
+def test_groups_without_members_get_them_by_name() -> None:
     first = fragment(0, rows(0, 1), ranks=(0, 1), name="tp")
     other = fragment(2, rows(2, 1), ranks=(2, 3), name="tp")
     bare = fragment(3, rows(3, 1), ranks=(), name="tp")
@@ -86,7 +86,7 @@ def test_groups_without_members_find_theirs_by_name() -> None:
     assert trace.groups[mine].ranks == (2, 3)
 
 
-def test_counters_take_the_furthest_of_every_source() -> None:
+def test_counters_take_the_maximum_of_all_sources() -> None:
     def counted(rank: int, format_: str, enqueued: int, completed: int) -> Fragment:
         made = np.zeros(1, MEMBER_DTYPE)
         made["rank"], made["enqueued"], made["completed"], made["started"] = (
@@ -108,8 +108,8 @@ def test_counters_take_the_furthest_of_every_source() -> None:
     assert (member["enqueued"], member["completed"]) == (5, 4)
 
 
-def test_who_was_interrupted_ended_of_that_whatever_a_log_tells_first() -> None:
-    """Python raises it as the wait returns, which has failed: the log tells both, in this order."""
+def test_interrupted_rank_ended_by_the_interrupt_despite_earlier_log_lines() -> None:
+    """Python raises it as the wait returns, which has failed: the log shows both, in this order."""
     frames = (Frame("wait", "a.py", 3),)
     ring = RankFacts(1, exception=ExceptionFacts("KeyboardInterrupt", "", frames, 7))
     log = RankFacts(1, exception=ExceptionFacts("RuntimeError", "Connection closed", frames))
@@ -117,7 +117,7 @@ def test_who_was_interrupted_ended_of_that_whatever_a_log_tells_first() -> None:
     assert merged.exception == ring.exception
 
 
-def test_the_exact_time_counts_where_a_log_tells_whole_seconds() -> None:
+def test_exact_time_overrides_whole_seconds_of_a_log() -> None:
     second = 10**9
     failed, closed = (ExceptionFacts("ValueError", at_ns=at) for at in (7 * second, 0))
     ring = RankFacts(
@@ -170,13 +170,13 @@ def test_facts_of_a_ring_and_a_monitor() -> None:
         ([ExitFacts("clean", code=0), ExitFacts("unknown")], "clean", None),
     ],
 )
-def test_the_most_telling_end_wins(exits: list[ExitFacts], kind: str, signal: int | None) -> None:
+def test_most_specific_exit_wins(exits: list[ExitFacts], kind: str, signal: int | None) -> None:
     merged = merge_facts([("job-log", RankFacts(0, exit=e)) for e in exits])
     assert merged.exit is not None
     assert (merged.exit.kind, merged.exit.signal) == (kind, signal)
 
 
-def test_what_waited_for_the_process_knows_its_status_better_than_the_process() -> None:
+def test_exit_status_seen_by_the_parent_overrides_the_process_own() -> None:
     quiet = ("hangscope-ring", RankFacts(0, exit=ExitFacts("clean", at_ns=5)))
 
     def seen(exit_: ExitFacts) -> ExitFacts | None:
@@ -253,7 +253,7 @@ def test_rank_lists(value: object, ranks: tuple[int, ...]) -> None:
     assert parse_ranks(value) == ranks
 
 
-def test_status_keys_are_paired_only_where_the_order_holds() -> None:
+def test_status_keys_are_paired_only_in_matching_order() -> None:
     table = GroupTable([], {}, {})
     for name in ("0", "5", "9", "12"):
         table.add(name)
@@ -264,7 +264,7 @@ def test_status_keys_are_paired_only_where_the_order_holds() -> None:
     assert match_status(["0", "1", "2"], table) == {"0": 0, "1": 1, "2": 2}
 
 
-def test_a_wait_that_was_seen_twice_lasts_since_the_first_look() -> None:
+def test_wait_observed_twice_lasts_since_the_first_look() -> None:
     waits = [KernelWait("pipe", since_ns=since, seen_ns=seen) for since, seen in ((5, 9), (7, 12))]
     looks = [("hangscope-journal", RankFacts(2, observed_ns=w.seen_ns, wait=w)) for w in waits]
     for said in (looks, looks[::-1]):
@@ -273,7 +273,7 @@ def test_a_wait_that_was_seen_twice_lasts_since_the_first_look() -> None:
         assert (wait.since_ns, wait.seen_ns) == (5, 12)
 
 
-def test_what_a_log_says_later_is_no_look_at_what_was_recorded() -> None:
+def test_later_log_lines_are_no_observation_of_records() -> None:
     dumped = ("flight-recorder-pickle", RankFacts(2, observed_ns=10))
     logged = ("job-log", RankFacts(2, observed_ns=90))
     again = ("flight-recorder-pickle", RankFacts(2, observed_ns=7))
@@ -285,7 +285,7 @@ def test_what_a_log_says_later_is_no_look_at_what_was_recorded() -> None:
     ("looked", "state", "expected"),
     [(5, "stopped", None), (5, "sleeping", "sleeping"), (12, "stopped", "stopped")],
 )
-def test_who_was_stopped_before_its_last_heartbeat_went_on(
+def test_rank_stopped_before_its_last_heartbeat_went_on(
     looked: int, state: str, expected: str | None
 ) -> None:
     ring = ("hangscope-ring", RankFacts(2, heartbeat_ns=9, alive=False, observed_ns=20))

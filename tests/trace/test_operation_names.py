@@ -20,5 +20,5 @@ from hangscope.trace.operations import OperationName, parse
         ("all_reduce", OperationName("", "all_reduce", -1, -1)),
     ],
 )
-def test_a_recorded_name_taken_apart(raw: str, expected: OperationName) -> None:
+def test_recorded_name_is_parsed(raw: str, expected: OperationName) -> None:
     assert parse(raw) == expected

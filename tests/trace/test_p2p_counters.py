@@ -29,15 +29,15 @@ def over(rows: Records, completed: int, enqueued: int = 9) -> list[int]:
 @pytest.mark.parametrize(
     ("completed", "finished"), [(-1, []), (0, []), (1, [0]), (2, [1]), (3, [0, 2]), (4, [])]
 )
-def test_what_was_issued_before_for_the_same_partner_is_over(
+def test_earlier_operation_for_the_same_partner_has_completed(
     completed: int, finished: list[int]
 ) -> None:
-    """But not what was issued for another peer: those finish in any order."""
+    """But not what was issued for another peer: those complete in any order."""
     rows = records((PAIR, 0, 1, 1), (PAIR, 0, 2, 2), (PAIR, 0, 3, 1))
     assert over(rows, completed) == finished
 
 
-def test_batches_run_one_after_the_other() -> None:
+def test_batches_run_one_after_another() -> None:
     first, second = [(BATCHED, 0, 1, p) for p in (1, 2)], [(BATCHED, 0, 2, p) for p in (1, 3)]
     alone, third = (PAIR, 0, 1, 3), (BATCHED, 0, 3, 1)
     assert over(records(*first, *second, third), 2) == [0, 1, 2, 3]
@@ -55,7 +55,7 @@ def test_batches_run_one_after_the_other() -> None:
         ([(Flag(0), 5, 0, -1), (PAIR, 5, 5, 1)], 5, []),  # or it may be the fifth collective
     ],
 )
-def test_beside_collectives_only_a_counter_that_stands_at_a_pair_counts_it(
+def test_beside_collectives_only_a_counter_at_a_pair_counts_it(
     rows: list[tuple[Flag, int, int, int]], enqueued: int, finished: list[int]
 ) -> None:
     assert over(records(*rows), 5, enqueued) == finished
@@ -72,7 +72,7 @@ def test_beside_collectives_only_a_counter_that_stands_at_a_pair_counts_it(
         ([BATCHED, PAIR, BATCHED], 2, [0, 0, 0], [False] * 3),
     ],
 )
-def test_counters_settle_what_no_entry_tells(
+def test_counters_decide_unobserved_entries(
     flags: list[Flag], completed: int, states: list[int], settled: list[bool]
 ) -> None:
     rows = records(*((flag | Flag.UNOBSERVED, n + 1, 1, -1) for n, flag in enumerate(flags)))
@@ -85,7 +85,7 @@ def test_counters_settle_what_no_entry_tells(
     assert ((rows["flags"] & int(Flag.UNOBSERVED)) == 0).tolist() == settled
 
 
-def test_what_was_observed_stays_as_it_is() -> None:
+def test_observed_states_are_unchanged() -> None:
     rows = records((Flag(0), 1, 0, -1), (Flag.UNOBSERVED, 2, 0, -1))
     members = np.zeros(1, MEMBER_DTYPE)
     members["completed"] = 2

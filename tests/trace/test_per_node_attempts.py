@@ -45,19 +45,19 @@ def _pids(trace: Trace) -> dict[int, int | None]:
     return {rank: facts.pid for rank, facts in trace.ranks.items()}
 
 
-def test_the_ranks_of_all_nodes_are_of_one_life(elastic: Path) -> None:
+def test_ranks_of_all_nodes_are_of_one_attempt(elastic: Path) -> None:
     newest = {rank: 20 + rank for rank in range(4)}
     assert _pids(load_trace([elastic])) == newest
     assert _pids(LiveRun(elastic).look()) == newest
 
 
 @pytest.mark.parametrize("attempt", [0, 1])
-def test_each_nodes_monitor_sees_them(elastic: Path, attempt: int) -> None:
+def test_every_nodes_monitor_sees_all_ranks(elastic: Path, attempt: int) -> None:
     trace = LiveRun(elastic, RunKey("job", attempt)).look()
     assert _pids(trace) == {rank: 20 + rank for rank in range(4)}
 
 
-def test_a_job_that_goes_on_with_fewer_ranks_has_no_others(tmp_path: Path) -> None:
+def test_job_continuing_with_fewer_ranks_has_no_others(tmp_path: Path) -> None:
     for rank in range(4):
         _ring(tmp_path, rank, 0, agent=1 + rank // 2, pid=10 + rank, began_s=0, last_s=60)
     for rank in range(2):
@@ -66,7 +66,7 @@ def test_a_job_that_goes_on_with_fewer_ranks_has_no_others(tmp_path: Path) -> No
     assert _pids(LiveRun(tmp_path).look()) == {0: 20, 1: 21}
 
 
-def test_what_one_launcher_left_behind_is_no_rank_of_its_next_attempt() -> None:
+def test_leftover_of_one_launcher_is_no_rank_of_its_next_attempt() -> None:
     own = [LaunchedRing(Lifetime(0, 70, ("a", 20), 99), ("a", 1))]
     stuck = LaunchedRing(Lifetime(1, 0, ("a", 11), 99), ("a", 1))
     other = LaunchedRing(Lifetime(1, 60, ("b", 11), 99), ("b", 2))

@@ -65,16 +65,14 @@ def answer(folder: Path, **files: str) -> Diagnosis:
     return diagnose(load_trace([folder]))
 
 
-def test_stacks_taken_by_process_id_are_those_of_the_rank_that_the_log_tells(
-    tmp_path: Path,
-) -> None:
+def test_stacks_by_pid_belong_to_the_rank_in_the_log(tmp_path: Path) -> None:
     files = {f"pyspy_{500 + r}": spy(500 + r, LOADS if r == 2 else WAITS) for r in range(4)}
     found = answer(tmp_path, job=ONE_NODE, **files)
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
     assert "data.py:12 in read_sample" in found.summary
 
 
-def test_faulthandler_tells_no_process_but_its_file_may(tmp_path: Path) -> None:
+def test_faulthandler_shows_no_pid_but_its_file_name_may(tmp_path: Path) -> None:
     calls = [("/x/torch/distributed/distributed_c10d.py", "all_reduce")] * 4
     calls[1] = ("/app/data.py", "read_sample")
     dumps = {
@@ -85,7 +83,7 @@ def test_faulthandler_tells_no_process_but_its_file_may(tmp_path: Path) -> None:
     assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
 
 
-def test_of_unknown_ranks_it_is_told_which_process_stands_elsewhere(tmp_path: Path) -> None:
+def test_process_elsewhere_is_reported_if_ranks_are_unknown(tmp_path: Path) -> None:
     files = {f"pyspy_{500 + r}": spy(500 + r, LOADS if r == 2 else WAITS) for r in range(4)}
     found = answer(tmp_path, **files)
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
@@ -105,27 +103,27 @@ def titled(*titles: str, elsewhere: int) -> str:
     "title",
     ["sglang::scheduler_TP{r}", "VLLM::Worker_TP{r}_EP{r}", "sglang::scheduler_DP{r}_TP{r}"],
 )
-def test_the_titles_of_an_engines_workers_tell_their_ranks(tmp_path: Path, title: str) -> None:
+def test_process_titles_of_engine_workers_show_their_ranks(tmp_path: Path, title: str) -> None:
     found = answer(tmp_path, dumps=titled(*(title.format(r=r) for r in (2, 0, 3, 1)), elsewhere=2))
     assert (found.verdict.value, found.culprits) == ("missing_rank", (3,))
 
 
 @pytest.mark.parametrize("worker", [2, 10])
-def test_workers_of_replicas_number_their_ranks_alike(tmp_path: Path, worker: int) -> None:
+def test_workers_of_replicas_have_equal_ranks(tmp_path: Path, worker: int) -> None:
     titles = [f"sglang::scheduler_TP{r}" for r in (*range(8), *range(8))]
     found = answer(tmp_path, dumps=titled(*titles, elsewhere=worker))
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
     assert found.summary.startswith(f"Process {500 + worker} is at data.py:12")
 
 
-def test_a_title_alone_in_its_file_may_be_of_any_replica(tmp_path: Path) -> None:
+def test_title_alone_in_its_file_may_be_of_any_replica(tmp_path: Path) -> None:
     files = {f"p{r}": spy(500 + r, WAITS, f"VLLM::Worker_TP{r}") for r in range(3)}
     found = answer(tmp_path, **files, p3=spy(503, LOADS, "VLLM::Worker_TP3"))
     assert found.summary.startswith("Process 503 is at data.py:12")
 
 
 @pytest.mark.parametrize("sign", ["Rank 5: ", "Rank 5, node n1, device 1, iteration 12: "])
-def test_a_message_that_begins_with_its_writer_is_that_ranks(tmp_path: Path, sign: str) -> None:
+def test_message_beginning_with_its_writer_belongs_to_that_rank(tmp_path: Path, sign: str) -> None:
     raised = (
         'Traceback (most recent call last):\n  File "/app/grad.py", line 9, in check\n    f()\n'
         f"AssertionError: {sign}found NaN in local grad norm\n"
@@ -137,39 +135,39 @@ def test_a_message_that_begins_with_its_writer_is_that_ranks(tmp_path: Path, sig
     assert not answer(tmp_path, job="[rank3]: step 11\n" + of_another).culprits
 
 
-def test_one_stack_alone_is_shown(tmp_path: Path) -> None:
+def test_single_stack_is_shown(tmp_path: Path) -> None:
     found = answer(tmp_path, spy=spy(4711, WAITS, "ray::WorkerDict.update_actor"))
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
     assert found.summary.startswith("Process 4711 waits in communication at train.py:44 in step")
     assert not found.warnings
 
 
-def test_who_is_elsewhere_is_told_beside_a_rank_that_is_missing(tmp_path: Path) -> None:
+def test_rank_elsewhere_is_reported_beside_a_missing_one(tmp_path: Path) -> None:
     found = answer(tmp_path, job=WAITED, spy=spy(4711, LOADS))
     assert found.culprits == (2,)
     assert "process 4711 is at data.py:12 in read_sample" in found.findings[0].fix
 
 
 @pytest.mark.parametrize("where", [WORKER, LAUNCHER], ids=["a loader's worker", "torchrun"])
-def test_who_is_no_rank_stands_where_it_likes(tmp_path: Path, where: str) -> None:
-    """The worker of a loader was taken for the rank in whose file it stood."""
+def test_process_that_is_no_rank_may_be_anywhere(tmp_path: Path, where: str) -> None:
+    """The worker of a data loader was taken for the rank in whose file it was listed."""
     files = {f"stack_rank_{r}": spy(500 + r, WAITS) for r in range(4)}
     files["stack_rank_2"] += spy(777, where)
     assert answer(tmp_path, **files).culprits == ()
 
 
-def test_a_rank_that_its_launcher_has_forked_is_none_itself(tmp_path: Path) -> None:
+def test_rank_forked_by_its_launcher_is_not_the_launcher(tmp_path: Path) -> None:
     files = {f"stack_rank_{r}": spy(500 + r, FORKED if r == 2 else WAITS) for r in range(4)}
     assert answer(tmp_path, **files).culprits == (2,)
 
 
-def test_a_process_id_of_two_machines_is_nobodys(tmp_path: Path) -> None:
+def test_pid_of_two_machines_belongs_to_none(tmp_path: Path) -> None:
     waits = "".join(timeout(rank, 7) for rank in range(4))
     for said in (KILLED.format(pid=77), FELL_OFF.format(pid=77), spy(77, LOADS)):
         assert answer(tmp_path, job=TWO_NODES + waits, other=said).culprits == ()
 
 
-def test_the_name_of_the_host_tells_which_of_the_two_it_is(tmp_path: Path) -> None:
+def test_host_name_decides_between_equal_pids(tmp_path: Path) -> None:
     (tmp_path / "job.txt").write_text(TWO_NODES + WAITED)
     (tmp_path / "node2").mkdir()
     (tmp_path / "node2" / "dmesg.txt").write_text(KILLED.format(pid=77))
@@ -179,20 +177,18 @@ def test_the_name_of_the_host_tells_which_of_the_two_it_is(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("said", [KILLED, FELL_OFF])
-def test_where_the_processes_of_some_ranks_are_unknown_it_may_be_one_of_those(
-    tmp_path: Path, said: str
-) -> None:
+def test_unknown_pid_may_belong_to_a_rank_without_known_pid(tmp_path: Path, said: str) -> None:
     half = "".join(TWO_NODES.splitlines(keepends=True)[:2])
     waits = "".join(timeout(rank, 7) for rank in range(4))
     assert answer(tmp_path, job=half + waits, dmesg=said.format(pid=77)).culprits == ()
 
 
 @pytest.mark.parametrize("said", [KILLED, KILLED.replace("Out of", "Memory cgroup out of")])
-def test_what_the_kernel_says_of_a_process_is_its_ranks(tmp_path: Path, said: str) -> None:
+def test_kernel_message_about_a_process_belongs_to_its_rank(tmp_path: Path, said: str) -> None:
     found = answer(tmp_path, job=ONE_NODE + WAITED, dmesg=said.format(pid=502))
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
 
 
-def test_the_messages_of_another_host_are_not_of_this_ones_processes(tmp_path: Path) -> None:
+def test_kernel_messages_of_another_host_are_ignored(tmp_path: Path) -> None:
     line = "Aug 16 12:00:00 node9 kernel: " + FELL_OFF.format(pid=500)
     assert answer(tmp_path, job=ONE_NODE + WAITED, messages=line * 4).culprits == (2,)

@@ -22,39 +22,39 @@ def _one(
     return RingProcess(start, parent, world, declared)
 
 
-def test_ranks_that_differ_are_left_alone() -> None:
+def test_different_ranks_are_unchanged() -> None:
     assert assign_ranks([_one(r, r + 1, declared=r > 1) for r in range(4)]) == [0, 1, 2, 3]
 
 
-def test_who_is_left_over_is_the_rank_that_is_left_over() -> None:
+def test_remaining_process_is_the_remaining_rank() -> None:
     # Launched as 0 to 3, and counted from the other end: the first has not said so yet.
     rings = [_one(0, 1, declared=False)] + [_one(3 - i, i + 1, declared=True) for i in (1, 2, 3)]
     assert assign_ranks(rings) == [3, 2, 1, 0]
 
 
-def test_nobody_is_named_where_more_numbers_are_free_than_processes_left() -> None:
+def test_more_free_numbers_than_processes_name_none() -> None:
     rings = [_one(0, 1, declared=False), _one(0, 2, declared=True)]
     assert assign_ranks(rings) == [None, 0]
 
 
-def test_who_starts_ranks_is_none() -> None:
+def test_process_that_starts_ranks_is_no_rank() -> None:
     launchers = [_one(r, r + 1, declared=False, world=2) for r in (0, 1)]
     ranks = [_one(r, r + 10, declared=True, parent=r // 2 + 1) for r in range(3)]
     assert assign_ranks([*launchers, *ranks]) == [None, None, 0, 1, 2]
 
 
-def test_two_that_have_both_said_it_are_both_that_rank() -> None:
+def test_two_processes_declaring_one_rank_keep_it() -> None:
     assert assign_ranks([_one(1, 1, declared=True), _one(1, 2, declared=True)]) == [1, 1]
     assert assign_ranks([_one(1, 1, declared=False), _one(1, 2, declared=False)]) == [1, 1]
 
 
-def test_an_earlier_job_of_the_same_name_takes_no_rank_away() -> None:
+def test_earlier_job_of_the_same_name_takes_no_rank() -> None:
     before = [_one(r, r + 1, declared=True, world=2, last_s=1) for r in (0, 1)]
     again = [_one(r, r + 90, declared=r == 1, world=2) for r in (0, 1)]
     assert assign_ranks([*before, *again]) == [0, 1, 0, 1]
 
 
-def test_a_journal_knows_processes_not_ranks() -> None:
+def test_journal_knows_processes_but_no_ranks() -> None:
     ring = _fragment(formats.RING, RankFacts(3, pid=11, host="a", run_id="x", declared=True))
     end = _fragment(formats.JOURNAL, RankFacts(0, pid=11, host="a", run_id="x"))
     elsewhere = replace(end, facts=replace(end.facts, host="b"))
@@ -67,7 +67,7 @@ def _fragment(kind: str, facts: RankFacts) -> Fragment:
     return Fragment(Source("file", kind, "1", facts.rank, 0), facts)
 
 
-def test_the_next_attempt_is_looked_at_anew(tmp_path: Path) -> None:
+def test_next_attempt_is_assigned_anew(tmp_path: Path) -> None:
     # Both attempts say the same: a launcher that is no rank, and the rank that it has started.
     def start(attempt: int, pid: int) -> None:
         for own, parent in ((pid, 1), (pid + 1, pid)):
@@ -107,7 +107,7 @@ def _two_worlds(*, over: int = 9, size: int = 2, apart_ns: int = 0) -> list[Ring
     return found
 
 
-def test_helpers_of_the_ranks_that_make_a_world_are_not_followed() -> None:
+def test_helpers_that_form_a_world_are_not_followed() -> None:
     """A checkpoint is written by a process that each rank has started; they are the newest."""
     ranks, helpers = _two_worlds()[:2], _two_worlds()[2:]
     started = [replace(one, parent=pid) for pid, one in enumerate(helpers, 1)]
@@ -117,7 +117,7 @@ def test_helpers_of_the_ranks_that_make_a_world_are_not_followed() -> None:
     assert assign_ranks([*over, *started]) == [None, None, 0, 1]
 
 
-def test_of_two_jobs_of_one_launch_the_newest_that_is_not_over_is_followed() -> None:
+def test_newest_unfinished_job_of_a_launch_is_followed() -> None:
     assert assign_ranks(_two_worlds()) == [None, None, 0, 1]
     assert assign_ranks(_two_worlds(over=1)) == [0, 1, None, None]
     late = RingProcess(Lifetime(3, SECOND, ("a", 9), 61 * SECOND), 0, 4, declared=False)
@@ -126,21 +126,21 @@ def test_of_two_jobs_of_one_launch_the_newest_that_is_not_over_is_followed() -> 
     assert assign_ranks([*_two_worlds()[1:], late]) == [1, None, None, 0]
 
 
-def test_jobs_that_are_larger_than_the_launch_have_wrong_addresses() -> None:
+def test_jobs_larger_than_the_launch_have_wrong_addresses() -> None:
     assert assign_ranks(_two_worlds(size=4)) == [0, 1, 0, 1]
 
 
-def test_jobs_that_have_met_may_lack_a_ring() -> None:
+def test_jobs_with_completed_operations_may_lack_a_ring() -> None:
     rings = [replace(one, initialized=True) for one in _two_worlds()[:3]]
     assert assign_ranks(rings) == [None, None, 0]
     assert assign_ranks([replace(one, initialized=False) for one in rings]) == [0, 1, 0]
 
 
-def test_a_job_that_was_over_when_the_next_began_takes_no_rank_away() -> None:
+def test_job_that_ended_before_the_next_began_takes_no_rank() -> None:
     assert assign_ranks(_two_worlds(apart_ns=61 * SECOND)) == [0, 1, 0, 1]
 
 
-def test_who_meets_again_without_some_of_the_old_world_is_no_other_job() -> None:
+def test_second_init_without_some_ranks_is_no_other_job() -> None:
     """Three of four have called ``init_process_group`` anew, for three, at another port."""
     found = []
     for rank in range(4):

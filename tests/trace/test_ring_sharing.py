@@ -29,7 +29,7 @@ _CHANGES = st.tuples(st.integers(0, 199), st.integers(0, 255))
     base=st.binary(max_size=200),
     edits=st.lists(st.tuples(st.integers(0, 220), st.lists(_CHANGES)), max_size=5),
 )
-def test_kept_areas_are_the_areas_that_were_given(
+def test_kept_areas_equal_the_given_areas(
     base: bytes, edits: list[tuple[int, list[tuple[int, int]]]]
 ) -> None:
     keeper, given_areas = AreaStore(), [base]
@@ -44,7 +44,7 @@ def test_kept_areas_are_the_areas_that_were_given(
     assert [k.area() for k in kept] == given_areas
 
 
-def test_what_was_decoded_stands_only_where_its_words_do() -> None:
+def test_decoded_values_are_shared_only_for_equal_bytes() -> None:
     area = bytes(range(256)) * 2
     keeper = AreaStore()
     decoded = Decoded(keeper.keep(area), [(16, 30), (100, 110)], "value")
@@ -80,7 +80,7 @@ def _slots(draw: st.DrawFn) -> Records:
 
 
 @given(rings=st.lists(st.tuples(_slots(), st.booleans()), max_size=5))
-def test_columns_and_counters_of_many_rings_are_those_of_each(
+def test_columns_and_counters_of_many_rings_equal_those_of_each(
     rings: list[tuple[Records, bool]],
 ) -> None:
     reader = ColumnReader()
@@ -121,7 +121,7 @@ def _counters(rows: Records) -> list[tuple[int, ...]]:
     ]
 
 
-def test_groups_are_numbered_once_and_those_without_members_not_at_all() -> None:
+def test_groups_are_numbered_once_and_never_without_members() -> None:
     numbers = GroupNumbers()
     first, second, bare = Group("0", ranks=(0, 1)), Group("1", ranks=(1,)), Group("2")
     assert [_listed(numbers, *groups) for groups in [(first,), (second, first), (bare, first)]] == [
@@ -178,7 +178,7 @@ def _told(trace: Trace) -> list[tuple[object, ...]]:
 def test_rows_of_a_common_table_of_groups(
     tmp_path: Path, names: str, bare: tuple[int, ...]
 ) -> None:
-    """Whatever is read first, and where some ranks do not know who is in their groups."""
+    """Whatever is read first, and if some ranks do not know the members of their groups."""
     for rank in range(WORLD):
         half = [0, 1] if rank < 2 else [2, 3]
         groups = [("0", list(range(WORLD))), (f"half {rank // 2}", half), (f"own {rank}", [rank])]
@@ -194,7 +194,7 @@ def test_rows_of_a_common_table_of_groups(
     assert [len(used) for used in per_rank] == [3] * WORLD
 
 
-def test_a_ring_that_is_another_rank_keeps_its_groups(tmp_path: Path) -> None:
+def test_ring_assigned_to_another_rank_keeps_its_groups(tmp_path: Path) -> None:
     """Launcher's numbers and the job's own: counters follow the rank as the rows do."""
     for rank in range(3):
         _ring(tmp_path / f"{rank}.ring", rank, [("0", [0, 1, 2, 3]), (f"{rank}", [rank])])

@@ -46,7 +46,7 @@ def _lines(trace_records: Records, stacks: object) -> list[tuple[int, int, int]]
 
 
 @pytest.mark.parametrize("counts", [(5, 5, 5), (3, 40, 1), (0, 7, 16), (20, 0, 20)])
-def test_a_block_changes_nothing(tmp_path: Path, counts: tuple[int, int, int]) -> None:
+def test_row_block_changes_nothing(tmp_path: Path, counts: tuple[int, int, int]) -> None:
     for rank, count in enumerate(counts):
         _ring(tmp_path / f"rank_{rank}.ring", rank, count)
     together = load_trace([tmp_path])
@@ -61,14 +61,14 @@ def test_a_block_changes_nothing(tmp_path: Path, counts: tuple[int, int, int]) -
     assert _lines(together.records, together.stacks) == expected
 
 
-def test_names_that_are_not_in_the_order_of_ranks(tmp_path: Path) -> None:
+def test_names_that_are_not_in_rank_order(tmp_path: Path) -> None:
     for name, rank in (("a", 2), ("b", 0), ("c", 1)):
         _ring(tmp_path / f"{name}.ring", rank, 4)
     trace = load_trace([tmp_path])
     assert trace.records["rank"].tolist() == [0] * 4 + [1] * 4 + [2] * 4
 
 
-def test_a_block_that_is_too_small_gives_other_memory() -> None:
+def test_block_that_is_too_small_gives_other_memory() -> None:
     block = RowBlock(4)
     first, second = block.take(3).view(RECORD_DTYPE), block.take(3).view(RECORD_DTYPE)
     assert block.reuse([first]) is not None
@@ -82,7 +82,7 @@ def _reused(block: RowBlock, parts: list[Records]) -> tuple[int, int]:
     return len(found[0]), found[1]
 
 
-def test_parts_are_moved_up_only_in_order() -> None:
+def test_parts_are_moved_only_in_order() -> None:
     block = RowBlock(6)
     first, second = block.take(3).view(RECORD_DTYPE), block.take(3).view(RECORD_DTYPE)
     assert [_reused(block, parts) for parts in ([first, second[1:]], [first[1:], second[:2]])] == [
@@ -93,7 +93,7 @@ def test_parts_are_moved_up_only_in_order() -> None:
     assert block.reuse([np.zeros(1, RECORD_DTYPE)]) is None
 
 
-def test_an_absurd_claim_gives_an_empty_block() -> None:
+def test_absurd_count_gives_an_empty_block() -> None:
     assert RowBlock(1 << 60).reuse([RowBlock(1).take(1).view(RECORD_DTYPE)]) is None
 
 
@@ -103,7 +103,7 @@ def _translated(table: StackTable, stacks: Sequence[Stack]) -> list[int]:
     return column.tolist()
 
 
-def test_a_table_of_known_and_waiting_stacks() -> None:
+def test_table_of_known_and_pending_stacks() -> None:
     one, two = (Frame("f", "a.py", 1),), (Frame("g", "b.py", 2),)
     table = StackTable()
     assert _translated(table, (one, two, one)) == [0, 1, 0, NONE]
@@ -120,7 +120,7 @@ def test_a_table_of_known_and_waiting_stacks() -> None:
         finished[4]
 
 
-def test_numbers_of_the_ring_before_are_used_where_they_cover_all_ids() -> None:
+def test_numbers_of_the_previous_ring_are_used_if_they_cover_all_ids() -> None:
     numbering = Numbering()
     first, place = numbering.of(np.array([7, 3, 7, 9], np.uint32))
     assert (first.tolist(), place.tolist()) == ([3, 7, 9], [1, 0, 1, 2])
@@ -148,9 +148,7 @@ def _values(path: Path, texts: Sequence[bytes]) -> tuple[bytes, dict[str, int]]:
     return OneTimeReader(path).values(), ids
 
 
-def test_values_of_the_ring_before_are_given_again_only_where_the_bytes_are_the_same(
-    tmp_path: Path,
-) -> None:
+def test_values_of_the_previous_ring_are_reused_only_for_equal_bytes(tmp_path: Path) -> None:
     recent = DecodeCache()
     found = []
     for name, texts in {

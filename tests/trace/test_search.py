@@ -21,7 +21,7 @@ def _names(folder: Path) -> list[str]:
     return found
 
 
-def test_what_tells_of_no_job_is_passed_over(tmp_path: Path) -> None:
+def test_unrelated_files_are_skipped(tmp_path: Path) -> None:
     for name in (
         "rank_10.ring", "rank_9.ring", "logs/rank3/stderr", ".hidden", ".git/log", "train.py",
         "node_modules/a.txt", "x.so", "expected.toml", "proc/1/status",
@@ -33,9 +33,7 @@ def test_what_tells_of_no_job_is_passed_over(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_what_the_kernel_makes_up_is_not_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernel_file_systems_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("dev/kmsg", "scratch/dev/job.log"):
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_text("x")
@@ -44,7 +42,7 @@ def test_what_the_kernel_makes_up_is_not_read(
     assert _names(tmp_path) == ["scratch/dev/job.log"]
 
 
-def test_a_disk_is_not_searched_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_is_not_searched_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "MAX_UNRELATED", 50)
     run = tmp_path / "a" / "run"
     run.mkdir(parents=True)

@@ -48,14 +48,16 @@ def same(found: tuple[Fragment, ...], sent: list[Fragment]) -> bool:
 
 
 @given(files)
-def test_what_is_packed_comes_out_as_it_was(files: list[list[Fragment]]) -> None:
+def test_packed_value_survives_a_round_trip(files: list[list[Fragment]]) -> None:
     sender, receiver = Sender(), Receiver()
     for sent in files:
         assert same(through(sender, receiver, sent), sent)
 
 
 @given(files, st.integers(0, 20))
-def test_also_where_the_sender_must_keep_no_more(files: list[list[Fragment]], most: int) -> None:
+def test_packed_value_survives_with_a_full_sender_cache(
+    files: list[list[Fragment]], most: int
+) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shared_values, "_MOST_ITEMS", most)
         sender, receiver = Sender(), Receiver()
@@ -63,7 +65,7 @@ def test_also_where_the_sender_must_keep_no_more(files: list[list[Fragment]], mo
             assert same(through(sender, receiver, sent), sent)
 
 
-def test_a_value_is_sent_once() -> None:
+def test_value_is_sent_once() -> None:
     sender, receiver = Sender(), Receiver()
     stack: Stack = tuple(Frame(f"layer_{i}", "model.py", i) for i in range(200))
     sizes, found = [], []
@@ -88,7 +90,7 @@ def test_a_value_is_sent_once() -> None:
     assert found[2].signatures == (LOSS,)
 
 
-def test_stacks_that_are_no_tuple_stay_as_they_are() -> None:
+def test_stacks_that_are_no_tuple_are_unchanged() -> None:
     own = Fragment(Source("a", "ring"), RankFacts(0), stacks=[(Frame("f", "a.py", 1),)])
     (found,) = through(Sender(), Receiver(), [own])
     assert found.stacks == own.stacks

@@ -11,7 +11,7 @@ from hangscope.trace import signals
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems number them otherwise")
-def test_they_are_those_of_linux() -> None:
+def test_signal_numbers_are_those_of_linux() -> None:
     standard = [known for known in signal.Signals if known < signal.SIGRTMIN]
     assert len(standard) == 31
     for known in standard:
@@ -20,7 +20,7 @@ def test_they_are_those_of_linux() -> None:
         assert getattr(signals, known.name, known) == known
 
 
-def test_names_may_lack_their_beginning_or_mean_nothing() -> None:
+def test_signal_names_may_lack_their_prefix_or_be_unknown() -> None:
     assert signals.number_of("SEGV") == signals.SIGSEGV
     assert signals.number_of("") is None
     assert signals.name_of(0) == "signal 0"

@@ -35,7 +35,7 @@ def _ring(
     ring.put_i8("heartbeat_ns", START + last_s * SECOND)
 
 
-def test_ranks_that_were_given_another_port_are_told_and_not_called_lost(tmp_path: Path) -> None:
+def test_ranks_with_another_port_are_reported_and_not_lost(tmp_path: Path) -> None:
     for rank in range(4):
         met_at = "node0:29999" if rank == 3 else "node0:29500"
         _ring(tmp_path / f"node{rank}", rank, met_at=met_at)
@@ -45,7 +45,7 @@ def test_ranks_that_were_given_another_port_are_told_and_not_called_lost(tmp_pat
     assert not any("also holds" in warning for warning in found.warnings)
 
 
-def test_a_host_of_several_names_is_one(tmp_path: Path) -> None:
+def test_host_with_several_names_is_one(tmp_path: Path) -> None:
     for rank, name in enumerate(("127.0.0.1", "node0", "node0.local", "node0")):
         _ring(tmp_path / f"node{rank}", rank, met_at=f"{name}:29500", met=True)
     trace = load_trace(sorted(tmp_path.iterdir()))
@@ -53,7 +53,7 @@ def test_a_host_of_several_names_is_one(tmp_path: Path) -> None:
     assert not trace.warnings
 
 
-def test_another_job_of_the_same_time_is_none_of_this_one(tmp_path: Path) -> None:
+def test_concurrent_job_is_no_part_of_this_one(tmp_path: Path) -> None:
     for rank in (0, 1, 3):
         _ring(tmp_path / "a", rank, met_at="node0:1", met=True, run="a", last_s=70)
     for rank in (0, 1, 2):
@@ -73,7 +73,7 @@ def test_another_job_of_the_same_time_is_none_of_this_one(tmp_path: Path) -> Non
         (Run(frozenset({2, 9}), frozenset({4}), 5, 90), False),  # no rank of four
     ],
 )
-def test_parts_of_a_job_go_together(other: Run, is_part: bool) -> None:
+def test_parts_of_a_job_belong_together(other: Run, is_part: bool) -> None:
     main = Run(frozenset({0, 1}), frozenset({4}), 10, 100)
     assert (
         runs_of_same_job({"main": main, "other": other}, "main") == ["main", "other"][: 1 + is_part]

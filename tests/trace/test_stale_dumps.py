@@ -34,7 +34,7 @@ def _write(
         os.utime(path, ns=(moment, moment))
 
 
-def test_it_is_left_out_and_its_rank_is_missing(tmp_path: Path) -> None:
+def test_stale_dump_is_left_out_and_its_rank_is_missing(tmp_path: Path) -> None:
     """The old dump's rank hung in #2 then; its new process left nothing."""
     for rank in (0, 1, 2):
         _write(tmp_path, rank, [entry(1), entry(2), entry(3), pending(4)])
@@ -47,11 +47,9 @@ def test_it_is_left_out_and_its_rank_is_missing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("whole", "left_out"), [(True, True), (False, False)])
-def test_a_job_that_was_restarted_within_minutes(
-    tmp_path: Path, whole: bool, left_out: bool
-) -> None:
-    """Rank 3's file is 80 s older than the first record of the others. Unless those are whole, they
-    may have begun long before, and a clock be that wrong."""
+def test_job_restarted_within_minutes(tmp_path: Path, whole: bool, left_out: bool) -> None:
+    """Rank 3's file is 80 s older than the first record of the others. If those are incomplete,
+    they may have begun long before, or a clock may be wrong by that much."""
     for rank in (0, 1, 2):
         rows = [entry(1), entry(2), entry(3), pending(4)]
         for place, one in enumerate(rows):
@@ -61,8 +59,8 @@ def test_a_job_that_was_restarted_within_minutes(
     assert (3 not in load_trace([tmp_path]).ranks) == left_out
 
 
-def test_a_clock_that_is_wrong_by_hours_makes_its_rank_less_sure(tmp_path: Path) -> None:
-    """Rank 3 stands where the others wait for it, but its dump could as well be an old one."""
+def test_clock_wrong_by_hours_makes_its_rank_less_certain(tmp_path: Path) -> None:
+    """Rank 3 is where the others wait for it, but its dump could as well be an old one."""
     for rank in (0, 1, 2):
         _write(tmp_path, rank, [entry(1), entry(2), pending(3)])
     _write(tmp_path, 3, [entry(1), entry(2)], -5 * HOURS)
@@ -72,7 +70,7 @@ def test_a_clock_that_is_wrong_by_hours_makes_its_rank_less_sure(tmp_path: Path)
 
 
 def test_half_of_the_dumps_are_not_left_out(tmp_path: Path) -> None:
-    """Two against two: nothing tells which of them are of the newest attempt."""
+    """Two against two: nothing shows which of them are of the newest attempt."""
     for rank in (0, 1):
         _write(tmp_path, rank, [entry(1), entry(2), pending(3)])
     for rank in (2, 3):
@@ -80,7 +78,7 @@ def test_half_of_the_dumps_are_not_left_out(tmp_path: Path) -> None:
     assert sorted(load_trace([tmp_path]).ranks) == [0, 1, 2, 3]
 
 
-def test_who_gave_up_long_before_the_others_did_stays(tmp_path: Path) -> None:
+def test_dump_of_a_rank_that_timed_out_long_before_is_kept(tmp_path: Path) -> None:
     """Rank 0's timeout is short: it wrote its dump an hour before the others wrote theirs."""
     _write(tmp_path, 0, [entry(1), pending(2)])
     for rank in (1, 2):
@@ -96,10 +94,10 @@ def test_who_gave_up_long_before_the_others_did_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dated", [True, False])
 @pytest.mark.parametrize("before", [4, 6, 9])
-def test_an_attempt_with_more_ranks_leaves_those_behind_that_are_no_more(
+def test_attempt_with_more_ranks_leaves_stale_dumps(
     tmp_path: Path, before: int, dated: bool
 ) -> None:
-    """Three ranks go on where more had hung before: the dumps of the rest are still there."""
+    """Three ranks continue where more had hung before: the dumps of the rest are still there."""
     for rank in range(3, before):
         last = [pending(2)] if rank > 3 else []
         _write(tmp_path, rank, [entry(1), *last], -5 * HOURS, world=before, dated=dated)
@@ -113,17 +111,17 @@ def test_an_attempt_with_more_ranks_leaves_those_behind_that_are_no_more(
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (1,))
 
 
-def test_worlds_of_one_time_are_left_as_they_are(tmp_path: Path) -> None:
+def test_worlds_of_one_time_are_unchanged(tmp_path: Path) -> None:
     for rank in range(4):
         _write(tmp_path, rank, [entry(1), pending(2)], world=3 if rank < 3 else 4)
     assert sorted(load_trace([tmp_path]).ranks) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(("pause_s", "kept"), [(3600, [0, 2, 3]), (20, [0, 1, 2, 3])])
-def test_a_dump_after_which_the_others_went_on_shows_no_hang(
+def test_dump_followed_by_progress_of_the_others_shows_no_hang(
     tmp_path: Path, pause_s: int, kept: list[int]
 ) -> None:
-    """Rank 1 was dumped while the job ran, and not again when all came to wait for rank 3."""
+    """Rank 1 was dumped while the job ran, and not again when all waited for rank 3."""
     pause_ns = pause_s * 10**9
     for rank in (0, 2, 3):
         rows = [entry(1), entry(2), *([pending(3)] if rank != 3 else [])]
@@ -141,7 +139,7 @@ def test_a_dump_after_which_the_others_went_on_shows_no_hang(
         assert diagnose(trace).culprits == (3,)
 
 
-def test_it_is_left_out_where_copying_renewed_the_dates(tmp_path: Path) -> None:
+def test_stale_dump_with_a_renewed_date_is_left_out(tmp_path: Path) -> None:
     """Its records end hours before those of the others begin, and none of those are overwritten."""
     for rank in (0, 1, 2):
         _write(tmp_path, rank, [entry(1), entry(2), entry(3), pending(4)], dated=False)
@@ -152,8 +150,8 @@ def test_it_is_left_out_where_copying_renewed_the_dates(tmp_path: Path) -> None:
     assert 3 not in trace.ranks
 
 
-def test_whose_first_records_are_overwritten_shows_no_beginning(tmp_path: Path) -> None:
-    """Rank 3 may have stood for hours while the others went on."""
+def test_dump_with_overwritten_first_records_shows_no_start(tmp_path: Path) -> None:
+    """Rank 3 may have been blocked for hours while the others proceeded."""
     for rank in (0, 1, 2):
         newest = [entry(n, record_id=n + 500) for n in (3, 4)]
         _write(tmp_path, rank, newest, dated=False)
@@ -163,7 +161,7 @@ def test_whose_first_records_are_overwritten_shows_no_beginning(tmp_path: Path) 
     assert 3 in load_trace([tmp_path]).ranks
 
 
-def test_an_empty_dump_of_an_older_folder_is_no_newer_for_being_copied(tmp_path: Path) -> None:
+def test_copied_empty_dump_of_an_older_folder_is_not_newer(tmp_path: Path) -> None:
     old, new = tmp_path / "attempt_0", tmp_path
     for rank in range(3):
         _write(new, rank, [entry(1), entry(2), pending(3)] if rank else [entry(1), entry(2)])

@@ -40,7 +40,7 @@ def _look(pid: int, wanted: str) -> ProcessLook:
     return look
 
 
-def test_who_traces_a_process_is_named(sleeper: int) -> None:
+def test_tracer_of_a_process_is_named(sleeper: int) -> None:
     assert _look(sleeper, "sleeping").held_by is None
     ptrace = ctypes.CDLL(None, use_errno=True).ptrace
     if ptrace(ATTACH, sleeper, None, None):
@@ -54,12 +54,12 @@ def test_who_traces_a_process_is_named(sleeper: int) -> None:
     assert tracer_of(sleeper) is None
 
 
-def test_a_process_that_is_stopped_by_a_signal_is_held_by_nobody(sleeper: int) -> None:
+def test_process_stopped_by_a_signal_has_no_holder(sleeper: int) -> None:
     os.kill(sleeper, 19)
     assert _look(sleeper, "stopped").held_by is None
 
 
-def test_a_really_frozen_process(sleeper: int) -> None:
+def test_really_frozen_process(sleeper: int) -> None:
     group = FREEZER / f"hangscope_test_{os.getpid()}"
     try:
         group.mkdir()
@@ -80,7 +80,7 @@ def test_a_really_frozen_process(sleeper: int) -> None:
 
 @pytest.mark.parametrize("root", ["", "unified"])
 @pytest.mark.parametrize("frozen", [False, True])
-def test_the_one_hierarchy(root: str, frozen: bool, tmp_path: Path) -> None:
+def test_unified_cgroup_hierarchy(root: str, frozen: bool, tmp_path: Path) -> None:
     """As the kernel's documentation of version 2 shows the files."""
     own, group = tmp_path / "proc" / "7", tmp_path / "groups" / root / "pods" / "job"
     own.mkdir(parents=True)
@@ -90,7 +90,7 @@ def test_the_one_hierarchy(root: str, frozen: bool, tmp_path: Path) -> None:
     assert is_frozen(7, tmp_path / "proc", tmp_path / "groups") is frozen
 
 
-def test_a_core_being_written(tmp_path: Path) -> None:
+def test_core_dump_in_progress(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     for told in (0, 1):
         (tmp_path / "7" / "status").write_text(
@@ -100,7 +100,7 @@ def test_a_core_being_written(tmp_path: Path) -> None:
         assert tracer_of(7, tmp_path) is None
 
 
-def test_a_process_that_has_replaced_its_program(tmp_path: Path) -> None:
+def test_process_that_replaced_its_program(tmp_path: Path) -> None:
     path = tmp_path / "rank_0.ring"
     path.write_bytes(bytes(4096))
     code = (
@@ -128,7 +128,7 @@ def test_a_process_that_has_replaced_its_program(tmp_path: Path) -> None:
             process.kill()
 
 
-def test_a_process_that_is_not_there_is_held_by_nothing(tmp_path: Path) -> None:
+def test_nonexistent_process_has_no_holder(tmp_path: Path) -> None:
     assert not is_frozen(7, tmp_path, tmp_path)
     assert not is_dumping_core(7, tmp_path)
     assert tracer_of(7, tmp_path) is None

@@ -34,7 +34,7 @@ def _judged(folder: Path) -> Diagnosis:
 
 
 @pytest.mark.parametrize("kind", ["pickle", "json"])
-def test_who_never_came_is_told_by_its_counters(tmp_path: Path, kind: str) -> None:
+def test_missing_rank_is_found_by_counters(tmp_path: Path, kind: str) -> None:
     done = [entry(seq) for seq in range(1, 9)]
     _written(tmp_path, 0, dump([*done, pending(9)], 3), kind=kind, cut=False)
     _written(tmp_path, 1, dump(done, 3), kind=kind, cut=True)
@@ -48,7 +48,7 @@ def test_who_never_came_is_told_by_its_counters(tmp_path: Path, kind: str) -> No
 
 
 @pytest.mark.parametrize("kind", ["pickle", "json"])
-def test_who_waits_with_the_others_is_not_lost(tmp_path: Path, kind: str) -> None:
+def test_rank_waiting_with_the_others_is_not_lost(tmp_path: Path, kind: str) -> None:
     """Rank 2 left nothing; rank 1's counters show that it waits as well."""
     done = [entry(seq) for seq in range(1, 9)]
     _written(tmp_path, 0, dump([*done, pending(9)], 3), kind=kind, cut=False)
@@ -57,7 +57,7 @@ def test_who_waits_with_the_others_is_not_lost(tmp_path: Path, kind: str) -> Non
     assert (found.verdict.value, found.culprits) == ("rank_lost", (2,))
 
 
-def test_nobody_is_missing_who_may_wait_in_a_receive(tmp_path: Path) -> None:
+def test_no_rank_that_may_wait_in_a_receive_is_missing(tmp_path: Path) -> None:
     done = [entry(seq) for seq in range(1, 9)]
     pair = {"p2p_seq_id": 1, "is_p2p": True, "record_id": 8}
     sent = [*done, entry(8, "nccl:send 0->2", **pair), pending(9, record_id=9)]
@@ -69,7 +69,7 @@ def test_nobody_is_missing_who_may_wait_in_a_receive(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pickle", "pickle 4", "json"])
-def test_without_counters_the_file_cannot_be_read(tmp_path: Path, kind: str) -> None:
+def test_truncated_dump_without_counters_is_unreadable(tmp_path: Path, kind: str) -> None:
     done = [entry(seq) for seq in range(1, 9)]
     _written(tmp_path, 0, dump([*done, pending(9)]), kind=kind, cut=False)
     _written(tmp_path, 1, dump(done, pg_status=None), kind=kind, cut=True)

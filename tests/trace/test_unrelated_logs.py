@@ -40,7 +40,7 @@ def judged(tmp_path: Path, log: str) -> Diagnosis:
         (RAISED + "".join(timeout(rank, 78) for rank in (0, 2, 3)), "days from the records"),
     ],
 )
-def test_a_log_that_contradicts_the_records_is_left_out(tmp_path: Path, log: str, why: str) -> None:
+def test_log_that_contradicts_the_records_is_left_out(tmp_path: Path, log: str, why: str) -> None:
     found = judged(tmp_path, log)
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
     assert found.confidence.value == "certain"
@@ -48,7 +48,7 @@ def test_a_log_that_contradicts_the_records_is_left_out(tmp_path: Path, log: str
     assert why in warning
 
 
-def test_other_process_ids_are_those_of_another_job(tmp_path: Path) -> None:
+def test_other_process_ids_belong_to_another_job(tmp_path: Path) -> None:
     undated = KILLED.removeprefix("E0816 12:10:05.123456 47 ")
     table = "  rank      : 1 (local_rank: 1)\n  exitcode  : -9 (pid: 711)\n"
     found = judged(tmp_path, undated.format(pid=711) + table)
@@ -56,13 +56,13 @@ def test_other_process_ids_are_those_of_another_job(tmp_path: Path) -> None:
     assert any("its rank 1 is process 711" in line for line in found.warnings)
 
 
-def test_a_log_that_contradicts_nothing_is_believed(tmp_path: Path) -> None:
+def test_log_that_contradicts_nothing_is_believed(tmp_path: Path) -> None:
     found = judged(tmp_path, "world_size=4\n" + RAISED)
     assert not any("ignored" in line for line in found.warnings)
     assert "corrupt shard 17" in repr(found)
 
 
-def test_stacks_of_a_rank_beyond_the_world_of_the_log_are_anothers(tmp_path: Path) -> None:
+def test_stacks_of_a_rank_beyond_the_logs_world_are_anothers(tmp_path: Path) -> None:
     waits = "".join(timeout(rank, 78) for rank in (0, 1, 3))
     (tmp_path / "job.log").write_text("world_size=4\n" + waits)
     frames = 'Thread 4719 (idle): "MainThread"\n    load (data.py:51)\n    <module> (train.py:9)\n'
