@@ -24,7 +24,7 @@ def anchors_of(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_are_valid(page: Path) -> None:
     dead = []
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         path, _, anchor = link.partition("#")
@@ -49,7 +49,7 @@ def test_options_of_commands_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_variables_are_read_somewhere(page: Path) -> None:
+def test_documented_variables_are_read(page: Path) -> None:
     source = "\n".join(path.read_text() for path in (ROOT / "hangscope").rglob("*.py"))
     named = set(re.findall(r"\bHANGSCOPE(?:_[A-Z]+)+\b", page.read_text()))
     assert not [name for name in named if name not in source]

@@ -21,7 +21,7 @@ def loaded_after(code: str, **variables: str) -> set[str]:
     return set(result.stdout.split())
 
 
-def test_import_torch_loads_nothing_of_ours_beyond_autoload() -> None:
+def test_import_torch_loads_only_autoload() -> None:
     ours = {name for name in loaded_after("import torch") if name.startswith("hangscope")}
     assert ours == {"hangscope", "hangscope._version", "hangscope.autoload"}
 
@@ -39,7 +39,7 @@ def test_help_needs_neither_torch_nor_pandas() -> None:
     assert not loaded_after(code) & {"torch", "pandas", "numpy", "textual"}
 
 
-def test_a_malformed_switch_is_one_warning_and_no_recording() -> None:
+def test_malformed_switch_is_one_warning_and_no_recording() -> None:
     result = subprocess.run(
         [sys.executable, "-c", "import torch; print('fine')"],
         env={**os.environ, "HANGSCOPE": "perhaps", "RANK": "0", "WORLD_SIZE": "1"},
@@ -53,7 +53,7 @@ def test_a_malformed_switch_is_one_warning_and_no_recording() -> None:
     assert "HANGSCOPE='perhaps' is not understood" in result.stderr
 
 
-def test_a_node_is_warned_once_not_once_a_rank() -> None:
+def test_warning_is_printed_once_per_node() -> None:
     code = (
         "import torch; from hangscope.recording.settings import settings_from_process as read\n"
         "print(read().timeout_s)"

@@ -102,7 +102,7 @@ def layer_of(path: Path) -> str:
 
 
 @pytest.mark.parametrize("layer", sorted(MAY_IMPORT))
-def test_a_layer_imports_only_those_below_it(layer: str) -> None:
+def test_layers_import_only_lower_ones(layer: str) -> None:
     wrong = []
     for path in PACKAGE.rglob("*.py"):
         if layer_of(path) != layer:
@@ -130,7 +130,7 @@ def test_only_recording_and_toolkit_import_torch_at_the_top() -> None:
     assert not wrong
 
 
-def test_the_ring_knows_neither_torch_nor_pandas() -> None:
+def test_ring_imports_neither_torch_nor_pandas() -> None:
     wrong = [
         module
         for path in (PACKAGE / "ring").rglob("*.py")
@@ -149,7 +149,7 @@ def height_of(module: str) -> int:
 
 
 @pytest.mark.parametrize("layer", sorted(FROM_BELOW))
-def test_the_parts_of_a_layer_import_only_those_below_them(layer: str) -> None:
+def test_parts_of_a_layer_import_only_lower_ones(layer: str) -> None:
     wrong = []
     for path in (PACKAGE / layer).rglob("*.py"):
         if path == PACKAGE / layer / "__init__.py":
@@ -162,7 +162,7 @@ def test_the_parts_of_a_layer_import_only_those_below_them(layer: str) -> None:
 
 
 @pytest.mark.parametrize("layer", sorted(FROM_BELOW))
-def test_every_part_of_a_layer_has_its_place(layer: str) -> None:
+def test_every_part_of_a_layer_is_listed(layer: str) -> None:
     folders = {p.parent.relative_to(PACKAGE / layer) for p in (PACKAGE / layer).rglob("*.py")}
     there = {".".join(folder.parts) for folder in folders if folder.parts}
     listed = set(FROM_BELOW[layer])

@@ -29,12 +29,12 @@ Requires-Dist: nvidia-nccl-cu13==2.30.7; platform_system == "Linux"
 """
 
 
-def test_what_libraries_need_is_read_from_their_headers() -> None:
+def test_functions_that_libraries_need_are_read_from_their_headers() -> None:
     assert needed_in(DYNAMIC) == {"libcudart.so.13", "libnccl.so.2"}
     assert "ncclAllReduce" in symbols_in(UNDEFINED)
 
 
-def test_each_library_gets_the_functions_that_are_expected_in_it() -> None:
+def test_each_library_gets_its_expected_functions() -> None:
     wanted = Wanted(frozenset(needed_in(DYNAMIC)), frozenset(symbols_in(UNDEFINED)))
     assert wanted.functions_of("libcudart.so.13") == {"cudaMalloc"}
     assert wanted.functions_of("libnccl.so.2") == {"ncclAllReduce"}
@@ -42,7 +42,7 @@ def test_each_library_gets_the_functions_that_are_expected_in_it() -> None:
     assert wanted.functions_of("libcufft.so.12") == set()
 
 
-def test_the_headers_are_those_that_torch_was_built_with() -> None:
+def test_headers_are_those_that_torch_was_built_with() -> None:
     assert headers_of(OF_CUDA_12) == (
         "nvidia-cuda-runtime-cu12==12.1.105",
         "nvidia-cuda-nvcc-cu12==12.1.*",

@@ -19,7 +19,7 @@ sys.stdin.read()
 """
 
 
-def test_the_monitor_starts_no_threads_for_linear_algebra(tmp_path: Path) -> None:
+def test_monitor_starts_no_threads_for_linear_algebra(tmp_path: Path) -> None:
     (world,) = worlds(1)
     env = environment(HANGSCOPE="1", HANGSCOPE_DIR=str(tmp_path), **world)
     env.pop("OPENBLAS_NUM_THREADS", None)

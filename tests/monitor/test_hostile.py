@@ -107,7 +107,7 @@ def test_implausibly_large_tables(tmp_path: Path, ranks: list[RingRank]) -> None
     assert sum("larger than any recorder makes" in line for line in trace.warnings) == 4
 
 
-def test_a_journal_without_end(tmp_path: Path) -> None:
+def test_endless_journal_is_read_in_parts(tmp_path: Path) -> None:
     path = tmp_path / "monitor.journal"
     path.write_bytes(HEAD + END)
     os.truncate(path, MAX_BYTES * 100)

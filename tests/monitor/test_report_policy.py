@@ -84,7 +84,7 @@ def test_same_sequence_number_in_another_group_is_another_cause() -> None:
     assert len({cause_of(f) for f in (finding, *others)}) == 3
 
 
-def test_the_end_of_an_explained_job_is_aftermath() -> None:
+def test_end_of_an_explained_job_is_not_reported() -> None:
     policy = ReportPolicy()
     policy.mark_reported(MISSING)
     assert not policy.should_report(
@@ -92,7 +92,7 @@ def test_the_end_of_an_explained_job_is_aftermath() -> None:
     )
 
 
-def test_the_end_of_an_unexplained_job_is_explained() -> None:
+def test_end_of_an_unexplained_job_is_reported() -> None:
     assert ReportPolicy().should_report(MISSING, {0: "gone"}, final=True)
 
 

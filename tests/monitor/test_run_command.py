@@ -31,7 +31,7 @@ def run(
     )  # fmt: skip
 
 
-def test_the_exit_status_is_the_commands(tmp_path: Path) -> None:
+def test_exit_status_is_the_commands(tmp_path: Path) -> None:
     assert run(tmp_path / "a", sys.executable, "-c", "raise SystemExit(7)").returncode == 7
     killed = "import os; os.kill(os.getpid(), 9)"
     assert run(tmp_path / "b", sys.executable, "-c", killed).returncode == 128 + 9

@@ -46,14 +46,14 @@ def _fixture(target: Path, name: str = "d20-sigkill") -> Path:
     return target / name / "expected.toml"
 
 
-def test_a_fixture_folder_is_a_test_that_passes(pytester: pytest.Pytester) -> None:
+def test_fixture_folder_is_a_passing_test(pytester: pytest.Pytester) -> None:
     _fixture(pytester.path)
     result = pytester.runpytest_subprocess("-v")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*expected.toml::d20-sigkill PASSED*"])
 
 
-def test_another_verdict_fails_and_says_what_differs(pytester: pytest.Pytester) -> None:
+def test_different_verdict_fails_and_shows_the_difference(pytester: pytest.Pytester) -> None:
     expected = _fixture(pytester.path)
     text = expected.read_text().replace("culprits = [1]", "culprits = [2]")
     assert "culprits = [2]" in text
@@ -64,7 +64,7 @@ def test_another_verdict_fails_and_says_what_differs(pytester: pytest.Pytester) 
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
-def test_a_malformed_expectation_fails_with_one_line(pytester: pytest.Pytester) -> None:
+def test_malformed_expectation_fails_with_one_line(pytester: pytest.Pytester) -> None:
     expected = _fixture(pytester.path)
     expected.write_text('verdict = "sick"\nculprits = []\n')
     result = pytester.runpytest_subprocess()
@@ -72,16 +72,14 @@ def test_a_malformed_expectation_fails_with_one_line(pytester: pytest.Pytester) 
     result.stdout.fnmatch_lines(["*expected.toml: verdict must be one of healthy*"])
 
 
-def test_other_files_of_that_name_are_left_alone(pytester: pytest.Pytester) -> None:
+def test_other_files_of_that_name_are_ignored(pytester: pytest.Pytester) -> None:
     (pytester.path / "expected.toml").write_text("answer = 42\n")
     result = pytester.runpytest_subprocess()
     result.assert_outcomes()
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
 
 
-def test_nothing_heavy_is_imported_for_a_suite_that_uses_nothing(
-    pytester: pytest.Pytester,
-) -> None:
+def test_no_heavy_import_for_a_suite_without_guard(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import os, sys
@@ -96,7 +94,7 @@ def test_nothing_heavy_is_imported_for_a_suite_that_uses_nothing(
     pytester.runpytest_subprocess().assert_outcomes(passed=1)
 
 
-def test_the_guard_needs_a_sensible_timeout(pytester: pytest.Pytester) -> None:
+def test_guard_needs_a_sensible_timeout(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import pytest
@@ -111,7 +109,7 @@ def test_the_guard_needs_a_sensible_timeout(pytester: pytest.Pytester) -> None:
     result.stdout.no_fnmatch_line("*_timeout_s*")
 
 
-def test_a_misspelt_argument_of_the_guard_is_no_silent_default(pytester: pytest.Pytester) -> None:
+def test_misspelt_guard_argument_is_refused(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         """
         import pytest
@@ -128,7 +126,7 @@ def test_a_misspelt_argument_of_the_guard_is_no_silent_default(pytester: pytest.
 
 
 @pytest.mark.slow
-def test_a_spawned_job_that_hangs_fails_with_the_verdict(pytester: pytest.Pytester) -> None:
+def test_spawned_job_that_hangs_fails_with_the_verdict(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(job=textwrap.dedent(JOB))
     pytester.makepyfile(
         """
@@ -151,9 +149,7 @@ def test_a_spawned_job_that_hangs_fails_with_the_verdict(pytester: pytest.Pytest
 
 
 @pytest.mark.slow
-def test_forked_and_launched_jobs_are_guarded_and_healthy_ones_left_alone(
-    pytester: pytest.Pytester,
-) -> None:
+def test_forked_and_launched_jobs_are_guarded(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(job=textwrap.dedent(JOB))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     pytester.makepyfile(

@@ -67,7 +67,7 @@ def test_dynamic_shapes(recording: Session) -> None:
     assert not recording.failed
 
 
-def test_endlessly_new_stacks(recording: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ever_new_stacks_are_bounded(recording: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stacks, "MAX_KNOWN_FRAMES", 5_000)
     for number in range(1500):
         scope = {"dist": dist, "value": torch.ones(1)}
@@ -141,7 +141,7 @@ def test_many_groups(recording: Session) -> None:
     assert len(read_ring(recording.ring.path).groups) >= 200
 
 
-def test_a_group_that_outlives_the_module(
+def test_group_that_outlives_the_module(
     recording: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At shutdown a group may be freed after the recorder's module globals are cleared."""
@@ -185,7 +185,7 @@ class Over:
 
 
 @pytest.mark.parametrize("deep", [True, False])
-def test_only_the_watcher_finds_overtakers(recording: Session, deep: bool) -> None:
+def test_only_the_watcher_searches_for_overtakers(recording: Session, deep: bool) -> None:
     """And only a limited number of them, as there may be a thousand at every turn."""
     completions = recording.recorder.completions
     state = GroupState(recording.ring, 0, "g", [0], 0, recorded=True)

@@ -54,7 +54,7 @@ def recorded(session: Session) -> list[tuple[str, int, int, SlotFlag]]:
     ]
 
 
-def test_a_batch_of_collectives_has_one_number(recording: Session) -> None:
+def test_batch_of_collectives_has_one_number(recording: Session) -> None:
     reduce()
     with batch():
         reduce(3)
@@ -73,9 +73,7 @@ def test_a_batch_of_collectives_has_one_number(recording: Session) -> None:
     assert flags == BATCH | ASYNC | UNOBSERVED, "the stand-in is a device: nobody polls it"
 
 
-def test_batch_of_p2p_has_one_number_of_its_own(
-    recording: Session,
-) -> None:
+def test_batch_of_p2p_has_one_number_of_its_own(recording: Session) -> None:
     for _ in range(2):
         with batch():
             exchange()
@@ -104,7 +102,7 @@ def test_mixed_batch_has_a_number_of_each_kind(recording: Session) -> None:
     ]
 
 
-def test_an_empty_batch_leaves_no_record(recording: Session) -> None:
+def test_empty_batch_leaves_no_record(recording: Session) -> None:
     with batch():
         pass
     reduce()

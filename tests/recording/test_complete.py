@@ -18,17 +18,17 @@ pytestmark = pytest.mark.xdist_group("complete")
 
 
 @pytest.mark.parametrize("check", checks_of("collectives_job"))
-def test_collectives(check: str) -> None:
+def test_collectives_are_recorded(check: str) -> None:
     complete_job("collectives_job").assert_ok(check)
 
 
 @pytest.mark.parametrize("check", checks_of("parallel_job"))
-def test_parallel(check: str) -> None:
+def test_parallel_libraries_are_recorded(check: str) -> None:
     complete_job("parallel_job").assert_ok(check)
 
 
 @pytest.mark.parametrize("script", ["collectives_job", "parallel_job"])
-def test_nothing_was_said_and_nothing_left_out(script: str) -> None:
+def test_no_messages_and_no_missing_checks(script: str) -> None:
     job = complete_job(script)
     assert job.returncode == 0, job.output[-3000:]
     assert job.said == []

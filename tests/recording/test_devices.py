@@ -53,19 +53,21 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(("device", "backend"), PLACES)
 @pytest.mark.parametrize("check", checks_of("device_job"))
-def test_on_a_device(check: str, device: str, backend: str, runs: Path) -> None:
+def test_operations_on_a_device_are_recorded(
+    check: str, device: str, backend: str, runs: Path
+) -> None:
     device_job(device, backend, runs / device).assert_ok(check)
 
 
 @pytest.mark.parametrize(("device", "backend"), PLACES)
-def test_the_job_ends_as_it_would_without(device: str, backend: str, runs: Path) -> None:
+def test_job_on_a_device_ends_as_without_recording(device: str, backend: str, runs: Path) -> None:
     job = device_job(device, backend, runs / device)
     assert job.returncode == 0, job.output[-3000:]
     assert job.said == []
 
 
 @pytest.mark.skipif(not GPUS, reason="no GPU")
-def test_a_hung_device_as_its_watchdog_saw_it(tmp_path: Path) -> None:
+def test_hung_device_is_recorded_like_its_watchdog_saw_it(tmp_path: Path) -> None:
     run = tmp_path / "run"
     env = recording(run, TORCH_NCCL_DUMP_ON_TIMEOUT="1", TORCH_FR_BUFFER_SIZE="2000")
     job = torchrun(JOBS / "device_hang_job.py", 1, env, arguments=[str(WATCHDOG_S)], timeout_s=240)

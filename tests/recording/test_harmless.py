@@ -288,7 +288,7 @@ def test_exceptions_of_the_jobs_signal_handlers_arrive(tmp_path: Path) -> None:
         ("thread-exit", 0, "clean"),
     ],
 )
-def test_ends(tmp_path: Path, manner: str, code: int, kind: str) -> None:
+def test_ends_are_recorded(tmp_path: Path, manner: str, code: int, kind: str) -> None:
     job = small(manner, tmp_path)
     assert job.returncode == code, job.output
     facts = read_ring(only_ring(tmp_path)).facts
@@ -308,7 +308,7 @@ def test_ends(tmp_path: Path, manner: str, code: int, kind: str) -> None:
 # -- faults ----------------------------------------------------------------------------------
 
 
-def test_an_exception_in_every_function(tmp_path: Path) -> None:
+def test_exception_in_every_function_of_the_recorder(tmp_path: Path) -> None:
     """Each function of the recorder raises in turn, and so does each closure of the hot path: the
     result is the same, one line is printed, and all patches are undone."""
     env = environment(RESULTS=str(tmp_path))

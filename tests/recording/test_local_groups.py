@@ -12,7 +12,7 @@ from tests.real_jobs import environment
 from tests.recording.launcher import JOBS
 
 
-def test_the_order_of_local_groups(tmp_path: Path) -> None:
+def test_order_of_local_groups_is_recorded(tmp_path: Path) -> None:
     rings, dumps = tmp_path / "rings", tmp_path / "dumps"
     env = environment(
         HANGSCOPE="1", HANGSCOPE_DIR=str(rings), HANGSCOPE_TIMEOUT="4", HANGSCOPE_ON_HANG="kill"

@@ -50,14 +50,16 @@ dist.destroy_process_group()
     ("version", "expected"),
     [("2.13.0+cpu", VARIABLE), ("2.8.0", VARIABLE), ("2.7.1", OLD_VARIABLE), ("nightly", VARIABLE)],
 )
-def test_the_variable_that_this_torch_reads(version: str, expected: str, tmp_path: Path) -> None:
+def test_dump_variable_is_the_one_this_torch_reads(
+    version: str, expected: str, tmp_path: Path
+) -> None:
     environment: dict[str, str] = {}
     assert keep_native_dumps(tmp_path, environment, version) == expected
     assert environment == {expected: str(tmp_path / STEM)}
 
 
 @pytest.mark.parametrize("name", [VARIABLE, OLD_VARIABLE, DYNAMIC])
-def test_users_choice_of_path_is_kept(name: str, tmp_path: Path) -> None:
+def test_users_dump_path_is_kept(name: str, tmp_path: Path) -> None:
     environment = {name: "/scratch/fr_"}
     assert keep_native_dumps(tmp_path, environment, "2.13.0") is None
     assert environment == {name: "/scratch/fr_"}

@@ -60,7 +60,7 @@ class Handlers:
 
 
 @pytest.mark.parametrize("form", ["method", "partial", "object", "function"])
-def test_in_a_signal_handler(form: str, alarm: Callable[[Any], None]) -> None:
+def test_signal_handler_is_a_shutdown(form: str, alarm: Callable[[Any], None]) -> None:
     handlers = Handlers()
     chosen = {
         "method": handlers.method,
@@ -75,12 +75,12 @@ def test_in_a_signal_handler(form: str, alarm: Callable[[Any], None]) -> None:
 
     where_it_was()
     assert handlers.seen[0] is not None
-    assert handlers.seen[0][:2] == ["where_it_was", "test_in_a_signal_handler"]
+    assert handlers.seen[0][:2] == ["where_it_was", "test_signal_handler_is_a_shutdown"]
     assert names(sys._getframe()) is None, "the handler is installed, and does not run"
 
 
 @pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt])
-def test_while_an_exit_exception_propagates(kind: type[BaseException]) -> None:
+def test_propagating_exit_exception_is_a_shutdown(kind: type[BaseException]) -> None:
     seen: list[Names] = []
 
     def where_it_was() -> None:
@@ -99,7 +99,7 @@ def test_while_an_exit_exception_propagates(kind: type[BaseException]) -> None:
     assert seen[0] is None
     assert seen[1] is not None
     assert seen[1][:3] == [
-        "where_it_was", "program", "test_while_an_exit_exception_propagates",
+        "where_it_was", "program", "test_propagating_exit_exception_is_a_shutdown",
     ]  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def test_error_during_shutdown_is_part_of_it() -> None:
             assert names(sys._getframe()) is not None
 
 
-def test_operations_are_marked(recording_gloo: Session, tmp_path: Path) -> None:
+def test_operations_during_shutdown_are_marked(recording_gloo: Session, tmp_path: Path) -> None:
     def clean_up() -> None:
         dist.barrier()
 

@@ -16,7 +16,7 @@ class Held:
 
 
 @pytest.mark.parametrize("skip_own", [True, False])
-def test_a_sample_keeps_nothing_alive_without_a_garbage_collector(skip_own: bool) -> None:
+def test_sample_keeps_nothing_alive_without_a_garbage_collector(skip_own: bool) -> None:
     seen: list[weakref.ref[Held]] = []
     inside, leave = threading.Event(), threading.Event()
 

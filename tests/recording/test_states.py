@@ -145,7 +145,7 @@ def test_entries_are_never_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [False]
 
 
-def test_a_capturing_stream_makes_graph_replay_unobservable(
+def test_capturing_stream_makes_graph_replay_unobservable(
     recording: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a GPU: a stand-in claims that the stream is capturing, and the plan is on CUDA."""
@@ -260,9 +260,7 @@ def test_torchfrtrace_reads_what_dump_writes(tmp_path: Path) -> None:
         assert collective[7] == "gloo:all_reduce"
 
 
-def test_more_reduce_ops_than_can_be_read(
-    recording: Session,
-) -> None:
+def test_more_reduce_ops_than_can_be_read(recording: Session) -> None:
     """The first and the very last are known, those in between are not; none is guessed."""
     end_watcher(recording)
     reductions = recording.recorder.reductions
@@ -280,8 +278,8 @@ def test_more_reduce_ops_than_can_be_read(
 
 
 @pytest.mark.skipif(not torch.__version__.startswith("2.13"), reason="says what 2.13 does")
-def test_gloo_s_native_entries_have_nothing_to_merge() -> None:
-    """Why only polling tells when Gloo has finished."""
+def test_native_gloo_entries_add_nothing() -> None:
+    """Why only polling shows when Gloo has completed."""
     code = (
         "import json, pickle, torch, torch.distributed as dist\n"
         "from torch._C._distributed_c10d import _dump_fr_trace\n"

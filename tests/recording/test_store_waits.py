@@ -50,7 +50,7 @@ def _phases_during(session: Session, wait: Callable[[dist.Store], object]) -> tu
         ("store.multi_get", lambda store: store.multi_get(["weights/7"])),
     ],
 )
-def test_a_wait_in_the_store_is_a_phase(
+def test_store_wait_is_a_phase(
     recording: Session, name: str, wait: Callable[[dist.Store], object]
 ) -> None:
     (phase,) = _phases_during(recording, wait)
@@ -95,7 +95,7 @@ def test_new_group_stays_one_phase(recording: Session) -> None:
     assert len(seen) == 1  # only the end of ``new_group``
 
 
-def test_a_job_with_endless_keys_does_not_fill_the_ring(recording: Session) -> None:
+def test_job_with_endless_keys_does_not_fill_the_ring(recording: Session) -> None:
     store = dist.HashStore()
     for number in range(store_waits.MAX_KEYS + 50):
         store.set(f"key {number}", "x")
@@ -107,7 +107,7 @@ def test_a_job_with_endless_keys_does_not_fill_the_ring(recording: Session) -> N
     assert recording.ring._values_used == used
 
 
-def test_a_failed_wait_ends_its_phase_and_raises_as_before(recording: Session) -> None:
+def test_failed_wait_ends_its_phase_and_raises_as_before(recording: Session) -> None:
     store = dist.HashStore()
     with pytest.raises(dist.DistStoreError):
         store.wait(["never"], timedelta(milliseconds=20))
@@ -120,7 +120,7 @@ def test_stores_are_restored_after_recording(recording: Session) -> None:
     assert not hasattr(dist.Store.get, "__wrapped__")
 
 
-def test_tags_and_partners_are_on_record(recording: Session) -> None:
+def test_tags_and_partners_are_recorded(recording: Session) -> None:
     dist.isend(torch.ones(2), dst=1, tag=7)
     dist.irecv(torch.ones(2), src=1)
     fragment = read_ring(recording.ring.path)

@@ -60,7 +60,7 @@ def _hangscope(
         (["demo", "nonsense"], "no demo is called 'nonsense'"),
     ],
 )
-def test_an_error_is_one_line_and_exit_status_two(arguments: list[str], said: str) -> None:
+def test_error_is_one_line_and_exit_status_two(arguments: list[str], said: str) -> None:
     done = _hangscope(*arguments)
     assert done.returncode == 2
     assert done.stdout == ""
@@ -69,14 +69,14 @@ def test_an_error_is_one_line_and_exit_status_two(arguments: list[str], said: st
     assert "Traceback" not in done.stderr
 
 
-def test_the_newest_run_is_named_where_no_path_is_given(tmp_path: Path) -> None:
+def test_newest_run_is_named_without_a_path(tmp_path: Path) -> None:
     (tmp_path / "hangscope-runs" / "latest").mkdir(parents=True)
     done = _hangscope("analyze", cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "(the newest run here is hangscope-runs/latest)" in done.stderr
 
 
-def test_the_doctor_s_table_fits_the_terminal_and_has_units() -> None:
+def test_doctors_table_fits_the_terminal_and_has_units() -> None:
     done = _hangscope("doctor", "--no-notes", COLUMNS="80", HANGSCOPE_TIMEOUT="30")
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 80
@@ -85,13 +85,13 @@ def test_the_doctor_s_table_fits_the_terminal_and_has_units() -> None:
     assert "15000 ms" in told["TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"]
 
 
-def test_a_shell_completes_commands_and_names() -> None:
+def test_shell_completes_commands_and_names() -> None:
     asked = {"COMP_WORDS": "hangscope demo asl", "COMP_CWORD": "2"}
     done = _hangscope(_HANGSCOPE_COMPLETE="bash_complete", **asked)
     assert done.stdout == "plain,asleep-in-loader\n"
 
 
-def test_a_directory_that_may_not_be_read_is_one_line() -> None:
+def test_unreadable_directory_is_one_line() -> None:
     """Root may read everything, but nobody can open a name that is too long."""
     done = _hangscope("tui", "x" * 300)
     assert done.returncode == 2
@@ -108,7 +108,7 @@ def test_a_directory_that_may_not_be_read_is_one_line() -> None:
         ("analyze /does/not/exist 2>/dev/full", 2),
     ],
 )
-def test_streams_that_take_nothing_change_no_exit_status(command: str, status: int) -> None:
+def test_closed_streams_change_no_exit_status(command: str, status: int) -> None:
     line = f"{sys.executable} -m hangscope {command.format(stopped=FIXTURES / 'stopped')}"
     done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
     assert done.returncode == status
@@ -126,7 +126,7 @@ def test_streams_that_take_nothing_change_no_exit_status(command: str, status: i
         (["--no-color"], {"FORCE_COLOR": "1"}, False),
     ],
 )
-def test_colour_is_asked_for(
+def test_colour_only_if_requested(
     options: list[str], environment: dict[str, str], coloured: bool
 ) -> None:
     done = _hangscope("analyze", *options, str(FIXTURES / "stopped"), **environment)
@@ -136,13 +136,13 @@ def test_colour_is_asked_for(
 
 
 @pytest.mark.parametrize("columns", ["abc", "", "-3", "1"])
-def test_a_malformed_width_is_no_error(columns: str) -> None:
+def test_malformed_width_is_no_error(columns: str) -> None:
     done = _hangscope("analyze", str(FIXTURES / "stopped"), COLUMNS=columns)
     assert done.returncode == 1
     assert done.stderr == ""
 
 
-def test_a_fixture_is_judged_without_a_word_about_its_expectation() -> None:
+def test_fixture_is_judged_without_mentioning_its_expectation() -> None:
     done = _hangscope("analyze", str(FIXTURES / "stopped"))
     assert done.returncode == 1
     assert "expected.toml" not in done.stdout

@@ -34,7 +34,7 @@ def _spoil(folder: Path) -> Path:
     return file
 
 
-def test_all_as_expected_is_exit_status_zero(tmp_path: Path) -> None:
+def test_equal_verdicts_give_exit_status_zero(tmp_path: Path) -> None:
     _copy(tmp_path, "d20-sigkill", "d19-operation")
     result = _replay(tmp_path)
     assert result.exit_code == 0, result.output
@@ -43,7 +43,7 @@ def test_all_as_expected_is_exit_status_zero(tmp_path: Path) -> None:
     assert "collective_mismatch" in result.output
 
 
-def test_a_difference_is_shown_side_by_side_and_is_exit_status_one(tmp_path: Path) -> None:
+def test_difference_is_shown_side_by_side_with_exit_status_one(tmp_path: Path) -> None:
     _copy(tmp_path, "d20-sigkill", "d19-operation")
     _spoil(tmp_path / "d20-sigkill")
     result = _replay(tmp_path, "--quiet")
@@ -71,7 +71,7 @@ def test_update_asks_and_keeps_the_rest_of_the_file(tmp_path: Path) -> None:
     assert _replay(tmp_path).exit_code == 0
 
 
-def test_json_holds_both_sides(tmp_path: Path) -> None:
+def test_json_contains_both_sides(tmp_path: Path) -> None:
     _copy(tmp_path, "d20-sigkill")
     _spoil(tmp_path / "d20-sigkill")
     result = _replay(tmp_path, "--json")
@@ -116,7 +116,7 @@ def test_texts_that_must_and_must_not_appear(tmp_path: Path) -> None:
         ('verdict = "healthy"\nculprits = []\nmust_mention = [1]\n', "must_mention must be"),
     ],
 )
-def test_a_malformed_expectation_is_one_line(tmp_path: Path, text: str, complaint: str) -> None:
+def test_malformed_expectation_is_one_line(tmp_path: Path, text: str, complaint: str) -> None:
     _copy(tmp_path, "d20-sigkill")
     (tmp_path / "d20-sigkill" / "expected.toml").write_text(text)
     result = _replay(tmp_path)
@@ -126,7 +126,7 @@ def test_a_malformed_expectation_is_one_line(tmp_path: Path, text: str, complain
     assert "\n" not in str(result.exception)
 
 
-def test_notes_of_ones_own_are_welcome(tmp_path: Path) -> None:
+def test_additional_notes_are_accepted(tmp_path: Path) -> None:
     _copy(tmp_path, "d20-sigkill")
     file = tmp_path / "d20-sigkill" / "expected.toml"
     text = file.read_text("utf-8").replace("must_mention", "mentions")
@@ -135,7 +135,7 @@ def test_notes_of_ones_own_are_welcome(tmp_path: Path) -> None:
     assert _replay(tmp_path).exit_code == 0
 
 
-def test_nothing_to_replay_is_said(tmp_path: Path) -> None:
+def test_nothing_to_replay_is_an_error(tmp_path: Path) -> None:
     result = _replay(tmp_path)
     assert isinstance(result.exception, UserError)
     assert "no fixture below" in str(result.exception)
@@ -144,7 +144,7 @@ def test_nothing_to_replay_is_said(tmp_path: Path) -> None:
     assert "no such directory" in str(result.exception)
 
 
-def test_dumps_that_cannot_be_read_are_a_difference(tmp_path: Path) -> None:
+def test_unreadable_dumps_are_a_difference(tmp_path: Path) -> None:
     _copy(tmp_path, "d20-sigkill")
     for file in (tmp_path / "d20-sigkill" / "dumps").iterdir():
         file.write_bytes(b"")

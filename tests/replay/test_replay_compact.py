@@ -71,7 +71,9 @@ def _comparable(fragment: Fragment) -> tuple[object, ...]:
 @pytest.mark.parametrize(
     ("records", "slot_count"), [(0, 16), (1, 16), (16, 16), (17, 16), (100, 16), (40, 10_000)]
 )
-def test_the_reader_sees_no_difference(tmp_path: Path, records: int, slot_count: int) -> None:
+def test_compact_ring_reads_like_the_original(
+    tmp_path: Path, records: int, slot_count: int
+) -> None:
     original, small = tmp_path / "rank_3.ring", tmp_path / "small.ring"
     _write(original, records, slot_count)
     compact_ring(original, small)
@@ -81,7 +83,7 @@ def test_the_reader_sees_no_difference(tmp_path: Path, records: int, slot_count:
     assert small.stat().st_size < original.stat().st_size / 100
 
 
-def test_a_later_process_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
+def test_later_process_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
     original, small = tmp_path / "rank_3.ring", tmp_path / "small.ring"
     _write(original, 5, 16)
     compact_ring(original, small)
@@ -91,7 +93,7 @@ def test_a_later_process_is_not_taken_for_the_old_one(tmp_path: Path) -> None:
     assert RingReader(small).header().fault_signal == 0
 
 
-def test_redaction_keeps_the_shape_and_nothing_else(tmp_path: Path) -> None:
+def test_redaction_keeps_the_structure_and_nothing_else(tmp_path: Path) -> None:
     original, small = tmp_path / "rank_3.ring", tmp_path / "small.ring"
     _write(original, 20, 16)
     compact_ring(original, small, Redactor(["gpu-node-17"]))
@@ -112,7 +114,7 @@ def test_redaction_keeps_the_shape_and_nothing_else(tmp_path: Path) -> None:
     assert after.facts.phases[0].name == "checkpoint"
 
 
-def test_a_torn_slot_stays_counted(tmp_path: Path) -> None:
+def test_torn_slot_stays_counted(tmp_path: Path) -> None:
     original, small = tmp_path / "rank_3.ring", tmp_path / "small.ring"
     ring = _write(original, 8, 16)
     ring.memory[ring.slot_at(4) + 120 : ring.slot_at(4) + 128] = (77).to_bytes(8, "little")
@@ -132,7 +134,7 @@ def test_exiting_process_has_no_exit_yet(tmp_path: Path) -> None:
     assert read_ring(small).facts.exit is None
 
 
-def test_only_the_newest_records_where_that_is_enough(tmp_path: Path) -> None:
+def test_only_the_newest_records_are_kept_if_enough(tmp_path: Path) -> None:
     original, small = tmp_path / "rank_3.ring", tmp_path / "small.ring"
     _write(original, 40, 64)
     compact_ring(original, small, newest=10)
@@ -141,7 +143,7 @@ def test_only_the_newest_records_where_that_is_enough(tmp_path: Path) -> None:
     assert after.facts.oldest_record_id == 31
 
 
-def test_no_stray_memory_gets_into_the_file(tmp_path: Path) -> None:
+def test_no_stray_memory_is_written(tmp_path: Path) -> None:
     original, small = tmp_path / "rank_3.ring", tmp_path / "small.ring"
     _write(original, 3, 16)
     fields = HEADER.fields

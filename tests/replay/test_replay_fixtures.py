@@ -27,7 +27,7 @@ def test_recorded_hang_keeps_its_verdict(folder: Path) -> None:
     )
 
 
-def test_there_are_enough_and_of_every_kind() -> None:
+def test_fixtures_are_many_and_cover_every_kind() -> None:
     fixtures = [load_fixture(folder) for folder in FOLDERS]
     assert len(fixtures) >= 40
     assert {f.expected.recorded["kind"] for f in fixtures if "kind" in f.expected.recorded} == {
@@ -46,7 +46,7 @@ def test_there_are_enough_and_of_every_kind() -> None:
     assert sum(f.expected.verdict == "healthy" for f in fixtures) >= 6
 
 
-def test_replaying_all_of_them_takes_seconds() -> None:
+def test_replay_of_all_fixtures_takes_seconds() -> None:
     began_s = time.process_time()
     for folder in FOLDERS:
         verify(load_fixture(folder))
@@ -68,6 +68,6 @@ def test_recordings_are_small_and_private(folder: Path) -> None:
     assert total < MAX_BYTES
 
 
-def test_the_list_names_every_fixture() -> None:
+def test_list_contains_every_fixture() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     assert [f.name for f in FOLDERS if f"**{f.name}**" not in text] == []

@@ -27,13 +27,13 @@ from hangscope.trace import formats
         ("/dev/shm/x", "/dev/shm/x"),
     ],
 )
-def test_paths(text: str, expected: str) -> None:
+def test_paths_are_redacted(text: str, expected: str) -> None:
     redactor = Redactor()
     assert redactor.path(text) == expected
     assert redactor.path(redactor.path(text)) == expected
 
 
-def test_the_same_directory_stays_the_same_and_another_another() -> None:
+def test_equal_directories_stay_equal_and_others_different() -> None:
     redactor = Redactor()
     assert (
         redactor.path("/a/b/x.py").rpartition("/")[0]
@@ -42,7 +42,7 @@ def test_the_same_directory_stays_the_same_and_another_another() -> None:
     assert redactor.path("/a/c/x.py") != redactor.path("/a/b/x.py")
 
 
-def test_free_text() -> None:
+def test_free_text_is_redacted() -> None:
     redactor = Redactor(["gpu17", "gpu17.cluster.example"])
     text = redactor.text(
         'gpu17.cluster.example: File "/home/ann/train.py", line 7; [10.1.2.3]:29500 and '
@@ -54,7 +54,7 @@ def test_free_text() -> None:
     )
 
 
-def test_what_log_readers_need_stays() -> None:
+def test_text_that_log_readers_need_is_kept() -> None:
     line = (
         "RuntimeError: [/b/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection "
         "closed by peer [127.0.0.1]:4711"
@@ -65,7 +65,7 @@ def test_what_log_readers_need_stays() -> None:
     )
 
 
-def test_a_pickle_keeps_its_structure() -> None:
+def test_pickle_keeps_its_structure() -> None:
     dump = {
         "version": "2.10",
         "entries": [
@@ -82,7 +82,7 @@ def test_a_pickle_keeps_its_structure() -> None:
     assert again["entries"][0]["sizes"] == [[2]]
 
 
-def test_a_journal_loses_its_host_and_keeps_torn_lines() -> None:
+def test_journal_loses_its_host_and_keeps_torn_lines() -> None:
     data = b'{"hangscope":"journal/1","host":"gpu17"}\n{"event":"exit","rank":1}\n{"event":"ex'
     lines = redacted(data, formats.JOURNAL, Redactor(["gpu17"])).decode().splitlines()
     assert json.loads(lines[0])["host"] == "host1"
@@ -91,6 +91,6 @@ def test_a_journal_loses_its_host_and_keeps_torn_lines() -> None:
 
 
 @given(st.text(alphabet="/ab.~: -_\n1", max_size=60))
-def test_redacting_twice_changes_nothing_more(text: str) -> None:
+def test_second_redaction_changes_nothing(text: str) -> None:
     once = Redactor().text(text)
     assert Redactor().text(once) == once

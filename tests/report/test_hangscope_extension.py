@@ -62,7 +62,7 @@ FACTS = RankFacts(
 )
 
 
-def test_a_story_comes_back_as_it_was() -> None:
+def test_extension_survives_a_round_trip() -> None:
     plain = pickle.loads(pickle.dumps(hangscope_extension.encode_facts(FACTS)))
     assert hangscope_extension.decode_into(plain, RankFacts(rank=3)) == FACTS
 
@@ -81,7 +81,7 @@ def test_wrong_types_leave_the_rest_readable(value: Any) -> None:
     assert hangscope_extension.decode_into(value, RankFacts(rank=3)).exit is None
 
 
-def test_control_characters_do_not_come_through() -> None:
+def test_control_characters_are_removed() -> None:
     story = hangscope_extension.encode_facts(FACTS)
     story["exception"]["message"] = "no\x1b[31m label"
     story["phases"] = [["check\x1b]0;x\x07point", 1, "d"]]
@@ -91,7 +91,7 @@ def test_control_characters_do_not_come_through() -> None:
 
 
 @pytest.mark.parametrize("flags", [None, "16", [16], [16, "x", 3]])
-def test_flags_are_taken_only_where_they_fit(flags: Any) -> None:
+def test_flags_are_accepted_only_where_they_apply(flags: Any) -> None:
     found = hangscope_extension.flags_of({"flags": flags}, 3)
     if flags is None or len(flags) != 3:
         assert found is None
@@ -103,7 +103,7 @@ def test_flags_are_taken_only_where_they_fit(flags: Any) -> None:
     assert cleaned.tolist() == [16]
 
 
-def test_what_only_a_log_says_is_no_story() -> None:
+def test_facts_known_only_from_a_log_are_not_exported() -> None:
     trace = samples.hang().trace
     (source, *_) = trace.sources
     trace = replace(trace, sources=(replace(source, format="job-log"),))
@@ -111,7 +111,7 @@ def test_what_only_a_log_says_is_no_story() -> None:
 
 
 @pytest.mark.skipif(not ROOT.is_dir(), reason="no recorded hangs beside the tests")
-def test_exports_are_judged_like_what_they_were_made_of(tmp_path: Path) -> None:
+def test_exports_get_the_verdict_of_their_source(tmp_path: Path) -> None:
     """For all recorded hangs except those with nothing but a log."""
     judged, differing = 0, []
     for path in find_fixtures([ROOT]):
@@ -130,7 +130,7 @@ def test_exports_are_judged_like_what_they_were_made_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not ROOT.is_dir(), reason="no recorded hangs beside the tests")
-def test_an_export_leaves_open_what_its_source_left_open(tmp_path: Path) -> None:
+def test_export_keeps_what_its_source_leaves_undecided(tmp_path: Path) -> None:
     """Native Gloo lists no members and records no completions, so its export has neither."""
     trace = load_trace([ROOT / "native-healthy" / "dumps"])
     flight_recorder.write(trace, tmp_path)

@@ -152,7 +152,7 @@ def native_dump(draw: st.DrawFn) -> dict[str, Any]:
 
 @given(native_dump())
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
-def test_a_round_trip_keeps_every_field_of_an_entry(tmp_path: Path, dump: dict[str, Any]) -> None:
+def test_round_trip_keeps_every_field_of_an_entry(tmp_path: Path, dump: dict[str, Any]) -> None:
     file = tmp_path / "nccl_trace_rank_0"
     file.write_bytes(pickle.dumps(dump))
     written = flight_recorder.to_dump(load_trace([file]), 0)
@@ -167,7 +167,7 @@ def test_a_round_trip_keeps_every_field_of_an_entry(tmp_path: Path, dump: dict[s
     assert written["pg_config"] == dump["pg_config"]
 
 
-def test_a_round_trip_keeps_the_verdict(dumps: Path, tmp_path: Path) -> None:
+def test_round_trip_keeps_the_verdict(dumps: Path, tmp_path: Path) -> None:
     before = load_trace([dumps])
     flight_recorder.write(before, tmp_path / "again")
     after = load_trace([tmp_path / "again"])
@@ -176,9 +176,7 @@ def test_a_round_trip_keeps_the_verdict(dumps: Path, tmp_path: Path) -> None:
     assert first.culprits == (2,)
 
 
-def test_torchfrtrace_judges_an_export_as_it_judges_the_original(
-    dumps: Path, tmp_path: Path
-) -> None:
+def test_torchfrtrace_judges_an_export_like_the_original(dumps: Path, tmp_path: Path) -> None:
     main = pytest.importorskip("torch.distributed.flight_recorder.fr_trace").main
     flight_recorder.write(load_trace([dumps]), tmp_path / "again")
 

@@ -89,7 +89,7 @@ def test_point_to_point_names_carry_ranks_within_the_group() -> None:
     assert all(e["is_p2p"] for e in entries)
 
 
-def test_a_name_used_twice_stays_two_groups() -> None:
+def test_name_used_twice_stays_two_groups() -> None:
     job = samples.hang(2, culprit=1, steps=1)
     groups = (replace(job.trace.groups[0], name="0", epoch=1), Group("0", "dp", (0, 1), epoch=0))
     config = flight_recorder.to_dump(replace(job.trace, groups=groups), 0)["pg_config"]
@@ -135,7 +135,7 @@ def test_torchfrtrace_finds_nothing_in_a_finished_job(tmp_path: Path) -> None:
     assert "mismatch" not in said.lower()
 
 
-def test_calls_that_returned_are_over_in_the_dump_too() -> None:
+def test_returned_calls_are_completed_in_the_dump() -> None:
     job = Job(2)
     for _ in range(3):
         job.all(done=False)

@@ -64,7 +64,7 @@ JOBS = [samples.hang(4, steps=1), samples.deadlock(), samples.healthy(), samples
 
 @given(damaged(), st.sampled_from(JOBS))
 @settings(max_examples=150, suppress_health_check=list(HealthCheck))
-def test_reports_of_anything(trace: Trace, job: samples.Job) -> None:
+def test_reports_of_arbitrary_diagnoses(trace: Trace, job: samples.Job) -> None:
     timing = spans(trace)
     assert (timing.end_ns >= timing.start_ns).all()
     out = io.BytesIO()

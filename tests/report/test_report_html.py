@@ -65,7 +65,7 @@ JOBS = {
 
 
 @pytest.mark.parametrize("name", list(JOBS))
-def test_nothing_is_fetched_and_nothing_runs(name: str) -> None:
+def test_page_fetches_and_runs_nothing(name: str) -> None:
     shown = page(JOBS[name])
     assert set(shown.tags) <= ALLOWED
     for attribute, value in shown.attributes:
@@ -96,7 +96,7 @@ def test_page_contains_the_whole_verdict() -> None:
     assert "ambiguous: nothing decides between the sides" in page(JOBS["deadlock"]).text
 
 
-def test_names_from_files_are_only_ever_text() -> None:
+def test_names_from_files_are_escaped() -> None:
     html = to_html(JOBS["hostile"].diagnosis, JOBS["hostile"].trace)
     assert "<script" not in html
     assert "&lt;script&gt;alert(1)" in html
@@ -106,7 +106,7 @@ def test_names_from_files_are_only_ever_text() -> None:
     html.encode("utf-8")
 
 
-def test_timeline_shows_who_waits_and_who_is_absent() -> None:
+def test_timeline_shows_waiting_and_absent_ranks() -> None:
     html = to_html(JOBS["hang"].diagnosis, JOBS["hang"].trace)
     assert len(re.findall(r'<rect class="open"', html)) == 3
     assert len(re.findall(r'<rect class="absent"', html)) == 1
@@ -158,7 +158,7 @@ def test_wait_graph_puts_the_cause_on_the_right() -> None:
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium on this machine")
 @pytest.mark.parametrize("name", ["hang", "big", "deadlock", "hostile"])
-def test_a_browser_renders_it(name: str, tmp_path: Path) -> None:
+def test_browser_renders_the_page(name: str, tmp_path: Path) -> None:
     """Chromium parses the page, lays it out, and runs nothing."""
     assert BROWSER is not None
     file = tmp_path / "page.html"

@@ -63,7 +63,7 @@ def test_sources_are_listed() -> None:
     }
 
 
-def test_what_json_cannot_hold_is_written_as_text() -> None:
+def test_values_outside_json_are_written_as_text() -> None:
     diagnosis = samples.hostile().diagnosis
     first = replace(diagnosis.findings[0].sides[0], input_sizes=((2**70,),), waiting_s=float("nan"))
     finding = replace(diagnosis.findings[0], sides=(first,), seq=np.int64(7))

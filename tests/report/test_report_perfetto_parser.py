@@ -30,7 +30,7 @@ def parsed(job: samples.Job, folder: Path) -> tuple[dict[str, object], dict[str,
 
 
 @pytest.mark.parametrize("name", ["grid-cascade", "chaos-gil-held-after-recv", "native-operation"])
-def test_nothing_is_dropped(name: str, tmp_path: Path) -> None:
+def test_no_event_is_dropped(name: str, tmp_path: Path) -> None:
     """Overlapping collectives, pairs and batches of real jobs; ranks whose number is a thread's."""
     trace = load_trace([str(FIXTURES / name / "dumps")])
     written, understood = parsed(samples.Job(trace, diagnose(trace)), tmp_path)
@@ -39,7 +39,7 @@ def test_nothing_is_dropped(name: str, tmp_path: Path) -> None:
     assert written["arrows"]
 
 
-def test_a_large_job_is_understood(tmp_path: Path) -> None:
+def test_large_job_is_parsed(tmp_path: Path) -> None:
     written, understood = parsed(samples.hang(128, culprit=77, steps=30), tmp_path)
     assert understood == written
     assert written["ranks"] == 128

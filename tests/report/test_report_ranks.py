@@ -30,7 +30,7 @@ def test_compress(ranks: list[int], text: str) -> None:
 
 
 @given(st.sets(st.integers(0, 300)))
-def test_nothing_is_lost(ranks: set[int]) -> None:
+def test_no_rank_is_lost(ranks: set[int]) -> None:
     back: set[int] = set()
     for part in compress(ranks).split():
         first, last, step = re.fullmatch(r"(\d+)(?:–(\d+))?(?::(\d+))?", part).groups()  # type: ignore[union-attr]

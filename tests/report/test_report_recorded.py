@@ -51,7 +51,7 @@ def test_all_reports_of_all_recorded_hangs() -> None:
 @pytest.mark.parametrize(
     "path", [p for p in FIXTURES if p.name.startswith("native-")], ids=lambda p: p.name
 )
-def test_dumps_of_dumps_get_the_same_verdict_or_none(path: Path, tmp_path: Path) -> None:
+def test_dump_of_a_dump_gets_the_same_verdict_or_none(path: Path, tmp_path: Path) -> None:
     trace, diagnosis = diagnose_fixture(load_fixture(path))
     flight_recorder.write(trace, tmp_path)
     again = diagnose(load_trace([tmp_path]))
@@ -60,7 +60,7 @@ def test_dumps_of_dumps_get_the_same_verdict_or_none(path: Path, tmp_path: Path)
     assert (again.verdict, again.culprits) == (diagnosis.verdict, diagnosis.culprits)
 
 
-def test_ids_count_from_zero_and_files_carry_the_time_of_the_look(tmp_path: Path) -> None:
+def test_ids_count_from_zero_and_files_have_the_time_of_the_look(tmp_path: Path) -> None:
     rings = next(p for p in FIXTURES if p.name == "loader-asleep")
     trace, _ = diagnose_fixture(load_fixture(rings))
     [first, *_] = flight_recorder.write(trace, tmp_path)

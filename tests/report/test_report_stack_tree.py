@@ -30,7 +30,7 @@ def test_stack_that_is_the_beginning_of_another() -> None:
     assert [c.ranks for c in root.children] == [(1,)]
 
 
-def test_nothing_in_common() -> None:
+def test_stacks_with_nothing_in_common() -> None:
     other = (Frame("f", "g.py", 1),)
     assert [b.ranks for b in merge([((0,), other), ((1, 2), samples.BACKWARD), ((3,), ())])] == [
         (1, 2),

@@ -29,7 +29,7 @@ def show(diagnosis: Diagnosis, width: int = 80, colour: bool = False, **options:
     return out.getvalue()
 
 
-def test_hang_reads_like_this_at_80_columns() -> None:
+def test_hang_report_at_80_columns() -> None:
     assert show(samples.hang().diagnosis) == (
         "  HANG   4 ranks · gloo · no progress for 12 s · live\n"
         "\n"
@@ -86,7 +86,7 @@ def test_one_rank_uses_the_same_group_labels() -> None:
     assert "Last  all_reduce #102 in group dp\n" in text
 
 
-def test_narrow_terminal_puts_what_a_side_does_below_its_ranks() -> None:
+def test_narrow_terminal_puts_a_sides_activity_below_its_ranks() -> None:
     lines = show(samples.hang().diagnosis, 40).split("\n")
     at = next(i for i, line in enumerate(lines) if line.startswith("   ranks 0 1 3  waiting"))
     assert [line.strip() for line in lines[at + 1 : at + 3]] == [
@@ -135,7 +135,7 @@ def test_terminal_without_unicode_gets_ascii() -> None:
     assert "?" not in text
 
 
-def test_healthy_is_short_and_calm() -> None:
+def test_healthy_report_is_short() -> None:
     text = show(samples.healthy().diagnosis)
     assert text.split("\n")[0] == "  HEALTHY   4 ranks · gloo · live"
     assert "no progress" not in text
@@ -143,7 +143,7 @@ def test_healthy_is_short_and_calm() -> None:
     assert text.count("\n") <= 6
 
 
-def test_inconclusive_says_what_is_open_and_what_to_collect() -> None:
+def test_inconclusive_report_says_what_is_unknown_and_what_to_collect() -> None:
     text = show(samples.inconclusive())
     assert "Open  what ranks 0–4 6–7 were doing" in text
     assert "Do    collect the logs or dumps of the other 7 ranks" in text
@@ -208,7 +208,7 @@ def test_source_line_is_below_the_frame(tmp_path: Path) -> None:
     assert "time.sleep(3600)  # \\x1b[31mred" in text
 
 
-def test_a_file_that_has_changed_since_is_named_instead_of_quoted(tmp_path: Path) -> None:
+def test_changed_file_is_named_instead_of_quoted(tmp_path: Path) -> None:
     file = tmp_path / "data.py"
     file.write_text("\n\n    time.sleep(3600)\n")
     loader = (Frame("load_batch", str(file), 3), samples.MAIN)
@@ -234,7 +234,7 @@ def test_deep_stacks_keep_their_inner_end() -> None:
     assert "outer frames" not in show(job.diagnosis, all_findings=True)
 
 
-def test_crash_without_stacks_still_reads_well() -> None:
+def test_crash_without_stacks_is_readable() -> None:
     diagnosis = samples.hang().diagnosis
     finding = replace(
         diagnosis.findings[0],
@@ -254,9 +254,9 @@ def test_confidence_note_names_missing_evidence_only_if_any() -> None:
 @pytest.mark.parametrize(
     "path", ["/job/src/train.py", "train.py", r"C:\job\train.py", "/job/train.py/"]
 )
-def test_a_path_is_shown_by_its_last_part(path: str) -> None:
+def test_path_is_shown_by_its_last_part(path: str) -> None:
     assert short_path(path) == "train.py"
 
 
-def test_a_path_without_a_last_part_is_shown_as_it_is() -> None:
+def test_path_without_a_last_part_is_shown_as_it_is() -> None:
     assert short_path("/") == "/"

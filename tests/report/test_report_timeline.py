@@ -26,8 +26,8 @@ def test_divergence_is_when_the_first_waiter_begins() -> None:
     assert len(divergence_rows(job.trace, finding, absent)) == 0
 
 
-def test_a_side_in_another_group_keeps_its_own_operation() -> None:
-    """Rank 2 waits in #5 of another group; its long finished #5 of "dp" is not meant."""
+def test_side_in_another_group_keeps_its_own_operation() -> None:
+    """Rank 2 waits in #5 of another group; its completed #5 of "dp" is not meant."""
     job = samples.hang()
     records = job.trace.records.copy()
     last = np.flatnonzero(records["rank"] == 2)[-1]
@@ -67,7 +67,7 @@ def test_point_to_point_is_counted_apart() -> None:
     assert at == int(records[last]["created_ns"])
 
 
-def test_the_axis_breaks_only_where_the_wait_dwarfs_the_steps() -> None:
+def test_axis_breaks_only_if_the_wait_dwarfs_the_steps() -> None:
     long = samples.hang(waited_s=600)
     drawn = timeline(long.diagnosis, long.trace)
     assert drawn is not None
@@ -104,7 +104,7 @@ def test_excerpts_lose_their_common_indent_and_blank_ends(tmp_path: Path) -> Non
     assert Sources().excerpt(Frame("f", str(fifo), 1)) == ()
 
 
-def test_lines_of_a_file_that_was_changed_while_the_job_ran_are_not_shown(tmp_path: Path) -> None:
+def test_lines_of_a_file_changed_during_the_job_are_not_shown(tmp_path: Path) -> None:
     file = tmp_path / "a.py"
     file.write_text("step()\n")
     at = Frame("<module>", str(file), 1)
@@ -115,7 +115,7 @@ def test_lines_of_a_file_that_was_changed_while_the_job_ran_are_not_shown(tmp_pa
     assert not Sources(1).changed(Frame("f", str(tmp_path / "gone.py"), 1))
 
 
-def test_a_file_is_read_in_the_encoding_that_it_declares(tmp_path: Path) -> None:
+def test_file_is_read_in_its_declared_encoding(tmp_path: Path) -> None:
     for name, encoding in (("latin.py", "latin-1"), ("wrong.py", "no-such-encoding")):
         file = tmp_path / name
         file.write_bytes(f"# -*- coding: {encoding} -*-\nété()\n".encode("latin-1"))

@@ -61,7 +61,7 @@ def test_invalid_id_has_no_value(ring: RingWriter, identifier: int) -> None:
     assert reader.text(identifier) == ""
 
 
-def test_a_value_may_end_where_the_area_ends(ring: RingWriter) -> None:
+def test_value_may_end_where_the_area_ends(ring: RingWriter) -> None:
     """The last but one value leaves room for one header, which an empty value then takes."""
     area, header = int(SMALL["values_bytes"]), layout.VALUE_HEADER.size
     used = len(RingReader(ring.path).values())

@@ -48,7 +48,7 @@ def ring(tmp_path: Path) -> RingWriter:
     return writer
 
 
-def test_what_is_written_is_read(ring: RingWriter) -> None:
+def test_written_values_are_read(ring: RingWriter) -> None:
     write_records(ring, 1, 5)
     ring.set_record(5, state=2, flags=1, completed_ns=99)
     ring.set_phases([(ring.text("checkpoint"), ring.text("step 3"), 42)])
@@ -67,7 +67,7 @@ def test_what_is_written_is_read(ring: RingWriter) -> None:
     assert fragment.signatures[fragment.records["signature"][0]].input_sizes == ((4,),)
 
 
-def test_the_oldest_records_are_overwritten(ring: RingWriter) -> None:
+def test_oldest_records_are_overwritten(ring: RingWriter) -> None:
     write_records(ring, 1, 40)
     slots, torn = RingReader(ring.path).slots()
     assert slots["record_id"].tolist() == list(range(25, 41))
@@ -76,7 +76,7 @@ def test_the_oldest_records_are_overwritten(ring: RingWriter) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 5, 16, 40])
-def test_a_ring_reads_the_same_mapped_or_not(ring: RingWriter, count: int) -> None:
+def test_ring_is_read_equally_mapped_or_not(ring: RingWriter, count: int) -> None:
     write_records(ring, 1, count)
     ring.write_sample(sample_threads())
     mapped, once = RingReader(ring.path), OneTimeReader(ring.path)
@@ -89,7 +89,7 @@ def test_a_ring_reads_the_same_mapped_or_not(ring: RingWriter, count: int) -> No
     once.close()
 
 
-def test_a_ring_that_shrinks_while_it_is_read(ring: RingWriter) -> None:
+def test_ring_that_shrinks_while_it_is_read(ring: RingWriter) -> None:
     write_records(ring, 1, 5)
     once = OneTimeReader(ring.path)
     os.truncate(ring.path, layout.HEADER_BYTES)
@@ -104,7 +104,7 @@ def test_only_new_records_are_read_again(ring: RingWriter) -> None:
     assert slots["record_id"].tolist() == [9, 10]
 
 
-def test_a_half_written_slot_is_dropped_and_counted(ring: RingWriter) -> None:
+def test_half_written_slot_is_dropped_and_counted(ring: RingWriter) -> None:
     write_records(ring, 1, 10)
     struct.pack_into("=Q", ring.memory, ring.slot_at(7), 23)  # its id is new, its end still old
     slots, torn = RingReader(ring.path).slots()
@@ -126,14 +126,14 @@ def test_half_written_slot_over_the_oldest_record(ring: RingWriter, complete: bo
     assert torn == (not complete)
 
 
-def test_a_record_complete_but_not_yet_published_counts(ring: RingWriter) -> None:
+def test_complete_but_unpublished_record_counts(ring: RingWriter) -> None:
     write_records(ring, 1, 10)
     ring.cells[LAST_RECORD_CELL] = 9  # killed between the record and its publication
     slots, _ = RingReader(ring.path).slots()
     assert slots["record_id"][-1] == 10
 
 
-def test_an_update_never_reaches_a_newer_record(ring: RingWriter) -> None:
+def test_update_never_reaches_a_newer_record(ring: RingWriter) -> None:
     write_records(ring, 1, 20)
     ring.set_record(2, state=2, flags=0, completed_ns=5)  # slot of record 18 by now
     slots, _ = RingReader(ring.path).slots()
@@ -151,19 +151,19 @@ def test_full_tables_cost_detail_but_no_records(tmp_path: Path) -> None:
     assert any("table" in warning for warning in fragment.warnings)
 
 
-def test_the_newest_sample_is_read_whole(ring: RingWriter) -> None:
+def test_newest_sample_is_read_whole(ring: RingWriter) -> None:
     for text in (b"first", b"second, longer", sample_threads()):
         ring.write_sample(text)
     threads = read_ring(ring.path).facts.threads
     main = next(thread for thread in threads if thread.is_main)
-    assert any(frame.name == "test_the_newest_sample_is_read_whole" for frame in main.stack)
+    assert any(frame.name == "test_newest_sample_is_read_whole" for frame in main.stack)
 
 
 def test_no_sample_yet(ring: RingWriter) -> None:
     assert RingReader(ring.path).sample() is None
 
 
-def test_a_sample_that_is_overtaken_is_read_again(
+def test_sample_overwritten_during_the_read_is_read_again(
     ring: RingWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After the next sample the writer reuses the buffer that is being read."""
@@ -183,7 +183,7 @@ def test_a_sample_that_is_overtaken_is_read_again(
     assert sample.text == "second"
 
 
-def test_a_sample_that_is_always_overtaken_is_none(
+def test_sample_always_overwritten_is_none(
     ring: RingWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ring.write_sample(b"first")
@@ -219,7 +219,7 @@ def test_heartbeats_are_counted_and_dated(ring: RingWriter) -> None:
     assert after.heartbeat_ns > before.heartbeat_ns
 
 
-def test_a_name_that_is_taken_is_never_overwritten(ring: RingWriter) -> None:
+def test_existing_file_is_never_overwritten(ring: RingWriter) -> None:
     with pytest.raises(FileExistsError):
         RingWriter(ring.path, IDENTITY, 16)
 
@@ -249,7 +249,7 @@ def test_impossible_rank_is_rejected(ring: RingWriter, rank: int) -> None:
         RingReader(ring.path)
 
 
-def test_a_truncated_file_is_refused(ring: RingWriter, tmp_path: Path) -> None:
+def test_truncated_file_is_refused(ring: RingWriter, tmp_path: Path) -> None:
     cut = tmp_path / "cut.ring"
     cut.write_bytes(ring.path.read_bytes()[:8000])
     with pytest.raises(RingError, match="truncated"):
@@ -258,7 +258,7 @@ def test_a_truncated_file_is_refused(ring: RingWriter, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("field", ["name", "ranks"])
 @pytest.mark.parametrize("other", [True, False], ids=["of another kind", "nowhere"])
-def test_a_group_whose_name_or_members_are_gone_is_refused(
+def test_group_without_name_or_members_is_refused(
     ring: RingWriter, field: str, other: bool
 ) -> None:
     wrong = ring.intern(ValueKind.SIGNATURE, b"{}") if other else 400
@@ -293,7 +293,7 @@ def test_end_is_unknown_after_the_recorder_failed(
         st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=16)), min_size=1, max_size=12
     )
 )
-def test_damage_anywhere_is_an_error_or_a_reading(
+def test_arbitrary_damage_is_an_error_or_a_reading(
     tmp_path_factory: pytest.TempPathFactory, patches: list[tuple[float, bytes]]
 ) -> None:
     path = tmp_path_factory.mktemp("damage") / "r.ring"
@@ -320,13 +320,13 @@ def test_damage_anywhere_is_an_error_or_a_reading(
             assert index == -1 or isinstance(fragment.stacks[index], tuple)
 
 
-def test_blocks_are_reserved_so_that_a_full_disk_is_found_at_once(tmp_path: Path) -> None:
+def test_blocks_are_reserved_so_that_a_full_disk_shows_at_creation(tmp_path: Path) -> None:
     ring = RingWriter(tmp_path / "r.ring", IDENTITY, 1000)
     status = os.stat(ring.path)
     assert status.st_blocks * 512 >= status.st_size
 
 
-def test_the_layout_is_what_the_format_says() -> None:
+def test_layout_is_that_of_the_format() -> None:
     assert layout.SLOT.itemsize == layout.SLOT_FORMAT.size
     assert layout.HEADER.itemsize == layout.HEADER_BYTES
     fields = sorted(
@@ -337,7 +337,7 @@ def test_the_layout_is_what_the_format_says() -> None:
         assert start + size <= following, f"{name} overlaps {other}"
 
 
-def test_a_ring_is_as_large_as_the_documents_say(tmp_path: Path) -> None:
+def test_ring_size_is_the_documented_one(tmp_path: Path) -> None:
     told = re.findall(
         r"^\| (?:header|groups|slots|samples|values) \|.*\| ([\d,]+) \|$",
         (ROOT / "docs" / "architecture.md").read_text(),

@@ -82,7 +82,7 @@ def eroded(case: Case, rng: random.Random, folder: Path) -> frozenset[int]:
 
 
 @pytest.mark.parametrize("number", range(40))
-def test_less_evidence_makes_no_innocent_certain(number: int, tmp_path: Path) -> None:
+def test_less_evidence_makes_no_innocent_rank_certain(number: int, tmp_path: Path) -> None:
     rng = random.Random(number)
     case = some_case(rng, number)
     lost = eroded(case, rng, tmp_path)

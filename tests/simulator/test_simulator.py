@@ -21,7 +21,7 @@ from tools.simulator.shapes import write as write_program
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("blocking", [False, True])
-def test_a_program_without_a_fault_ends(shape: str, blocking: bool) -> None:
+def test_program_without_a_fault_ends(shape: str, blocking: bool) -> None:
     rng = random.Random(7)
     job = write_program(shape, 8, 6, blocking, rng)
     run = Machine(job, rng).run()
@@ -29,7 +29,7 @@ def test_a_program_without_a_fault_ends(shape: str, blocking: bool) -> None:
     assert run.last > 0
 
 
-def test_the_same_numbers_give_the_same_case() -> None:
+def test_equal_seeds_give_equal_cases() -> None:
     a, b = draw(3, 1, "host_stuck"), draw(3, 1, "host_stuck")
     assert a.truth == b.truth
     assert [len(i) for i in a.run.issued] == [len(i) for i in b.run.issued]
@@ -46,7 +46,7 @@ def test_every_fault_has_an_effect(fault: str) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in DIALECTS if n != "ring"])
-def test_a_dialect_says_the_same_as_the_ring(name: str, tmp_path: Path) -> None:
+def test_dialect_gives_the_verdict_of_the_ring(name: str, tmp_path: Path) -> None:
     case = draw(5, 1, "different_op", "ddp")
     case.keep = 0
     write(case, DIALECTS[name], tmp_path)
@@ -64,7 +64,7 @@ def test_a_dialect_says_the_same_as_the_ring(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_blame_is_exact() -> None:
+def test_score_on_a_sample() -> None:
     """A sample of docs/simulator-score.md; `python -m tools.simulator` runs all of it."""
     outcomes = list(score.run(330, 11, with_stock=False))
     counts = Counter(o.mine for o in outcomes)
@@ -81,7 +81,7 @@ ON_RECORD = [
 """Faults that show in what the other ranks recorded, whoever of the innocent left nothing."""
 
 
-def test_a_victim_without_a_dump_is_not_taken_for_the_culprit() -> None:
+def test_victim_without_a_dump_is_not_the_culprit() -> None:
     names = [name for name in DIALECTS if "only active" not in name and name != "job log"]
     outcomes = list(
         score.run(108, 17, with_stock=False, dialects=names, faults=ON_RECORD, lose=True)

@@ -59,7 +59,7 @@ def test_members_meet_repeatedly() -> None:
     assert len(crowd.store.data) <= 3, "only the last generation is kept"
 
 
-def test_all_that_came_get_the_same_missing() -> None:
+def test_all_members_present_get_the_same_missing_ranks() -> None:
     crowd = Crowd(5)
     outcomes = crowd.meet([0, 1, 3], timeout_s=0.3)
     assert {(o.met, o.missing, o.arrived) for o in outcomes.values()} == {
@@ -67,7 +67,7 @@ def test_all_that_came_get_the_same_missing() -> None:
     }
 
 
-def test_one_member_lists_the_missing_for_all() -> None:
+def test_one_member_lists_the_missing_ranks_for_all() -> None:
     crowd = Crowd(40)
     crowd.meet(list(range(39)), timeout_s=0.5)
     # Every other member's get reads the verdict; only the judge also reads the roll.
@@ -88,7 +88,7 @@ def test_latecomer_from_the_same_place_is_late_and_from_another_goes_on() -> Non
     assert all(o.met for o in outcomes.values()), outcomes
 
 
-def test_several_failures_in_a_row_are_passed_by_one_that_skipped_them() -> None:
+def test_member_that_skipped_several_failures_passes_them() -> None:
     crowd = Crowd(3)
     for number in range(3):
         crowd.meet([0, 1], timeout_s=0.1, site=f"step {number}")
@@ -113,7 +113,7 @@ def test_member_that_dies_between_counting_and_releasing() -> None:
     assert all(o.met for o in outcomes.values()), "all three had come"
 
 
-def test_all_members_learn_what_was_said() -> None:
+def test_all_members_receive_the_messages() -> None:
     crowd = Crowd(4)
     outcomes: dict[int, Outcome] = {}
 

@@ -145,7 +145,7 @@ def test_last_member_deletes_only_unused_keys() -> None:
     assert store.requests["delete_key"] == 3 + 3 + 4, "by one of the three"
 
 
-def test_only_comparing_meetings_return_what_was_said() -> None:
+def test_only_comparing_meetings_return_messages() -> None:
     assert Alone(1).meet().said == {}
     assert Alone(1).meet(compare=True).said == {"": (0,)}
 

@@ -85,7 +85,7 @@ def test_next_attempt_reads_nothing_of_the_previous_one(store: HashStore, tmp_pa
     assert again.has == {"first": ""}
 
 
-def test_a_relay_whose_monitor_is_gone_leaves_no_files(tmp_path: Path) -> None:
+def test_relay_without_its_monitor_leaves_no_files(tmp_path: Path) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     folder = tmp_path / "relay"
     (folder / "in").mkdir(parents=True)

@@ -28,7 +28,7 @@ def source_file(tmp_path: Path) -> Path:
     return file
 
 
-def test_three_keys_from_the_hang_to_the_diverging_line(source_file: Path) -> None:
+def test_three_keys_lead_from_the_hang_to_the_diverging_line(source_file: Path) -> None:
     loader = (Frame("load_batch", str(source_file), 5), *samples.LOADER[1:])
     seen: list[str] = []
 
@@ -249,7 +249,7 @@ def test_help_lists_keys_and_closes() -> None:
 
 
 @pytest.mark.parametrize("key", ["q", "ctrl+c"])
-def test_it_is_left_as_any_program_in_a_terminal(key: str) -> None:
+def test_app_is_quit_like_any_terminal_program(key: str) -> None:
     async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
         assert not app._exit
         await pilot.press(key)

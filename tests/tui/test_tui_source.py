@@ -110,7 +110,7 @@ def test_healthy_job_is_diagnosed_at_every_look(judged: list[Trace]) -> None:
     assert len(judged) == 3
 
 
-def test_a_finding_among_the_newest_records_is_checked_against_all(judged: list[Trace]) -> None:
+def test_finding_among_the_newest_records_is_checked_against_all(judged: list[Trace]) -> None:
     run = Run(samples.hang(8, culprit=3, steps=4).trace)
     run.is_partial = True
     live = LiveSource(run)
@@ -119,7 +119,7 @@ def test_a_finding_among_the_newest_records_is_checked_against_all(judged: list[
     assert len(judged) == 2
 
 
-def test_time_that_is_not_known_stays_unknown() -> None:
+def test_unknown_time_stays_unknown() -> None:
     diagnosis = replace(samples.hang(4, culprit=1, steps=3).diagnosis, stalled_s=None)
     assert later(diagnosis, 5.0).stalled_s is None
 

@@ -26,7 +26,7 @@ def printed(summary: str, width: int) -> list[str]:
     return [line.rstrip() for line in capture.get().splitlines()]
 
 
-def test_a_long_sentence_takes_a_second_line() -> None:
+def test_long_sentence_takes_a_second_line() -> None:
     long = "At #17 of group default rank 1 issued float32[12] while ranks 0, 2, 3 issued float32[8]"
     assert len(printed(long, 120)) == 3
     narrow = printed(long, 78)
@@ -45,20 +45,20 @@ def test_a_long_sentence_takes_a_second_line() -> None:
         (Verdict.RANK_LOST, "on record"),
     ],
 )
-def test_no_waiting_between_ranks_is_explained(verdict: Verdict, words: str) -> None:
+def test_lack_of_waiting_between_ranks_is_explained(verdict: Verdict, words: str) -> None:
     job = samples.hang()
     finding = replace(job.diagnosis.findings[0], verdict=verdict)
     diagnosis = replace(job.diagnosis, verdict=verdict, findings=(finding,), wait_for=())
     assert words in WaitTree().nothing(take(job.trace, diagnosis))
 
 
-def test_a_healthy_job_waits_on_nobody() -> None:
+def test_healthy_job_waits_for_nothing() -> None:
     job = samples.healthy()
     assert WaitTree().nothing(take(job.trace, job.diagnosis)) == "nobody waits on anybody"
 
 
 @pytest.mark.parametrize(("tag", "shown"), [(0, ""), (7, "tag 7")])
-def test_a_pair_has_a_tag_and_no_root(tag: int, shown: str) -> None:
+def test_pair_has_a_tag_and_no_root(tag: int, shown: str) -> None:
     job = Job(2)
     for rank, op in enumerate(("send", "recv")):
         job.op(rank, op, peer=1 - rank, root=tag)
