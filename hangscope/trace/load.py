@@ -119,6 +119,8 @@ def _read(
     silent_logs = {f.source.path for f in silent if f.source.format == formats.LOG}
     fragments = attribute_by_pid(retract_wrong_guesses(fragments, silent_logs))
     others = [*foreign, *others, *stale]
+    if not fragments:
+        raise NothingReadable([*(u.line for u in unread), *warnings, *others])
     trace = merge(
         _drain(fragments), warnings=[*warnings, *others], unread=unread, block=rings.block
     )

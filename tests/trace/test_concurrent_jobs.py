@@ -10,7 +10,7 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.trace.job_selection import concurrent_jobs
-from hangscope.trace.load import load_trace
+from hangscope.trace.load import NothingReadable, load_trace
 from hangscope.trace.model import Fragment
 from tests.trace.dumps import BASE_NS, dump, entry, pending, write
 
@@ -100,3 +100,53 @@ def test_many_dumps_of_one_process_are_not_all_compared(
         os.utime(path, ns=(at + 2 * SECOND,) * 2)
     load_trace([tmp_path])
     assert many <= compared <= many * concurrent_jobs._NEXT
+
+
+@pytest.mark.parametrize("as_one_file", [False, True])
+def test_numbers_within_hosts_are_nobodys_ranks(tmp_path: Path, as_one_file: bool) -> None:
+    """Two hosts of two ranks in a world of four; rank 3 is late, which is called 1 there."""
+    found: dict[str, dict[str, Any]] = {"host0": {}, "host1": {}}
+    for rank in range(4):
+        rows = [entry(n, time_created_ns=BASE_NS + n * SECOND + rank) for n in range(1, 12)]
+        if rank != 3:
+            rows.append(pending(12, time_created_ns=BASE_NS + 12 * SECOND + rank))
+        found[f"host{rank // 2}"][str(rank % 2)] = dump(rows, 4)
+    if as_one_file:
+        write(tmp_path, "all.json", found)
+    else:
+        for host, dumps in found.items():
+            for name, document in dumps.items():
+                write(tmp_path / host, f"trace_{name}.json", document)
+    with pytest.raises(NothingReadable, match="count within a host"):
+        load_trace([tmp_path])
+
+
+def _of_one_group(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
+    own = [row for row in rows if row["process_group"][0] == name]
+    config = {name: {"name": name, "desc": "", "ranks": "[0, 1, 2, 3]"}}
+    return {"version": "2.10", "pg_config": config, "pg_status": {}, "entries": own}
+
+
+def test_one_file_for_each_group_of_a_rank_is_one_process(tmp_path: Path) -> None:
+    """The recorder's ids show it: each is in one of the files, in the order of the times."""
+    for rank in range(4):
+        rows = []
+        for step in range(1, 13):
+            of_group = {"process_group": (str(step % 2), ""), "pg_id": step % 2}
+            row = {
+                "record_id": step - 1,
+                "collective_seq_id": (step + 1) // 2,
+                "time_created_ns": BASE_NS + step * SECOND + rank,
+                **of_group,
+            }
+            if step < 12:
+                rows.append(entry(step, **row))
+            elif rank != 2:
+                rows.append(pending(step, **row))
+        for name in "01":
+            path = write(tmp_path, f"rank_{rank}_pg_{name}.json", _of_one_group(rows, name))
+            os.utime(path, ns=(BASE_NS + 640 * SECOND,) * 2)
+    trace = load_trace([tmp_path])
+    assert len(trace.records) == 4 * 12 - 1
+    assert not any("another job" in text for text in trace.warnings)
+    assert _judged(tmp_path) == ("missing_rank", (2,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,28 @@ def test_file_with_entries_of_all_ranks_is_split(tmp_path: Path, name: str) -> N
     assert trace.members["enqueued"].max() == 2
     found = diagnose(trace)
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (2,))
+
+
+PAGE = "\n<!doctype html>\n<head>\n <title>FlightRecorder - PyTorch</title>\n</head>\n{}"
+OF_RANK = "<h2>Rank {}: node0:25{}</h2>\n\n            <pre>{}</pre>\n        "
+NO_ANSWER = "<h2>Rank 3: node1:25</h2>\n<p>Failed to fetch: status=503</p>\n<pre>down</pre>"
+
+
+@pytest.mark.parametrize("saved_by_browser", [False, True])
+def test_the_debug_servers_page_of_all_ranks(tmp_path: Path, saved_by_browser: bool) -> None:
+    """A browser writes ``>`` as an entity; which rank gave no answer left no dump."""
+    sections = []
+    for rank in range(WORLD):
+        sent = entry(1, f"nccl:send {rank}->{rank}", p2p_seq_id=1, is_p2p=True)
+        rows = [sent, *({**one, "record_id": 1} for one in _entries(rank)[1:])]
+        text = json.dumps(dump(rows, 4), indent=2)
+        text = html.escape(text, quote=False) if saved_by_browser else text
+        sections.append(OF_RANK.format(rank, rank, text))
+    (tmp_path / "page.html").write_text(PAGE.format("".join([*sections, NO_ANSWER])))
+    trace = load_trace([tmp_path])
+    assert sorted(trace.ranks) == list(range(WORLD))
+    assert trace.missing_ranks == (3,)
+    assert {s.raw for s in trace.signatures} >= {"nccl:send 0->0", "nccl:all_reduce"}
 
 
 @pytest.mark.parametrize("name", ["recorder-{}.ndjson", "recorder.{letter}.jsonl"])

@@ -68,6 +68,17 @@ def test_no_rank_that_may_wait_in_a_receive_is_missing(tmp_path: Path) -> None:
     assert 1 not in _judged(tmp_path).culprits
 
 
+def test_where_all_wait_one_of_which_little_is_left_may_wait_elsewhere(tmp_path: Path) -> None:
+    """Its counters show what it has issued, not what its device does before that."""
+    done = [entry(seq) for seq in range(1, 9)]
+    for rank in range(3):
+        made = dump([*done, pending(9)], 3)
+        _written(tmp_path, rank, made, kind="json", cut=rank == 1)
+    found = _judged(tmp_path)
+    assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
+    assert found.confidence.value == "likely"
+
+
 @pytest.mark.parametrize("kind", ["pickle", "pickle 4", "json"])
 def test_truncated_dump_without_counters_is_unreadable(tmp_path: Path, kind: str) -> None:
     done = [entry(seq) for seq in range(1, 9)]

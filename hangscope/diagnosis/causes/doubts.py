@@ -114,7 +114,8 @@ def _doubt_truncated(context: Context, cause: Cause, cut: frozenset[int], *, pai
     named = cut.intersection(cause.culprits)
     cycle = cause.verdict is Verdict.DEADLOCK_CYCLE
     if not named:
-        counted = cut & _waiters(context, cause) if cycle else None
+        # The rank may wait in something that is not on record any more.
+        counted = cut & _waiters(context, cause) if cause.verdict in _OF_THE_MOST else None
         return cause.doubted(f"of {rank_s(sorted(counted))} {_COUNTERS_LEFT}") if counted else cause
     on_record = all(context.waits.places[i].row >= 0 for i in cause.places)
     known = cause.verdict is Verdict.STUCK_COLLECTIVE and (on_record or not pairs)

@@ -20,6 +20,14 @@ _OTHER_NUMBERS = re.compile(
     r"[_\-.=]?\d+(?=$|[_\-.])",
     re.I,
 )
+_OTHER_PLACES = re.compile(
+    r"(?<=[_\-.])(?:node|host|gpu|device|dev|cuda|pg|group|attempt|restart|try|part|shard|copy)"
+    r"[_\-.]?\d+(?=$|[_\-.])",
+    re.I,
+)
+"""Numbers that are labelled as something else, in a name that labels its rank."""
+_RANK_NUMBER = re.compile(r"(?<![a-z])(?<!local[_\-.])rank[_\-.]?\d{1,7}(?=$|[_.])", re.I)
+"""No dash follows: ``rank_10-0-0-1_15`` is the host 10-0-0-1."""
 _NODE = re.compile(
     r"(?:^|[^a-z])(?P<what>worker|node|machine)(?:[_\-.]?rank)?[_\-.]?(?P<number>\d{1,5})(?!\d)",
     re.I,
@@ -50,10 +58,13 @@ def rank_of_dump(path: Path) -> int | None:
 
     The last number counts (``nccl_trace_rank_node-7_3``, ``_dump_3.json``), because host names in
     front of it may contain numbers. A number labelled as rank takes precedence over a bare one.
-    Numbers with other labels (``_pid_4711``, ``_of_8``) never count.
+    Numbers with other labels (``_pid_4711``, ``_of_8``) never count; those that a host's name may
+    end in as well (``_gpu_1``, ``_pg0``) do not if another number is labelled as rank.
     """
     stem = without_dates(_SUFFIXES.sub("", path.name))
     stem = _OTHER_NUMBERS.sub("", _SUFFIXES.sub("", stem))
+    if (named := _RANK_NUMBER.search(stem)) is not None:
+        stem = stem[: named.end()] + _OTHER_PLACES.sub("", stem[named.end() :])
     for pattern in (_LABELLED_END, _TRAILING, _LABELLED):
         found = pattern.search(stem)
         if found:

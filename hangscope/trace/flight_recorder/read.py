@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hangscope.trace import clean, operations
+from hangscope.trace import clean
 from hangscope.trace.files.sniff import Unreadable
 from hangscope.trace.flight_recorder import hangscope_extension
 from hangscope.trace.flight_recorder.aborted_operations import ended_by_abort, mark_unfinished
@@ -26,9 +26,10 @@ from hangscope.trace.flight_recorder.counters import (
     read_status,
 )
 from hangscope.trace.flight_recorder.coverage import lists_active_only, oldest_record
+from hangscope.trace.flight_recorder.dump_rank import rank_of
 from hangscope.trace.flight_recorder.entry_groups import recreated_groups_note
 from hangscope.trace.flight_recorder.entry_records import ID_FIELDS, Tables, read_records
-from hangscope.trace.flight_recorder.groups import GroupTable, has_rank, read_config
+from hangscope.trace.flight_recorder.groups import GroupTable, read_config
 from hangscope.trace.flight_recorder.hook_recorders import (
     discard_batched_completions,
     interpret_retired,
@@ -37,7 +38,6 @@ from hangscope.trace.flight_recorder.p2p import completed_before_batch
 from hangscope.trace.flight_recorder.signatures import Signatures
 from hangscope.trace.flight_recorder.wrappers import find_dumps, names_of, parts_of
 from hangscope.trace.model import (
-    MAX_RANK,
     NONE,
     Flag,
     Fragment,
@@ -104,7 +104,7 @@ def read_document(document: Any, origin: Origin) -> list[Fragment]:
 def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
     """The dump of one rank; ``named`` is the number in its key or file name."""
     dump = _usable(raw)
-    rank = _rank_of(dump, named)
+    rank = rank_of(dump.entries, dump.config, named)
     own = dump.document.get(hangscope_extension.KEY)
     tables = Tables(read_config(dump.config, rank, hangscope_extension.unlisted_groups(own)))
     counted = bool(dump.status) or not isinstance(dump.status, Mapping)
@@ -186,23 +186,6 @@ def _usable(raw: Any) -> _Dump:
     return dump
 
 
-def _rank_of(dump: _Dump, named: int | None) -> int:
-    """The rank of the dump.
-
-    Raises
-    ------
-    Unreadable
-        If neither a name nor an entry states it.
-    """
-    if named is not None and named <= MAX_RANK and _may_be_rank(named, dump.config):
-        return named
-    # The number in the name is not the rank: it may be a date, a pid or a local rank.
-    rank = _rank_from_pairs(dump.entries, dump.config)
-    if rank is None:
-        raise Unreadable("cannot tell whose dump it is; put the rank at the end of its name")
-    return rank
-
-
 def _version(dump: _Dump, table: GroupTable) -> str:
     listed = any(g.ranks for g in table.groups)
     return clean.as_name(dump.document.get("version"), "unknown" if listed else "none")
@@ -262,35 +245,6 @@ def _unusable(entries: Entries) -> str:
 def _optional_int(value: Any) -> int | None:
     number = clean.as_int(value, NONE, low=0, high=1 << 31)
     return None if number == NONE else number
-
-
-def _may_be_rank(rank: int, config: Any) -> bool:
-    """Whether the number can be a rank, given the default group's members.
-
-    Fault-tolerant jobs number the default group's ranks separately in each replica. A rank outside
-    the list is therefore possible, but a number a hundred times its length is not.
-    """
-    for group in read_config(config, NONE).groups:
-        if group.desc == "default_pg" and group.ranks and not has_rank(group.ranks, rank):
-            return rank < 100 * len(group.ranks)
-    return True
-
-
-def _rank_from_pairs(entries: Entries, config: Any) -> int | None:
-    """The rank, if a send or receive states its place in a group with known members."""
-    table = read_config(config, NONE)
-    members = {g.name: g.ranks for g in table.groups if g.ranks}
-    for entry in entries[:20000]:
-        name = entry.get("profiling_name")
-        group = entry.get("process_group")
-        if not isinstance(name, str) or not isinstance(group, (list, tuple)) or not group:
-            continue
-        parsed = operations.parse(name)
-        own = parsed.src if parsed.op == "send" else parsed.dst if parsed.op == "recv" else NONE
-        ranks = members.get(clean.as_name(group[0]), ())
-        if 0 <= own < len(ranks):
-            return ranks[own]
-    return None
 
 
 def _is_native_gloo(signatures: Signatures, dump: _Dump) -> bool:

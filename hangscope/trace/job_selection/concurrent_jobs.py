@@ -53,7 +53,7 @@ def keep_one_job(dumps: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
 
     A job with unfinished operations is preferred; among several of those, the one that issued an
     operation last. Two dumps of one rank come from different processes if no operation was issued
-    at the same time in both.
+    at the same time in both. If the files are numbered by host, none is returned.
     """
     by_rank: dict[int, list[Fragment]] = defaultdict(list)
     for dump in dumps:
@@ -70,6 +70,12 @@ def keep_one_job(dumps: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
     }
     if not foreign:
         return list(dumps), []
+    if _count_within_hosts(dumps, max(map(len, by_rank.values()))):
+        keys = list(dict.fromkeys(_set_key(dump) for dump in dumps))
+        return [], [
+            f"{clean.name(', '.join(keys[:_SEVERAL]))}: the numbers in these names count within a "
+            "host, so nothing tells whose dumps they are; put the global rank at the end of each"
+        ]
     jobs = _jobs(dumps, foreign)
     if len(jobs) < _SEVERAL:
         return list(dumps), []
@@ -84,6 +90,17 @@ def keep_one_job(dumps: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
         for job in jobs[1:]
     ]
     return [f for f in dumps if id(f) in kept], notes
+
+
+def _count_within_hosts(dumps: Sequence[Fragment], several: int) -> bool:
+    """Whether dumps that seem to be of several jobs are of one, numbered on each host anew.
+
+    Then a group that all of them list has room for all, but nobody has the number of its later
+    members. ``several``: how many dumps there are of one number.
+    """
+    listed = [{g.ranks for g in dump.groups if g.ranks} for dump in dumps]
+    room = max(map(len, set[tuple[int, ...]].intersection(*listed)), default=0)
+    return several * (max(dump.facts.rank for dump in dumps) + 1) <= room
 
 
 def _jobs(dumps: Sequence[Fragment], foreign: set[frozenset[int]]) -> list[_Job]:
@@ -126,7 +143,7 @@ def _issue_times(dump: Fragment) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
 def _ran_concurrently(a: Fragment, b: Fragment) -> bool:
     """Whether two dumps of one rank come from processes that ran at the same time."""
     one, two = _issue_times(a), _issue_times(b)
-    if np.intersect1d(one, two).size:
+    if np.intersect1d(one, two).size or _are_parts(a, b):
         return False
     if one.min() > two.min():
         one, two, a, b = two, one, b, a
@@ -137,6 +154,19 @@ def _ran_concurrently(a: Fragment, b: Fragment) -> bool:
     written, other = a.facts.observed_ns, b.facts.observed_ns
     dated = abs(written - other) > _COPIED_NS or 0 < other - two.max() < _AT_ONCE_NS
     return bool(two.min() <= written and dated)
+
+
+def _are_parts(a: Fragment, b: Fragment) -> bool:
+    """Whether one recorder's entries were written to two files, as one for each group.
+
+    It numbers them in order of issue. Two processes use the same numbers, or numbers whose order
+    is not that of their times.
+    """
+    ids = np.concatenate([a.records["record_id"], b.records["record_id"]])
+    if (ids < 0).any() or len(np.unique(ids)) < len(ids):
+        return False
+    created = np.concatenate([a.records["created_ns"], b.records["created_ns"]])[np.argsort(ids)]
+    return bool((created > 0).all() and (np.diff(created) >= 0).all())
 
 
 def _last_issued_ns(dump: Fragment) -> int:

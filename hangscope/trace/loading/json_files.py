@@ -1,4 +1,4 @@
-"""Reads JSON files: one dump, several, one per line, or an exported log."""
+"""Reads JSON files: one dump, several, one per line or on a page, or an exported log."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import orjson
 
 from hangscope.trace.external_reports.py_spy import is_py_spy_dump, to_text
 from hangscope.trace.external_reports.ras import is_ras, read_ras
+from hangscope.trace.files.debug_pages import dumps_on_page
 from hangscope.trace.files.log_exports import log_records, log_text
 from hangscope.trace.files.sniff import Unreadable
 from hangscope.trace.files.truncated_dumps import json_before_entries, without_entries
@@ -38,8 +39,7 @@ def read_json(data: bytes, origin: Origin, file: Path | None = None) -> list[Fra
     try:
         document = orjson.loads(data)
     except orjson.JSONDecodeError as error:
-        document = _python_literal(data) if data.lstrip()[:2] != b'{"' else None
-        document = _json_lines(data) if document is None else document
+        document = _in_other_form(data)
         if document is None and (head := _without_entries(data)) is not None:
             return read_document(head, replace(origin, truncated=True))
         if document is None:
@@ -73,6 +73,14 @@ def _without_entries(data: bytes) -> dict[str, Any] | None:
         return without_entries(orjson.loads(head)) if head is not None else None
     except orjson.JSONDecodeError:
         return None
+
+
+def _in_other_form(data: bytes) -> Any:
+    """A document that is not plain JSON: a page, Python's own spelling, one object per line."""
+    document: Any = dumps_on_page(data)
+    if document is None and data.lstrip()[:2] != b'{"':
+        document = _python_literal(data)
+    return _json_lines(data) if document is None else document
 
 
 def _python_literal(data: bytes) -> Any:

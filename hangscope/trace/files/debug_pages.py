@@ -1,0 +1,34 @@
+"""Pages of torch's debug server with the answers of all ranks, saved by a browser or curl."""
+
+from __future__ import annotations
+
+import html
+import re
+from typing import Any
+
+import orjson
+
+_PAGE = re.compile(rb"\s*<(?:!doctype html|html)", re.I)
+_ANSWER = re.compile(
+    rb"<h2>\s*Rank (?P<rank>\d{1,8}): [^<]*</h2>\s*<pre>(?P<text>.*?)</pre>", re.I | re.S
+)
+
+
+def dumps_on_page(data: bytes) -> list[dict[str, Any]] | None:
+    """The JSON object that each rank answered, with its rank; None if this is no such page.
+
+    A rank that did not answer, or whose answer is cut off, is left out.
+    """
+    if not _PAGE.match(data):
+        return None
+    found = []
+    for answer in _ANSWER.finditer(data):
+        # A browser that saves the page writes ``send 0-&gt;1``; curl does not.
+        text = html.unescape(answer["text"].decode("utf-8", "replace"))
+        try:
+            document = orjson.loads(text)
+        except orjson.JSONDecodeError:
+            continue
+        if isinstance(document, dict):
+            found.append({**document, "rank": int(answer["rank"])})
+    return found or None
