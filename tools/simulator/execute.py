@@ -60,6 +60,16 @@ class Run:
         )
 
     @property
+    def somebody_waits(self) -> bool:
+        """Whether a live rank waits for something."""
+        return any(
+            item.completed == inf
+            for rank, issued in enumerate(self.issued)
+            if rank not in self.died
+            for item in issued
+        )
+
+    @property
     def last(self) -> float:
         """Time of the last event."""
         times = list(self.host_end)

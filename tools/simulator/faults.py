@@ -19,7 +19,7 @@ from tools.simulator.call_faults import (
     skipped,
 )
 from tools.simulator.case import Case, Fault, UnsuitableError
-from tools.simulator.execute import RUN_AHEAD, Run
+from tools.simulator.execute import RUN_AHEAD
 from tools.simulator.process_faults import (
     clean_exit,
     crashed,
@@ -96,21 +96,10 @@ def draw(number: int, seed: int, fault: str, shape: str | None = None) -> Case:
         else:
             if not run.hung and fault not in ENDS_WELL:
                 continue
-            if fault not in ENDS_WELL and not _waiting(run):
+            if fault not in ENDS_WELL and not run.somebody_waits:
                 continue
             case.at = [run.last + 600 + rng.uniform(0, 2) for _ in range(world)]
         if rng.random() < 0.3 and fault != "different_reduce_op":  # would lose its only evidence
             case.keep = rng.randrange(RUN_AHEAD + 8, RUN_AHEAD + 40)
         return case
     raise UnsuitableError
-
-
-def _waiting(run: Run) -> bool:
-    """Whether a live rank waits for something."""
-    inf = float("inf")
-    return any(
-        i.completed == inf
-        for r, issued in enumerate(run.issued)
-        if r not in run.died
-        for i in issued
-    )

@@ -26,10 +26,9 @@ from tools.simulator.case import Case, Truth, UnsuitableError
 from tools.simulator.dialects import DIALECTS, Dialect, visible
 from tools.simulator.faults import FAULTS, NEEDS_HOST, draw
 from tools.simulator.native_dumps import write
+from tools.simulator.outcomes import CRASH, EXACT, UNDECIDED, WRONG
 from tools.simulator.ring_traces import ring_trace
-
-EXACT, UNDECIDED, WRONG, CRASH = "exact", "undecided", "wrong", "crash"
-
+from tools.simulator.several import MISTAKES, draw_several, judge_several
 
 IN_LOGS = frozenset(
     {
@@ -38,6 +37,8 @@ IN_LOGS = frozenset(
     }
 )  # fmt: skip
 """Faults visible in a watchdog's lines, which do not contain partners, dtypes and order."""
+NO_DTYPES = ("none", "1.5", "log")
+"""Versions of dumps that hold no dtypes."""
 LOG_SHAPES = ("ddp", "fsdp", "tensor x data", "hybrid-shard", "experts")
 
 
@@ -74,6 +75,8 @@ class Outcome:
 
 def judge(case: Case, dialect: Dialect, found: Diagnosis) -> tuple[str, int, bool]:
     """(outcome, number of innocents named, whether as certain) of one diagnosis."""
+    if case.truth.fault in MISTAKES:
+        return judge_several(case, found)
     truth = expected(case, dialect)
     named = set(found.culprits)
     verdict = found.verdict.value
@@ -114,7 +117,7 @@ def expected(case: Case, dialect: Dialect) -> Truth:
     if truth.fault == "different root":
         # Roots are not recorded either: all members have joined, and none finishes.
         truth = replace(truth, verdicts=frozenset({"stuck_collective"}), culprits=frozenset())
-    if truth.fault == "different dtype" and dialect.version in ("none", "1.5", "log"):
+    if truth.fault == "different dtype" and dialect.version in NO_DTYPES:
         # Dtypes are not recorded, so all that can be seen is that no member finishes.
         truth = replace(truth, verdicts=frozenset({"stuck_collective"}), culprits=frozenset())
     if dialect.only_active and truth.verdicts & {"p2p_unmatched"} and not truth.ambiguous_with:
@@ -142,13 +145,15 @@ def run(
     dialects: list[str] | None = None,
     faults: list[str] | None = None,
     lose: bool = False,
+    several: bool = False,
 ) -> Iterator[Outcome]:
     """Draw, write, analyze and score ``cases`` cases, with dialects and faults in turn.
 
-    ``lose``: omit the dump of one rank, drawn among those that are not at fault.
+    ``lose``: omit the dump of one rank, drawn among those that are not at fault. ``several``: the
+    faults are those that several ranks have in common.
     """
     names = dialects or list(DIALECTS)
-    kinds = faults or list(FAULTS)
+    kinds = faults or list(MISTAKES if several else FAULTS)
     number = 0
     folder = Path(tempfile.mkdtemp(prefix="hangscope-simulator-"))
     try:
@@ -165,9 +170,15 @@ def run(
                 and fault not in ("crashed", "clean_exit", "moving")
             ):
                 dialect = DIALECTS["ring"]
+            if several and "dtype" in fault and dialect.version in NO_DTYPES:
+                dialect = DIALECTS["ring"]
             try:
                 shape = LOG_SHAPES[number % len(LOG_SHAPES)] if dialect.log else None
-                case = draw(number, seed, fault, shape)
+                case = (
+                    draw_several(number, seed, fault)
+                    if several
+                    else draw(number, seed, fault, shape)
+                )
             except UnsuitableError:
                 continue
             if lose:
