@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests import real_jobs
-from tests.real_jobs import JobResult, environment, run_each
+from tests.forked_ranks import forked
+from tests.real_jobs import JobResult, environment, run_each, worlds
 
 JOBS = Path(__file__).parent / "jobs"
 
@@ -20,9 +21,31 @@ def torchrun(script: str, nproc: int, restarts: int = 0) -> JobResult:
     return real_jobs.torchrun(JOBS / f"{script}.py", nproc, environment(), options=options)
 
 
+@functools.cache
+def forked_world(script: str, size: int) -> JobResult:
+    """``jobs/<script>.py`` on forked ranks, once per session however many tests ask for it."""
+    path = JOBS / f"{script}.py"
+    # DistributedDataParallel and FSDP import dynamo.
+    preload = ["torch.distributed"] + ["torch._dynamo"] * ("fsdp" in path.read_text())
+    return forked(path, worlds(size), preload=preload, timeout_s=180.0)
+
+
+def forked_processes(
+    script: str, environments: Sequence[dict[str, str]], arguments: Sequence[str] = ()
+) -> JobResult:
+    """``jobs/<script>.py`` once per environment, forked."""
+    return forked(JOBS / f"{script}.py", environments, arguments=arguments, timeout_s=60.0)
+
+
 def processes(
     script: str, environments: Sequence[dict[str, str]], arguments: Sequence[str] = ()
 ) -> JobResult:
     """``jobs/<script>.py`` once per environment, without a launcher."""
     command = [sys.executable, str(JOBS / f"{script}.py"), *arguments]
     return run_each(command, [environment(**extra) for extra in environments], timeout_s=60.0)
+
+
+@functools.cache
+def alone_job() -> JobResult:
+    """The job of a single process without a launcher, once per session."""
+    return processes("alone_job", [{}])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.real_jobs import JobResult, free_port, worlds
-from tests.toolkit.launcher import processes, torchrun
+from tests.toolkit.launcher import alone_job, forked_processes, torchrun
 
 pytestmark = pytest.mark.xdist_group("launch")
 
@@ -37,7 +37,7 @@ def test_launch(job: JobResult, check: str) -> None:
 
 def test_missing_rank_at_init_is_named() -> None:
     places = worlds(3, started=[0, 1])
-    result = processes("join_job", [w | {"EXPECT_MISSING": "2"} for w in places])
+    result = forked_processes("join_job", [w | {"EXPECT_MISSING": "2"} for w in places])
     result.assert_ok("missing_rank_at_init_named", [0, 1])
 
 
@@ -51,7 +51,7 @@ def test_slurm_job_agrees_on_address_and_port_without_communication() -> None:
         "SLURM_NODEID": "0",
     }
     ranks = [shared | {"SLURM_PROCID": str(r), "SLURM_LOCALID": str(r)} for r in range(2)]
-    result = processes("join_job", ranks)
+    result = forked_processes("join_job", ranks)
     result.assert_ok("joins", [0, 1])
     assert result.values[0]["port"] == result.values[1]["port"]
     assert result.values[0]["addr"] == "localhost"
@@ -69,12 +69,12 @@ def test_open_mpi_job_joins() -> None:
     for r, env in enumerate(ranks):
         env["RANK"] = str(r)  # only for the report's file name
         env["WORLD_SIZE"] = "2"
-    processes("join_job", ranks).assert_ok("joins", [0, 1])
+    forked_processes("join_job", ranks).assert_ok("joins", [0, 1])
 
 
 @pytest.fixture(scope="module")
 def alone() -> JobResult:
-    return processes("alone_job", [{}])
+    return alone_job()
 
 
 @pytest.mark.parametrize(

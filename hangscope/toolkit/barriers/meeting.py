@@ -22,7 +22,7 @@ each time it is interrupted.
 
 from __future__ import annotations
 
-import atexit
+import functools
 import json
 import os
 import socket
@@ -30,6 +30,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from multiprocessing.util import Finalize
 from typing import Any, Protocol
 
 from hangscope.toolkit.barriers.store_incarnation import host_key
@@ -236,6 +237,7 @@ def _attend(
     if not late:
         store.add(f"{key}/gone", 1)
         progress.goodbye = (store, f"{key}/gone", len(arrived))
+        _wait_for_readers_at_exit(os.getpid())
     return Outcome(False, arrived, missing, hosts, late=late, waited_s=waited_s)
 
 
@@ -302,6 +304,7 @@ def _tidy(store_group: StoreGroup, generation: int, progress: _Progress) -> None
     key = f"{store_group.key}/{generation}/count"
     twice = 2 * len(store_group.ranks)  # each member adds 1 on arrival and 1 on leaving
     progress.goodbye = (store_group.store, key, twice)
+    _wait_for_readers_at_exit(os.getpid())
     gone = store_group.store.add(key, 1)
     since = progress.cleaned(store_group, generation)
     if gone != twice:
@@ -389,4 +392,7 @@ def _wait_for_readers() -> None:
         return
 
 
-atexit.register(_wait_for_readers)
+@functools.cache
+def _wait_for_readers_at_exit(process_id: int) -> None:
+    """Once per process; forked children of multiprocessing end without functions of ``atexit``."""
+    Finalize(None, _wait_for_readers, exitpriority=0)
