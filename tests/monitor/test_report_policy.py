@@ -78,6 +78,25 @@ def test_cause_without_culprits_is_reported_once() -> None:
     assert policy.should_report(elsewhere, {0: "still"}, final=False), "it is another one"
 
 
+def test_culprit_already_reported_is_not_reported_for_a_later_wait() -> None:
+    """The same rank is still missing, and other members now wait at another number."""
+    later = diagnosis(Verdict.MISSING_RANK, 1, seq=9)
+    policy = ReportPolicy()
+    policy.mark_reported(MISSING)
+    policy.should_report(later, {0: "still"}, final=False)
+    assert not policy.should_report(later, {0: "still"}, final=False)
+
+
+def test_different_cause_without_sequence_number_is_not_confirmed() -> None:
+    """Although the waiting ranks have not moved between the two looks."""
+    policy = ReportPolicy()
+    ranks = {0: "still", 1: "still"}
+    policy.should_report(diagnosis(Verdict.MISSING_RANK, 0, seq=None), ranks, final=False)
+    somewhere = diagnosis(Verdict.MISSING_RANK, 1, seq=None)
+    assert not policy.should_report(somewhere, ranks, final=False)
+    assert policy.should_report(somewhere, ranks, final=False)
+
+
 def test_same_sequence_number_in_another_group_is_another_cause() -> None:
     finding = MISSING.findings[0]
     others = [replace(finding, group=GroupRef("1", "tp", (0, 1))), replace(finding, group=None)]
@@ -100,6 +119,8 @@ def test_healthy_is_never_reported() -> None:
     policy = ReportPolicy()
     assert not policy.should_report(HEALTHY, {0: "x"}, final=False)
     assert not policy.should_report(HEALTHY, {0: "x"}, final=True)
+    with_findings = replace(MISSING, verdict=Verdict.HEALTHY)
+    assert not policy.should_report(with_findings, {0: "x"}, final=True)
 
 
 def test_job_reported_by_another_node_is_not_reported_again() -> None:

@@ -71,6 +71,20 @@ def test_entries_have_the_fields_of_version_2_10() -> None:
     assert loaded["hangscope"]["host"] == "node0"
 
 
+def test_counters_without_a_source_come_from_the_rows() -> None:
+    """An operation that is only issued is not among the completed ones."""
+    trace = samples.hang().trace
+    unnamed = [replace(group, desc="") for group in trace.groups]
+    bare = replace(trace, members=trace.members[:0], groups=unnamed)
+    loaded = pickle.loads(flight_recorder.dump_bytes(bare, 0))
+    assert loaded["pg_status"]["0"] == {
+        "last_enqueued_collective": 103,
+        "last_started_collective": flight_recorder.NONE,
+        "last_completed_collective": 102,
+    }
+    assert loaded["pg_config"]["0"]["desc"] == "undefined", "torch's word for it"
+
+
 def test_point_to_point_names_carry_ranks_within_the_group() -> None:
     job = samples.hang(4, steps=1)
     records = np.zeros(2, job.trace.records.dtype)

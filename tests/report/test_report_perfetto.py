@@ -47,6 +47,8 @@ def validate(document: dict[str, Any]) -> None:
             assert ("thread_name", event["pid"], event["tid"]) in named
             assert ("process_name", event["pid"], 0) in named
         elif event["ph"] in "stf":
+            # An arrow ends in the slice around its time, not in the next one.
+            assert event.get("bp") == ("e" if event["ph"] == "f" else None)
             flows[event["id"]].append(event)
             assert any(
                 start <= event["ts"] <= end for start, end in slices[event["pid"], event["tid"]]
@@ -75,6 +77,31 @@ def test_format_is_valid_and_ranks_are_processes() -> None:
     assert names[5] == "rank 5 · node0 · CULPRIT"
     threads = {e["args"]["name"] for e in document["traceEvents"] if e["name"] == "thread_name"}
     assert {"dp", "tp0", "tp7", "outside collectives"} <= threads
+
+
+def test_time_outside_collectives_begins_with_the_ranks_own_last_completion() -> None:
+    job = samples.hang(4, culprit=2)
+    records = job.trace.records.copy()
+    own = (records["rank"] == 2) & (records["completed_ns"] > 0)
+    last = np.flatnonzero(own)[np.argmax(records["completed_ns"][own])]
+    records["completed_ns"][last] += samples.SECOND // 4
+    job = replace(job, trace=replace(job.trace, records=records))
+    events = [e for e in written(job)["traceEvents"] if e["pid"] == 2]
+    (thread,) = [e["tid"] for e in events if e.get("args") == {"name": "outside collectives"}]
+    slices = [e for e in events if e["ph"] == "X"]
+    (outside,) = [e for e in slices if e["tid"] == thread]
+    ends = [e["ts"] + e["dur"] for e in slices if e["tid"] != thread]
+    assert outside["ts"] == pytest.approx(max(ends))
+
+
+def test_unknown_signature_shows_no_shape() -> None:
+    trace = samples.hang(2, culprit=1).trace
+    records = trace.records[:1].copy()
+    records["signature"] = -1
+    job = replace(samples.hang(2, culprit=1), trace=replace(trace, records=records))
+    (event,) = [e for e in written(job)["traceEvents"] if e["ph"] == "X" and "seq" in e["args"]]
+    assert event["name"].startswith("? #")
+    assert "in" not in event["args"]
 
 
 def arrows(document: dict[str, Any]) -> dict[int, list[tuple[int, str]]]:
