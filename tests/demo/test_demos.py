@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from hangscope.cli import cli
 from hangscope.demos.catalogue import DEMOS, Demo
 from hangscope.demos.launch import run_demo
 
@@ -37,16 +39,15 @@ def test_demo(demo: Demo, tmp_path: Path) -> None:
     texts: list[str] = []
 
     def inspect(directory: Path) -> None:
-        command = [sys.executable, "-m", "hangscope", "analyze", str(directory)]
-        # Side by side: each looks twice, a second apart.
-        asked = [
-            subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-            for options in (["--json"], [])
-        ]
-        (answer, trouble), (text, _) = [process.communicate(timeout=60) for process in asked]
-        assert asked[0].returncode == (0 if demo.verdict == "healthy" else 1), trouble
+        command = [sys.executable, "-m", "hangscope", "analyze", str(directory), "--json"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            # Side by side, since each looks twice, a second apart.
+            text = CliRunner().invoke(cli, ["analyze", str(directory)])
+            answer, errors = process.communicate(timeout=60)
+        status = 0 if demo.verdict == "healthy" else 1
+        assert (process.returncode, text.exit_code) == (status, status), errors
         answers.append(json.loads(answer))
-        texts.append(text.decode())
+        texts.append(text.stdout)
 
     timeout_s = TIMEOUT_S if is_timed(demo) else UNNEEDED_TIMEOUT_S
     run = run_demo(demo, tmp_path / "run", timeout_s=timeout_s, inspect=inspect)

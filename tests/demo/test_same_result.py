@@ -7,18 +7,15 @@ from pathlib import Path
 
 import torch
 
-from tests.real_jobs import environment, run
+from tests.real_jobs import environment, run_each, worlds
 
 
 def train(weights: Path, directory: Path, recording: bool) -> dict[str, torch.Tensor]:
     switched_on = {"HANGSCOPE": "1", "HANGSCOPE_DIR": str(directory)} if recording else {}
-    job = run(
-        [
-            sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2",
-            "-m", "hangscope.demos.train", "--steps", "8", "--weights", str(weights),
-        ],
-        environment(**switched_on),
-    )  # fmt: skip
+    job = run_each(
+        [sys.executable, "-m", "hangscope.demos.train", "--steps", "8", "--weights", str(weights)],
+        [environment(**switched_on, **place) for place in worlds(2)],
+    )
     assert job.returncode == 0, job.output
     loaded = torch.load(weights, weights_only=True)
     assert isinstance(loaded, dict)

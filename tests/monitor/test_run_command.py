@@ -19,6 +19,20 @@ TIMEOUT_S = "30"
 loaded machine starts the ranks some seconds apart and the first of them wait for the last."""
 
 
+_JOB = """
+import os, signal, sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+for step in range(4):
+    if step == 2 and dist.get_rank() == 1:
+        if sys.argv[1] == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if sys.argv[1] == "asleep":
+            time.sleep(3600)
+    dist.all_reduce(torch.ones(4))
+dist.destroy_process_group()
+"""
+
+
 def run(
     directory: Path, *words: str, options: Sequence[str] = ("--timeout", TIMEOUT_S)
 ) -> subprocess.CompletedProcess[str]:
@@ -28,6 +42,18 @@ def run(
             "--", *words,
         ],
         env=environment(), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def run_job(
+    tmp_path: Path, fault: str, options: Sequence[str] = ("--timeout", TIMEOUT_S)
+) -> subprocess.CompletedProcess[str]:
+    """A job of two ranks under torchrun."""
+    script = tmp_path / "job.py"
+    script.write_text(_JOB)
+    return run(
+        tmp_path / "run", sys.executable, "-m", "torch.distributed.run", "--standalone",
+        "--nproc-per-node=2", str(script), fault, options=options,
     )  # fmt: skip
 
 
@@ -66,21 +92,15 @@ def test_run_without_records_keeps_latest(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_crash_is_reported_once(tmp_path: Path) -> None:
-    result = run(
-        tmp_path / "run", sys.executable, "-m", "torch.distributed.run", "--standalone",
-        "--nproc-per-node=4", "-m", "hangscope.demos.train", "--fault", "sigkill",
-    )  # fmt: skip
+    result = run_job(tmp_path, "killed")
     assert result.returncode == 1
-    assert result.stderr.count("[hangscope] Rank 2 crashed: killed by SIGKILL") == 1
+    assert result.stderr.count("[hangscope] Rank 1 crashed: killed by SIGKILL") == 1
     assert result.stderr.count("[hangscope] more:") == 1
 
 
 @pytest.mark.slow
 def test_healthy_job_gets_no_report(tmp_path: Path) -> None:
-    result = run(
-        tmp_path / "run", sys.executable, "-m", "torch.distributed.run", "--standalone",
-        "--nproc-per-node=2", "-m", "hangscope.demos.train", "--steps", "4",
-    )  # fmt: skip
+    result = run_job(tmp_path, "none")
     assert result.returncode == 0
     assert "[hangscope]" not in result.stderr
     assert len(list((tmp_path / "run").glob("rank_*.ring"))) == 2
@@ -88,19 +108,15 @@ def test_healthy_job_gets_no_report(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_hung_job_is_killed_on_request(tmp_path: Path) -> None:
-    result = run(
-        tmp_path / "run", sys.executable, "-m", "torch.distributed.run", "--standalone",
-        "--nproc-per-node=4", "-m", "hangscope.demos.train", "--fault", "asleep-in-loader",
-        options=("--timeout", "5", "--on-hang", "kill"),
-    )  # fmt: skip
+    result = run_job(tmp_path, "asleep", options=("--timeout", "5", "--on-hang", "kill"))
     assert result.returncode != 0
     verdict = result.stderr.index("never joined all_reduce")
     assert verdict < result.stderr.index("[hangscope] HANGSCOPE_ON_HANG=kill: ending the job")
     assert result.stderr.count("[hangscope] more:") == 1, "that they were ended is no new cause"
     after = diagnose(load_trace([tmp_path / "run"]))
-    assert (after.verdict.value, after.culprits) == ("missing_rank", (2,)), "nor is it afterwards"
+    assert (after.verdict.value, after.culprits) == ("missing_rank", (1,)), "nor is it afterwards"
     (journal,) = (tmp_path / "run").glob("*.journal")
     events = [json.loads(line) for line in journal.read_text().splitlines()]
     exits = [event for event in events if event.get("event") == "exit"]
-    assert len(exits) == 4
+    assert len(exits) == 2
     assert all(event["by_launcher"] for event in exits)

@@ -20,13 +20,29 @@ from tests.real_jobs import free_port
 TIMEOUT_S = 5.0
 
 
+_JOB = """
+import time, torch, torch.distributed as dist
+
+def load_batch(step):
+    if step == 6 and dist.get_rank() == 2:
+        time.sleep(3600)
+
+dist.init_process_group("gloo")
+for step in range(12):
+    load_batch(step)
+    dist.all_reduce(torch.ones(4))
+"""
+
+
 def start_node(node: int, port: int, place: Path, how: str) -> subprocess.Popen[bytes]:
     place.mkdir()
+    script = place / "job.py"
+    script.write_text(_JOB)
     in_front = [sys.executable, "-m", "hangscope", "run", "--"] if how == "run" else []
     command = [
         *in_front, sys.executable, "-m", "torch.distributed.run",
         "--nnodes=2", f"--node-rank={node}", "--nproc-per-node=2", "--master-addr=127.0.0.1",
-        f"--master-port={port}", "-m", "hangscope.demos.train", "--fault", "asleep-in-loader",
+        f"--master-port={port}", str(script),
     ]  # fmt: skip
     environment = {
         **os.environ,
@@ -50,7 +66,7 @@ def test_rank_on_another_node_is_named(tmp_path: Path, how: str) -> None:
     nodes = [start_node(number, port, place, how) for number, place in enumerate(places)]
     logs = ["", ""]
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             logs = [(place / "log").read_text(errors="replace") for place in places]
             if "[hangscope] more:" in logs[0] and "log of node 0" in logs[1]:
