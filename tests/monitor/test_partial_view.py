@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from hangscope.diagnosis.model import Verdict, WaitEdge
+from hangscope.diagnosis.model import RankReport, Verdict, WaitEdge
 from hangscope.monitor.partial_view import restricted_to_seen
 from hangscope.monitor.report_claims import claim_report
 from hangscope.monitor.report_policy import cause_of
@@ -24,6 +24,14 @@ def test_unobserved_ranks_are_not_accused() -> None:
     assert local.culprits == ()
     assert "other nodes" in local.summary
     assert "all nodes" in local.findings[0].fix
+
+
+def test_row_of_an_unobserved_rank_shows_no_role() -> None:
+    rows = (RankReport(0, role="victim"), RankReport(4, role="culprit"))
+    given = replace(diagnosis(Verdict.RANK_LOST, 4), ranks=rows)
+    local = restricted_to_seen(given, {0, 1})
+    assert [(row.rank, row.role) for row in local.ranks] == [(0, "victim"), (4, "bystander")]
+    assert local.summary.startswith("Rank 0 waits for rank 4 on other nodes"), "no operation known"
 
 
 def test_inconclusive_names_the_unobserved_ranks_waited_for() -> None:
