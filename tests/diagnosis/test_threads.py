@@ -245,6 +245,41 @@ def test_threads_with_different_functions_on_one_rank_are_a_race() -> None:
     assert "two threads issue" in found.findings[0].fix
 
 
+def _twins(*, native_id: int = 9, in_another_group: bool = False) -> Diagnosis:
+    """Rank 2's thread reduces more than the others'; rank 0 runs the same function in a second one.
+
+    ``native_id``: that thread's; ``in_another_group``: it has issued something, but not there.
+    """
+    job = Job(3, live=True)
+    other = job.group(0, 1, 2, desc="other")
+    job.steps(3)
+    for rank in range(3):
+        job.op(rank, size=(512 if rank == 2 else 256,), done=False)
+    for row in job.rows:
+        row["thread"] = MAIN if row["collective_seq"] < 4 else SIDE
+    if in_another_group:
+        job.all(group=other)
+        for row in job.rows[-3:]:
+            row["thread"] = native_id
+    job.stacks[:] = [_started("reduce_shard")] * len(job.stacks)
+    for rank in range(3):
+        job.rank(rank, pid=MAIN)
+    twin = ThreadStack("Thread-2", False, _started("reduce_shard")[1:], START, native_id=native_id)
+    job.rank(0, threads=(twin,))
+    return diagnose(job.trace())
+
+
+def test_a_function_that_one_rank_runs_in_two_threads_is_a_race() -> None:
+    found = _twins()
+    assert (found.culprits, found.confidence.value) == ((0, 1, 2), "ambiguous")
+    assert "two threads issue" in found.findings[0].fix
+
+
+def test_the_same_thread_or_one_with_a_group_of_its_own_is_no_race() -> None:
+    for found in (_twins(native_id=SIDE), _twins(in_another_group=True)):
+        assert (found.culprits, found.confidence.value) == ((2,), "certain")
+
+
 def test_thread_not_waiting_for_another_is_a_race_on_the_host() -> None:
     found = _two_functions(meanwhile=9)
     assert (found.culprits, found.confidence.value) == ((0, 1, 2), "ambiguous")

@@ -26,7 +26,8 @@ def race_of_threads(context: Context, mismatch: Mismatch) -> bool:
 
     Either one side's operation comes from the main thread and the other's from a thread started by
     the rank's own Python code, on a rank whose main thread uses the group as well. Or all come from
-    such threads (a pool, as in asyncio) which run side by side on one rank.
+    such threads (a pool, as in asyncio) which run side by side on one rank, or whose function a
+    rank runs in several of them.
     """
     records = context.trace.records
     main, other, parallel, foreign = False, False, False, False
@@ -45,7 +46,7 @@ def race_of_threads(context: Context, mismatch: Mismatch) -> bool:
         foreign |= not started  # autograd's, say
         other |= started and bool((users == facts.pid).any())
         parallel |= _take_turns(users) or _overlap(context, mine)
-    parallel = parallel or _functions_meet(context, mismatch)
+    parallel = parallel or _functions_meet(context, mismatch) or _has_twin(context, mismatch)
     return (main and other) or (parallel and not main and not foreign)
 
 
@@ -80,6 +81,32 @@ def _functions_meet(context: Context, mismatch: Mismatch) -> bool:
     sides = {_started_with(context.stack(part.row)) for part in mismatch.parts} - {None}
     here = (context.trace.ranks[rank].threads for rank in mismatch.ranks)
     return any(len(sides & {_started_with(t.stack) for t in threads}) > 1 for threads in here)
+
+
+def _has_twin(context: Context, mismatch: Mismatch) -> bool:
+    """Whether a rank runs the function behind its operation in another thread as well.
+
+    The other one may wait for a lock around the operation, so that nothing on record shows that it
+    shares the group. It does not if what it issues belongs to other groups.
+    """
+    records = context.trace.records
+    for part in mismatch.parts:
+        function = _started_with(context.stack(part.row))
+        for rank in part.ranks if function is not None else ():
+            low, high = context.bounds[rank]
+            mine = records[low:high]
+            at_place = (mine["group"] == mismatch.group) & (mine["collective_seq"] == mismatch.seq)
+            elsewhere = mine["thread"][mine["group"] != mismatch.group]
+            here = mine["thread"][mine["group"] == mismatch.group]
+            known = {0, *mine["thread"][at_place].tolist()}
+            known.update(set(elsewhere.tolist()) - set(here.tolist()))
+            sampled = context.trace.ranks[rank].threads if rank in context.trace.ranks else ()
+            if any(
+                _started_with(thread.stack) == function and thread.native_id not in known
+                for thread in sampled
+            ):
+                return True
+    return False
 
 
 def _started_with(stack: Stack) -> tuple[str, str] | None:
