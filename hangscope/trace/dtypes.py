@@ -21,3 +21,9 @@ _SPOKEN = {
 def readable_dtype(name: str) -> str:
     """The dtype's usual name: ``Float`` becomes ``float32``."""
     return _SPOKEN.get(name, name)
+
+
+def is_integer(name: str) -> bool | None:
+    """Whether the dtype counts in whole numbers (bool included); None if its name is not known."""
+    spoken = _SPOKEN.get(name)
+    return spoken.startswith(("int", "uint", "bool")) if spoken is not None else None

@@ -262,6 +262,23 @@ def test_two_unrelated_calls_of_one_name_are_described_as_two() -> None:
     assert "train.py:95" in found.findings[0].fix
 
 
+@pytest.mark.parametrize(
+    ("dtype", "advice"), [("Long", "same operations in the same order"), ("Half", "one dtype")]
+)
+def test_whole_numbers_and_others_are_two_calls_whatever_their_sizes(
+    dtype: str, advice: str
+) -> None:
+    """A rank that has left its loop counts something else; a cast is made between like kinds."""
+    job = Job(3)
+    job.steps(4)
+    job.op(0, dtype=dtype, line=95, done=False)
+    for rank in (1, 2):
+        job.op(rank, line=92, done=False)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("dtype_mismatch", (0,))
+    assert advice in found.findings[0].fix
+
+
 def test_completion_unnoticed_before_a_stop_is_no_stuck_device() -> None:
     job = Job(3)
     job.steps(4)

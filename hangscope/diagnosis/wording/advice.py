@@ -32,6 +32,7 @@ from hangscope.diagnosis.wording.source_lines import (
     leaves_a_block,
     stands_behind,
 )
+from hangscope.trace.dtypes import is_integer
 from hangscope.trace.job_selection.duplicate_ranks import duplicate_ranks
 from hangscope.trace.model import NONE
 
@@ -150,15 +151,22 @@ def _are_compared(context: Context, place: Place) -> bool:
 def _another_call(sides: tuple[Side, ...], aspect: str) -> bool:
     """Whether calls of different lines met, whose tensors were never meant for each other.
 
-    Sizes differ between calls; a dtype alone may differ because one line casts.
+    Sizes differ between calls; a dtype alone may differ because one line casts. But nobody casts
+    between whole numbers and others for a collective.
     """
     known = [s for s in sides if s.stack and s.input_sizes is not None]
-    return (
-        len(known) > 1
-        and len({s.stack for s in known}) == len(known)
-        and len({numel(s.input_sizes) for s in known}) > 1
-        and (aspect == "numel" or len({s.dtypes for s in known}) > 1)
-    )
+    if len(known) < 2 or len({s.stack for s in known}) < len(known):
+        return False
+    sizes = len({numel(s.input_sizes) for s in known}) > 1
+    if aspect == "dtype" and len({_whole_numbers(s) for s in known} - {None}) > 1:
+        return True
+    return sizes and (aspect == "numel" or len({s.dtypes for s in known}) > 1)
+
+
+def _whole_numbers(side: Side) -> bool | None:
+    """Whether a side passes whole numbers; None if it passes several dtypes or unknown ones."""
+    kinds = {is_integer(name) for name in side.dtypes or ()}
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def _takes_sizes_in_turn(context: Context, found: Mismatch, sides: tuple[Side, ...]) -> bool:
