@@ -58,17 +58,26 @@ def test_advice_shows_other_threads_of_an_absent_rank() -> None:
     job.op(0, done=False)
     waiting = (Frame("wait", "/usr/lib/python3.11/threading.py", 320),)
     other = (Frame("prefetch", "/home/me/data.py", 8), *waiting)
+    pool = tuple(
+        Frame(name, "/usr/lib/python3.11/concurrent/futures/thread.py", 83)
+        for name in ("run", "_worker")
+    )
+    opens = Frame("open", "/usr/lib/python3.11/pathlib.py", 1044)
+    writes = Frame("write", "/x/site-packages/torch/distributed/checkpoint/filesystem.py", 300)
     job.rank(
         1,
         threads=(
             ThreadStack("MainThread", True, MAIN, START),
             ThreadStack("prefetcher", False, other, START),
             ThreadStack("heartbeat", False, waiting, START),
+            ThreadStack("idle", False, pool[1:], START),
+            ThreadStack("saver", False, (opens, writes, *pool), START),
         ),
     )
     evidence = diagnose(job.trace()).findings[0].evidence
     assert "rank 1: its thread prefetcher is at data.py:8 in prefetch" in evidence
-    assert not any("heartbeat" in line for line in evidence)
+    assert "rank 1: its thread saver is at filesystem.py:300 in write" in evidence
+    assert not any("heartbeat" in line or "idle" in line for line in evidence)
 
 
 def test_advice_for_a_full_queue_differs_from_an_empty_one() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.duration_text import lasting
@@ -11,7 +13,13 @@ from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.process_state import End, ProcessState, activity
 from hangscope.diagnosis.processes.shorten import shortened
-from hangscope.diagnosis.processes.stacks import innermost, is_library, user_frames, where
+from hangscope.diagnosis.processes.stacks import (
+    in_python,
+    innermost,
+    is_library,
+    user_frames,
+    where,
+)
 from hangscope.diagnosis.wording.handled_exceptions import handled_alone
 from hangscope.diagnosis.wording.phrases import (
     is_are,
@@ -22,9 +30,10 @@ from hangscope.diagnosis.wording.phrases import (
     wait_s,
 )
 from hangscope.trace.job_selection.duplicate_ranks import KEY as TWINS
-from hangscope.trace.model import RankFacts
+from hangscope.trace.model import Frame, RankFacts, Stack
 
 _MOST_LINES = 17
+_POOL = re.compile(r"[\\/]concurrent[\\/]futures[\\/]thread\.py$")
 
 
 def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
@@ -165,12 +174,18 @@ def _other_threads(context: Context, rank: int) -> list[str]:
     facts = context.trace.ranks[rank]
     shown: dict[str, str] = {}
     for thread in facts.threads:
-        frames = user_frames(thread.stack)
-        if thread.is_main or not frames or is_library(frames[0]):
-            continue
-        if frames[0] not in context.processes[rank].stack:
-            shown.setdefault(thread.name, where(frames[0]))
+        frame = None if thread.is_main else _works_at(thread.stack)
+        if frame is not None and frame not in context.processes[rank].stack:
+            shown.setdefault(thread.name, where(frame))
     return [
         f"rank {rank}: {f'its thread {name}' if name else 'a thread of it'} is at {at}"
         for name, at in [*shown.items()][:3]
     ]
+
+
+def _works_at(stack: Stack) -> Frame | None:
+    """Where a thread works: the user's innermost line; in what a pool runs, any that is not
+    Python's. None if it does neither."""
+    mine = next((frame for frame in stack if not is_library(frame)), None)
+    task = next((i for i, f in enumerate(stack) if f.name == "run" and _POOL.search(f.filename)), 0)
+    return mine or next((f for f in stack[:task] if not in_python(f.filename)), None)
