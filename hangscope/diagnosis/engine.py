@@ -21,6 +21,7 @@ from hangscope.diagnosis.causes.doubts import (
     Inferred,
     doubt_clocks,
     doubt_gaps,
+    doubt_held_up,
     doubt_inferred,
     doubt_logs,
     doubt_silent_nodes,
@@ -216,6 +217,7 @@ def _doubted(
     causes = doubt_logs(context, causes)
     causes = doubt_silent_nodes(context, causes)
     causes = doubt_busy_ranks(context, causes)
+    causes = doubt_held_up(context, causes)
     causes = doubt_truncated(context, causes)
     causes = doubt_stuck_devices(context, causes)
     causes, overtaken = doubt_overtaken(context, causes)

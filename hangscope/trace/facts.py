@@ -141,7 +141,7 @@ class KernelWait:
     names: tuple[str, ...] = ()
     """The same in words: ``sleep 9999 (pid 4711)``."""
     alone: bool = False
-    """Whether no other process is at the other end."""
+    """Whether no other process is at the other end: of a pipe nobody, of a socket it itself."""
     locked: tuple[str, ...] = ()
     """Files on which the process itself holds a lock."""
     helpers: tuple[str, ...] = ()

@@ -66,6 +66,32 @@ def test_blocking_call_of_another_thread_is_not_attributed_to_the_main_thread() 
     assert process.in_thread((result,)) == process
 
 
+@pytest.mark.parametrize(
+    ("wait", "ranks", "words"),
+    [
+        (KernelWait("socket", "10.0.0.7:80"), (), "a peer outside the job does not answer (10."),
+        (KernelWait("socket", "127.0.0.1:80", (8,), ("python (pid 8)",)), (2,), "rank 2 does not"),
+        (KernelWait("socket", "127.0.0.1:80", alone=True), (), "another thread of its own process"),
+        (
+            KernelWait("socket", "127.0.0.1:80", (8,), ("redis (pid 8)",)),
+            (),
+            "a peer outside the job does not answer (127.0.0.1:80, redis (pid 8))",
+        ),
+    ],
+)
+def test_who_does_not_answer_is_said(wait: KernelWait, ranks: tuple[int, ...], words: str) -> None:
+    """Both where Python's own socket code waits and where nothing but the system call shows it."""
+    read = Frame("readinto", f"{LIB}/socket.py", 718)
+    for stack in ((read, MINE), (MINE,)):
+        process = ProcessState(1, End.ALIVE, "sleeping", stack=stack, wait=wait, waits_for=ranks)
+        told = blocked_in(process)
+        assert told.endswith("; give that call a time limit")
+        assert (words in told) if stack[0] is read else (wait.what in told)
+        assert ("rank 2" in told) is bool(ranks)
+        assert ("redis" in told) is bool(wait.names and not ranks)
+        assert ("own process" in told) is wait.alone
+
+
 def test_ended_program_waits_for_its_threads() -> None:
     """No frame of its own code is left on the stack."""
     process = ProcessState(

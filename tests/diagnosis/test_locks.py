@@ -253,3 +253,28 @@ def test_rank_without_cpu_time_waits_for_no_lock(how: dict[str, object]) -> None
     for rank in (0, 2, 3):
         job.op(rank, "barrier", done=False)
     assert _told(diagnose(job.trace())) == ("missing_rank", (1,), "certain")
+
+
+@pytest.mark.parametrize(
+    ("wait", "words"),
+    [
+        (KernelWait("socket", "127.0.0.1:80", (100,)), "rank 1 waits for an answer of rank 0"),
+        (
+            KernelWait("locked file", "/m.db", (100,)),
+            "rank 0 holds a lock that rank 1 may wait for",
+        ),
+        (KernelWait("socket", "127.0.0.1:80", (7,)), ""),
+        (KernelWait("socket", "127.0.0.1:80", alone=True), ""),
+    ],
+)
+def test_who_seems_to_wait_for_another_rank_is_only_likely_absent(
+    wait: KernelWait, words: str
+) -> None:
+    job = _job(3)
+    times = {"since_ns": START + 20 * SECOND, "seen_ns": START + 60 * SECOND}
+    _stands(job, 1, replace(wait, **times))
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    found = diagnose(job.trace())
+    assert _told(found) == ("missing_rank", (1,), "likely" if words else "certain")
+    assert not words or any(words in line for line in found.findings[0].unknowns)

@@ -176,6 +176,32 @@ def test_address_of_a_silent_peer(limit: str, processes: Processes) -> None:
         assert _waits(processes.start(code).pid, "socket").what == f"127.0.0.1:{port}"
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1", "::"])
+def test_the_process_of_a_silent_peer(address: str, processes: Processes) -> None:
+    """Of one connection, a server for both families has an IPv6 end and its client an IPv4 one."""
+    both = address == "::"
+    family = socket.AF_INET6 if both else socket.AF_INET
+    with socket.create_server((address, 0), family=family, dualstack_ipv6=both) as server:
+        port = server.getsockname()[1]
+        client = processes.start(
+            f"import socket; socket.create_connection(('127.0.0.1', {port})).recv(1)"
+        )
+        accepted, _ = server.accept()
+        with accepted:
+            wait = _waits(client.pid, "socket")
+    assert (wait.what, wait.processes, wait.alone) == (f"127.0.0.1:{port}", (os.getpid(),), False)
+    assert wait.names[0].endswith(f"(pid {os.getpid()})")
+
+
+def test_a_peer_in_the_same_process(processes: Processes) -> None:
+    code = (
+        "import socket; s = socket.create_server(('127.0.0.1', 0)); "
+        "c = socket.create_connection(s.getsockname()); a, _ = s.accept(); c.recv(1)"
+    )
+    wait = _waits(processes.start(code).pid, "socket")
+    assert (wait.processes, wait.alone) == ((), True)
+
+
 def test_peer_on_the_same_host(processes: Processes) -> None:
     code = "import socket; a, b = socket.socketpair(); a.recv(1)"
     assert "Unix socket" in _waits(processes.start(code).pid, "socket").what

@@ -95,6 +95,30 @@ def _doubt_stuck_device(context: Context, cause: Cause) -> Cause:
     return cause.acquitting(standing, reason) if named else cause
 
 
+def doubt_held_up(context: Context, causes: list[Cause]) -> list[Cause]:
+    """Doubt the absence of ranks that seem to wait for another rank outside communication.
+
+    Which of the two is to blame is open: what passes between them is not on record.
+    """
+    return [_doubt_held_up(context, cause) for cause in causes]
+
+
+def _doubt_held_up(context: Context, cause: Cause) -> Cause:
+    if cause.verdict is not Verdict.MISSING_RANK:
+        return cause
+    for rank in cause.culprits:
+        process = context.processes.get(rank)
+        wait = process.wait if process is not None else None
+        if process is None or wait is None or not process.waits_for:
+            continue
+        others = rank_s(process.waits_for)
+        if wait.kind == "socket":
+            return cause.doubted(f"rank {rank} waits for an answer of {others}")
+        if wait.kind == "locked file":
+            return cause.doubted(f"{others} holds a lock that rank {rank} may wait for")
+    return cause
+
+
 def doubt_truncated(context: Context, causes: list[Cause]) -> list[Cause]:
     """Clear ranks of which only counters are left, unless these show where the rank is stuck.
 

@@ -85,15 +85,17 @@ def blocked_in(process: ProcessState | None) -> str:
     if process.state == "busy":
         return ""
     words, wait = _in_library(process), process.wait
+    if words == _NO_ANSWER and (who := _answerer(process)):
+        words = f"{who} does not answer"
     if wait is None or not wait.kind:
         told = ", ".join(wait.helpers) if wait is not None else ""
     elif wait.kind == "thread":
         words = words or "it waits there for a lock, a device or another thread of its own process"
         told = ", ".join(wait.helpers)
     elif not words or wait.kind == "lock":
-        words, told = _in_kernel(wait, process.waits_for), ""
+        words, told = _in_kernel(wait, process), ""
     else:
-        told = ", ".join(dict.fromkeys([*_details(wait), *wait.helpers]))
+        told = ", ".join(dict.fromkeys([*_details(process, wait), *wait.helpers]))
     if not words:
         return _IN_KERNEL if process.in_kernel else ""
     limit = _LIMIT if words == _NO_ANSWER or (wait is not None and wait.kind == "socket") else ""
@@ -105,12 +107,12 @@ def asks_again(stack: Stack) -> bool:
     return bool(stack) and bool(_ASKS_AGAIN.search(stack[0].filename.replace("\\", "/")))
 
 
-def _details(wait: KernelWait) -> tuple[str, ...]:
+def _details(process: ProcessState, wait: KernelWait) -> tuple[str, ...]:
     """What the kernel adds to what a library function is known to wait for."""
     if wait.kind in ("pipe", "full pipe"):
         return (_other_end(wait),) if wait.alone or wait.names else ()
     if wait.kind == "socket":
-        return (wait.what,)
+        return (wait.what,) if _answerer(process) else (wait.what, *wait.names)
     return wait.names if wait.kind == "child" else ()
 
 
@@ -139,7 +141,17 @@ def _first_match(patterns: tuple[tuple[str, str], ...], calls: list[str]) -> str
     return ""
 
 
-def _in_kernel(wait: KernelWait, ranks: tuple[int, ...]) -> str:
+def _answerer(process: ProcessState) -> str:
+    """Who is at the other end of the socket that it waits at, if that belongs to the job."""
+    wait = process.wait
+    if wait is None or wait.kind != "socket":
+        return ""
+    if wait.alone:
+        return "another thread of its own process"
+    return rank_s(process.waits_for) if process.waits_for else ""
+
+
+def _in_kernel(wait: KernelWait, process: ProcessState) -> str:
     """What it waits for according to the kernel."""
     names = ", ".join(wait.names)
     if wait.kind == RUNNABLE:
@@ -151,11 +163,13 @@ def _in_kernel(wait: KernelWait, ranks: tuple[int, ...]) -> str:
     if wait.kind == "pipe":
         other = f" ({_other_end(wait)})" if wait.alone or wait.names else ""
         return f"nothing comes through the pipe that it reads from{other}"
+    if wait.kind == "socket" and (who := _answerer(process) or names):
+        return f"it waits for {wait.what}, which is {who}"
     words = _WAITS_FOR.get(wait.kind, "")
     return words.format(
         what=wait.what or _UNNAMED.get(wait.kind, "a file"),
         names=names,
-        holder=holder_of(wait, ranks),
+        holder=holder_of(wait, process.waits_for),
     )
 
 

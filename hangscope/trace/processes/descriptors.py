@@ -1,19 +1,14 @@
-"""What a process's open file descriptors refer to, and which processes are at the other end."""
+"""What a process's open file descriptors refer to, and which processes hold a pipe or a socket."""
 
 from __future__ import annotations
 
-import ipaddress
 import os
-import re
 from pathlib import Path
 
 from hangscope.trace.processes.procfs import PROC, lines_of
 
 _MOST_DESCRIPTORS = 20_000
 """On a machine with more, the search for a pipe's other end is abandoned."""
-_SOCKET = re.compile(r"socket:\[(\d+)\]")
-_LISTENS = "0A"
-_CONNECTING = "02"
 
 
 def target_of(pid: int, descriptor: int, proc: Path = PROC) -> str:
@@ -72,33 +67,18 @@ def _mode(pid: str, descriptor: str, proc: Path) -> int:
     return -1
 
 
-def peer_of(pid: int, descriptor: int, proc: Path = PROC) -> str:
-    """``10.0.0.7:443`` for an internet socket; a description for any other socket."""
-    socket = _SOCKET.fullmatch(target_of(pid, descriptor, proc))
-    if socket is None:
-        return ""
-    for table in ("tcp", "tcp6"):
-        for line in lines_of(proc / str(pid) / "net" / table):
-            words = line.split()
-            if len(words) > 9 and words[9] == socket[1]:
-                if words[3] == _LISTENS:
-                    port = _address(words[1]).rpartition(":")[2]
-                    return f"somebody to connect to its port {port}"
-                peer = _address(words[2])
-                return f"{peer}, which does not accept" if words[3] == _CONNECTING else peer
-    local = (line.split()[6:7] for line in lines_of(proc / str(pid) / "net" / "unix"))
-    return "another process of its host (a Unix socket)" if [socket[1]] in local else ""
+def holder_of(target: str, first: int, proc: Path = PROC) -> int | None:
+    """A process with a descriptor of that target; ``first``, if it is one, otherwise the oldest.
 
-
-def _address(words: str) -> str:
-    """An address from the kernel's tables: words of four bytes, in native byte order."""
-    host, _, port = words.partition(":")
-    try:
-        raw = b"".join(bytes.fromhex(host[i : i + 8])[::-1] for i in range(0, len(host), 8))
-        address = ipaddress.ip_address(raw)
-        if isinstance(address, ipaddress.IPv6Address):
-            address = address.ipv4_mapped or address
-        shown = f"[{address}]" if isinstance(address, ipaddress.IPv6Address) else str(address)
-        return f"{shown}:{int(port, 16)}"
-    except ValueError:
-        return ""
+    None if none is found: descriptors of others may be hidden, or too many.
+    """
+    others = sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
+    looked = 0
+    for pid in [first, *others]:
+        descriptors = descriptors_of(pid, proc)
+        looked += len(descriptors)
+        if looked > _MOST_DESCRIPTORS:
+            return None
+        if any(target_of(pid, descriptor, proc) == target for descriptor in descriptors):
+            return pid
+    return None

@@ -17,9 +17,10 @@ from pathlib import Path
 
 from hangscope.trace.facts import RUNNABLE, KernelWait
 from hangscope.trace.processes.cgroups import cpu_limit
-from hangscope.trace.processes.descriptors import peer_of, processes_at_other_end, target_of
+from hangscope.trace.processes.descriptors import processes_at_other_end, target_of
 from hangscope.trace.processes.file_locks import FileLocks
 from hangscope.trace.processes.procfs import PROC, lines_of, stat_of
+from hangscope.trace.processes.sockets import peer_of
 from hangscope.trace.signals import name_of
 
 _IN_LOCK = re.compile(r"lock_inode|setlk|flock_lock|posix_lock|locks_")
@@ -129,9 +130,14 @@ def _pipe(pid: int, writes: bool, proc: Path) -> KernelWait:
 
 def _peer(pid: int, descriptors: list[int], proc: Path) -> KernelWait:
     """The peers of the sockets that it waits at."""
-    found = [peer_of(pid, descriptor, proc) for descriptor in descriptors]
-    peers = sorted({peer for peer in found if peer})
-    return KernelWait("socket", ", ".join(peers[:_SHOWN_NAMES])) if peers else KernelWait()
+    ends = (peer_of(pid, descriptor, proc) for descriptor in descriptors)
+    peers = [peer for peer in ends if peer is not None and peer.what]
+    if not peers:
+        return KernelWait()
+    here = {peer.process for peer in peers}
+    others = tuple(sorted(other for other in here if other not in (None, pid)))
+    what = ", ".join(sorted({peer.what for peer in peers})[:_SHOWN_NAMES])
+    return KernelWait("socket", what, others[:_SHOWN_NAMES], alone=here == {pid})
 
 
 def _syscall_arguments(pid: int, proc: Path) -> list[int]:
