@@ -264,7 +264,8 @@ def _twins(*, native_id: int = 9, in_another_group: bool = False) -> Diagnosis:
     job.stacks[:] = [_started("reduce_shard")] * len(job.stacks)
     for rank in range(3):
         job.rank(rank, pid=MAIN)
-    twin = ThreadStack("Thread-2", False, _started("reduce_shard")[1:], START, native_id=native_id)
+    stack, sampled_ns = _started("reduce_shard")[1:], START + int(60e9)
+    twin = ThreadStack("Thread-2", False, stack, sampled_ns, native_id=native_id)
     job.rank(0, threads=(twin,))
     return diagnose(job.trace())
 
@@ -278,6 +279,33 @@ def test_a_function_that_one_rank_runs_in_two_threads_is_a_race() -> None:
 def test_the_same_thread_or_one_with_a_group_of_its_own_is_no_race() -> None:
     for found in (_twins(native_id=SIDE), _twins(in_another_group=True)):
         assert (found.culprits, found.confidence.value) == ((2,), "certain")
+
+
+@pytest.mark.parametrize(
+    ("before", "sampled_s", "sure"), [(3, None, "certain"), (0, None, "likely"), (0, 9, "certain")]
+)
+def test_what_threads_began_with_is_sure_only_if_the_others_were_seen(
+    before: int, sampled_s: int | None, sure: str
+) -> None:
+    """``before``: that many operations of theirs came before; ``sampled_s``: when rank 0's threads
+    were seen, after the last operation."""
+    job = Job(3)
+    job.steps(3)
+    for rank in range(3):
+        job.op(rank, size=(512 if rank == 2 else 256,), done=False)
+    for row in job.rows:
+        row["thread"] = SIDE if row["collective_seq"] > 3 - before else MAIN
+    job.stacks[:] = [_started("reduce_shard")] * len(job.stacks)
+    for rank in range(3):
+        job.rank(rank, pid=MAIN)
+    if sampled_s is not None:
+        last_ns = max(row["created_ns"] for row in job.rows)
+        own = ThreadStack(
+            "Thread-1", False, _started("reduce_shard"), last_ns + sampled_s, native_id=SIDE
+        )
+        job.rank(0, threads=(own,))
+    found = diagnose(job.trace())
+    assert (found.culprits, found.confidence.value) == ((2,), sure)
 
 
 def test_thread_not_waiting_for_another_is_a_race_on_the_host() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, verdict_of
@@ -13,7 +14,7 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.deviations import decide_mismatch
 from hangscope.diagnosis.pattern.majority import may_be_tie
 from hangscope.diagnosis.pattern.operation_totals import outliers_by_total
-from hangscope.diagnosis.pattern.thread_races import race_of_threads
+from hangscope.diagnosis.pattern.thread_races import began_unseen, race_of_threads
 from hangscope.diagnosis.records.agreement import has_rules
 from hangscope.diagnosis.records.mismatch import Mismatch, minority
 from hangscope.diagnosis.wording.phrases import rank_s
@@ -58,15 +59,20 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
             mismatch=item,
             sides=tuple(p.ranks for p in item.parts),
         ).with_victims(context.waits.reachers(group_members) | group_members)
-        if silent:
-            cause = cause.doubted("what other members issued there is overwritten")
-        if undecided := _not_yet_there(context, item):
-            cause = cause.doubted(
-                f"{rank_s(sorted(undecided))} did not come there and could make the sides equal"
-            )
+        cause = cause.doubted(*_doubts(context, item, silent))
         causes.append(cause)
         concerned |= cause.involved
     return causes
+
+
+def _doubts(context: Context, item: Mismatch, silent: set[int]) -> Iterator[str]:
+    """What is not known about a mismatch. ``silent``: members whose record of it is gone."""
+    if silent:
+        yield "what other members issued there is overwritten"
+    if began_unseen(context, item):
+        yield "which other threads of these ranks use the group was not seen"
+    if undecided := _not_yet_there(context, item):
+        yield f"{rank_s(sorted(undecided))} did not come there and could make the sides equal"
 
 
 def _odd_side(context: Context, item: Mismatch) -> tuple[int, ...]:

@@ -50,6 +50,30 @@ def race_of_threads(context: Context, mismatch: Mismatch) -> bool:
     return (main and other) or (parallel and not main and not foreign)
 
 
+def began_unseen(context: Context, mismatch: Mismatch) -> bool:
+    """Whether each side is the first that a started thread issued, and nobody saw the others then.
+
+    A job that fails at once leaves no later sample of its threads.
+    """
+    records = context.trace.records
+    for part in mismatch.parts:
+        thread = int(records["thread"][part.row])
+        if _started_with(context.stack(part.row)) is None or thread <= 0:
+            return False
+        for rank in part.ranks:
+            low, high = context.bounds[rank]
+            mine = records[low:high][records["group"][low:high] == mismatch.group]
+            here = mine["collective_seq"] == mismatch.seq
+            earlier = mine["thread"][mine["collective_seq"] < mismatch.seq]
+            issued_ns = int(mine["created_ns"][here].max(initial=0))
+            seen = context.trace.ranks[rank].threads if rank in context.trace.ranks else ()
+            if set(mine["thread"][here].tolist()) & set(earlier.tolist()) or any(
+                t.source == "sample" and t.sampled_ns > issued_ns for t in seen
+            ):
+                return False
+    return True
+
+
 def handed_to_a_pool(stack: Stack) -> bool:
     """Whether the collective itself was submitted to a pool: no user function in between."""
     inner = list(takewhile(lambda frame: not _POOL.search(frame.filename), stack))
