@@ -92,6 +92,16 @@ def test_who_does_not_answer_is_said(wait: KernelWait, ranks: tuple[int, ...], w
         assert ("own process" in told) is wait.alone
 
 
+@pytest.mark.parametrize(("innermost", "waits"), [("acquire", True), ("exec_module", False)])
+def test_only_the_lock_of_a_module_is_one_that_another_thread_holds(
+    innermost: str, waits: bool
+) -> None:
+    """A module whose own code runs for long, or waits for something, is imported by this thread."""
+    bootstrap = "<frozen importlib._bootstrap>"
+    process = _process(Frame(innermost, bootstrap, 1), Frame("_find_and_load", bootstrap, 2))
+    assert ("importing the same module" in blocked_in(process)) is waits
+
+
 def test_ended_program_waits_for_its_threads() -> None:
     """No frame of its own code is left on the stack."""
     process = ProcessState(

@@ -26,6 +26,10 @@ _BLOCKED_IN_CALL = (
         "its program is over, and a thread that it started has not ended",
     ),
     (r"(?:multiprocessing/queues|queue)\.py:put$", "that queue is full, and nobody empties it"),
+    (
+        r"^<frozen importlib\._bootstrap>:acquire$",
+        "another thread of its own process is importing the same module",
+    ),
     (r"queue\.py:join$", "items of that queue are never marked as done (task_done)"),
 )
 """Library functions that wait for something else than others in their file."""
@@ -54,7 +58,6 @@ _BLOCKED_IN = (
         r"(?:^|/)(?:socket|ssl|selectors)\.py$|http/client\.py$|urllib|requests/|botocore|grpc|fsspec",
         _NO_ANSWER,
     ),
-    (r"^<frozen importlib", "another thread of its own process is importing the same module"),
     (r"threading\.py$", "it waits for another thread of its own process"),
 )
 """Library files that a rank can be blocked in, and what it waits for there."""
