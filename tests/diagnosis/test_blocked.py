@@ -79,7 +79,9 @@ def test_blocking_call_of_another_thread_is_not_attributed_to_the_main_thread() 
         ),
     ],
 )
-def test_who_does_not_answer_is_said(wait: KernelWait, ranks: tuple[int, ...], words: str) -> None:
+def test_silent_peer_of_a_socket_is_named(
+    wait: KernelWait, ranks: tuple[int, ...], words: str
+) -> None:
     """Both where Python's own socket code waits and where nothing but the system call shows it."""
     read = Frame("readinto", f"{LIB}/socket.py", 718)
     for stack in ((read, MINE), (MINE,)):
@@ -93,9 +95,7 @@ def test_who_does_not_answer_is_said(wait: KernelWait, ranks: tuple[int, ...], w
 
 
 @pytest.mark.parametrize(("innermost", "waits"), [("acquire", True), ("exec_module", False)])
-def test_only_the_lock_of_a_module_is_one_that_another_thread_holds(
-    innermost: str, waits: bool
-) -> None:
+def test_only_a_module_lock_is_held_by_another_thread(innermost: str, waits: bool) -> None:
     """A module whose own code runs for long, or waits for something, is imported by this thread."""
     bootstrap = "<frozen importlib._bootstrap>"
     process = _process(Frame(innermost, bootstrap, 1), Frame("_find_and_load", bootstrap, 2))

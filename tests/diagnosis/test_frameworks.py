@@ -265,9 +265,7 @@ def test_two_unrelated_calls_of_one_name_are_described_as_two() -> None:
 @pytest.mark.parametrize(
     ("dtype", "advice"), [("Long", "same operations in the same order"), ("Half", "one dtype")]
 )
-def test_whole_numbers_and_others_are_two_calls_whatever_their_sizes(
-    dtype: str, advice: str
-) -> None:
+def test_integers_and_floats_of_equal_size_are_two_different_calls(dtype: str, advice: str) -> None:
     """A rank that has left its loop counts something else; a cast is made between like kinds."""
     job = Job(3)
     job.steps(4)

@@ -267,7 +267,7 @@ def test_rank_without_cpu_time_waits_for_no_lock(how: dict[str, object]) -> None
         (KernelWait("socket", "127.0.0.1:80", alone=True), ""),
     ],
 )
-def test_who_seems_to_wait_for_another_rank_is_only_likely_absent(
+def test_rank_that_seems_to_wait_for_another_rank_is_only_likely_missing(
     wait: KernelWait, words: str
 ) -> None:
     job = _job(3)

@@ -270,13 +270,13 @@ def _twins(*, native_id: int = 9, in_another_group: bool = False) -> Diagnosis:
     return diagnose(job.trace())
 
 
-def test_a_function_that_one_rank_runs_in_two_threads_is_a_race() -> None:
+def test_function_running_in_two_threads_of_one_rank_is_a_race() -> None:
     found = _twins()
     assert (found.culprits, found.confidence.value) == ((0, 1, 2), "ambiguous")
     assert "two threads issue" in found.findings[0].fix
 
 
-def test_the_same_thread_or_one_with_a_group_of_its_own_is_no_race() -> None:
+def test_same_thread_or_thread_with_its_own_group_is_no_race() -> None:
     for found in (_twins(native_id=SIDE), _twins(in_another_group=True)):
         assert (found.culprits, found.confidence.value) == ((2,), "certain")
 
@@ -284,7 +284,7 @@ def test_the_same_thread_or_one_with_a_group_of_its_own_is_no_race() -> None:
 @pytest.mark.parametrize(
     ("before", "sampled_s", "sure"), [(3, None, "certain"), (0, None, "likely"), (0, 9, "certain")]
 )
-def test_what_threads_began_with_is_sure_only_if_the_others_were_seen(
+def test_first_operations_of_threads_are_certain_only_with_a_later_sample(
     before: int, sampled_s: int | None, sure: str
 ) -> None:
     """``before``: that many operations of theirs came before; ``sampled_s``: when rank 0's threads

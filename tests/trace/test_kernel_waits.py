@@ -177,7 +177,7 @@ def test_address_of_a_silent_peer(limit: str, processes: Processes) -> None:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::"])
-def test_the_process_of_a_silent_peer(address: str, processes: Processes) -> None:
+def test_process_of_a_silent_peer(address: str, processes: Processes) -> None:
     """Of one connection, a server for both families has an IPv6 end and its client an IPv4 one."""
     both = address == "::"
     family = socket.AF_INET6 if both else socket.AF_INET
@@ -193,7 +193,7 @@ def test_the_process_of_a_silent_peer(address: str, processes: Processes) -> Non
     assert wait.names[0].endswith(f"(pid {os.getpid()})")
 
 
-def test_a_peer_in_the_same_process(processes: Processes) -> None:
+def test_peer_in_the_same_process(processes: Processes) -> None:
     code = (
         "import socket; s = socket.create_server(('127.0.0.1', 0)); "
         "c = socket.create_connection(s.getsockname()); a, _ = s.accept(); c.recv(1)"
