@@ -81,11 +81,11 @@ def p2p_cycle_cause(
 
 
 def _blame_ahead(cycle: _Cycle) -> Cause | None:
-    """Blame the rank that left a collective out, or began one round too many."""
+    """Blame the ranks that left a collective out, or the one that began a round too many."""
     context, cause = cycle.context, cycle.cause
     ahead = _skipped_collective(context, cause, cycle.unmatched)
     ahead = ahead or _extra_round(context, cycle.ranks, cycle.places)
-    return _accusing(cause, ahead, alone=True) if len(ahead) == 1 else None
+    return _accusing(cause, ahead, alone=True) if ahead else None
 
 
 def _deviating(cycle: _Cycle) -> Cause | None:
@@ -265,17 +265,23 @@ def _who_wait_with(places: list[Place], few: set[int]) -> tuple[int, ...]:
 
 
 def _skipped_collective(context: Context, cause: Cause, unmatched: list[int]) -> tuple[int, ...]:
-    """Ranks at a p2p number no counterpart has reached, absent where most others wait for them.
+    """Ranks at a p2p number no counterpart has reached, while most others wait in a collective.
 
-    They skipped a collective and went on.
+    They skipped a collective and went on. They may have issued one of that number since, behind the
+    halves in which they wait. Counterparts that are late for it as well are just as suspect.
     """
     waits = context.waits
     due = [waits.places[i] for i in cause.places if not waits.places[i].p2p]
+    late_of = [(frozenset((*p.absent, *p.behind)), p) for p in due]
     found = set()
     for place in (waits.places[i] for i in unmatched):
         for rank in place.waiters:
-            missed = any(rank in p.absent and len(p.waiters) > len(p.absent) for p in due)
-            if missed and ran_ahead(context, rank, place.group, place.seq):
+            if any(
+                rank in late
+                and len(p.waiters) > len(late)
+                and ran_ahead(context, rank, place.group, place.seq, late)
+                for late, p in late_of
+            ):
                 found.add(rank)
     return tuple(sorted(found))
 

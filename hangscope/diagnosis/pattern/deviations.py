@@ -132,15 +132,24 @@ def _way_to(context: Context, rank: int, group: int, seq: int) -> Step | None:
     return context.kinds[before["group"]], context.families[before["signature"]], int(number)
 
 
-def ran_ahead(context: Context, rank: int, group: int, number: int) -> bool:
-    """Whether none of the rank's counterparts in sibling groups has reached this p2p number."""
-    return NONE < furthest_counterpart(context, rank, group) < number
+def ran_ahead(
+    context: Context, rank: int, group: int, number: int, without: Collection[int] = ()
+) -> bool:
+    """Whether none of the rank's counterparts in sibling groups has reached this p2p number.
+
+    ``without``: ranks that are just as suspect and are not asked.
+    """
+    return NONE < furthest_counterpart(context, rank, group, without) < number
 
 
-def furthest_counterpart(context: Context, rank: int, group: int) -> int:
+def furthest_counterpart(
+    context: Context, rank: int, group: int, without: Collection[int] = ()
+) -> int:
     """The highest p2p number that a counterpart in a sibling group has reached, or -1."""
     furthest = NONE
     for other, counterpart in counterparts(context, rank, group).items():
+        if counterpart in without:
+            continue
         low, high = context.bounds.get(counterpart, (0, 0))
         part = context.trace.records[low:high]
         furthest = max(furthest, int(part["p2p_seq"][part["group"] == other].max(initial=NONE)))
