@@ -69,6 +69,12 @@ def _suggestion(word: str) -> str:
     return f" (did you mean {close[0]}?)" if close else ""
 
 
+def _called() -> str:
+    """The command line's own words for what it called, if an error does not say it."""
+    named = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+    return f"hangscope {named}" if named in COMMANDS else "hangscope"
+
+
 def _newest_run(error: click.UsageError) -> str:
     """If the path is missing, a hint at the newest run in this directory."""
     wanted = error.param if isinstance(error, click.MissingParameter) else None
@@ -92,7 +98,7 @@ def main() -> None:
     try:
         sys.exit(cli(prog_name="hangscope", standalone_mode=False))
     except click.UsageError as error:
-        command = error.ctx.command_path if error.ctx is not None else "hangscope"
+        command = error.ctx.command_path if error.ctx is not None else _called()
         said = " ".join(error.format_message().split()).rstrip(".") + _newest_run(error)
         _print_error(f"{command}: {said}; see {command} --help")
         sys.exit(error.exit_code)

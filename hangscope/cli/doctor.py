@@ -50,7 +50,8 @@ _COLOURS = {"error": "bold red", "warning": "yellow", "note": "dim"}
 @click.option(
     "--wrapper",
     type=click.Choice(["ddp", "zero1", "zero2", "zero3", "fsdp"]),
-    help="How the model of --parameters is wrapped.",
+    metavar="NAME",
+    help="How the model of --parameters is wrapped: ddp, zero1, zero2, zero3 or fsdp.",
 )
 @click.option(
     "--world-size", type=click.IntRange(1), metavar="N", help="Number of ranks of the job."
@@ -79,13 +80,14 @@ def command(
 ) -> None:
     """Check the launch environment before a job starts.
 
-    Pass the command you are about to run to check it together with its script:
-
-    \b
-      hangscope doctor -- torchrun --nproc-per-node=8 train.py
-      torchrun --nproc-per-node=8 --no-python hangscope doctor     (compares the ranks)
+    Pass the command you are about to run to check it together with its script. Under torchrun,
+    the ranks are compared.
 
     Exit status: 0 healthy, 1 problem found (notes do not count), 2 bad usage.
+
+    \b
+    hangscope doctor -- torchrun --nproc-per-node=8 train.py
+    torchrun --nproc-per-node=8 --no-python hangscope doctor
     """
     surroundings = read_surroundings(cmd)
     surroundings = replace(surroundings, env=with_command_environment(surroundings))

@@ -51,5 +51,5 @@ def nothing_readable(paths: Sequence[str], reasons: Sequence[str]) -> UserError:
         advice = f"; {AS_USER}"
     elif ";" in first:
         advice = ""
-    named = ", ".join("standard input" if path == "-" else path for path in paths)
+    named = ", ".join("standard input" if path == "-" else plain(path, 500) for path in paths)
     return UserError(f"nothing readable in {named}: {first}{more}{advice}")

@@ -18,7 +18,14 @@ FORMS = ("flight-recorder", "perfetto", "html", "fixture")
 
 @click.command("export")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
-@click.option("--to", "form", type=click.Choice(FORMS), required=True, help="Output format.")
+@click.option(
+    "--to",
+    "form",
+    type=click.Choice(FORMS),
+    metavar="FORM",
+    required=True,
+    help="flight-recorder, perfetto, html or fixture.",
+)
 @click.option("-o", "--output", required=True, metavar="OUT", help="File or directory to write.")
 @click.option(
     "--redact", is_flag=True, help="Replace directories, hosts and addresses (fixtures only)."

@@ -57,11 +57,11 @@ def command(
 ) -> None:
     """Run CMD with recording on in every rank, and HangScope as its monitor.
 
-    \b
-        hangscope run -- torchrun --nproc-per-node=8 train.py
-
     The exit status is that of CMD, or 128 + n if signal n ended it. Reports go to stderr. For a job
     on several nodes, use it on each of them.
+
+    \b
+    hangscope run -- torchrun --nproc-per-node=8 train.py
     """
     from hangscope.recording.settings import read_settings
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
+import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ from hangscope.cli.types import Seconds
 if TYPE_CHECKING:
     from textual.app import App
     from textual.pilot import Pilot
+
+_OTHER_PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf")
 
 
 @click.command("tui")
@@ -62,6 +65,9 @@ def command(
     if "-" in paths:
         raise UserError("standard input is the keyboard here; save the log to a file first")
     columns, rows = _size(size)
+    pressed = _keys(keys)
+    if screenshot is not None and Path(screenshot).suffix.lower() in _OTHER_PICTURES:
+        raise UserError(f"--screenshot {screenshot}: the picture is an SVG; name it FILE.svg")
     from hangscope.trace.load import NothingReadable
 
     try:
@@ -80,7 +86,7 @@ def command(
         HangScopeApp(source, refresh_s=refresh, few_colours=has_few_colours()).run()
         return
     app = HangScopeApp(source, refresh_s=refresh)
-    svg = asyncio.run(take_screenshot(app, columns, rows, [k for k in keys.split(",") if k]))
+    svg = asyncio.run(take_screenshot(app, columns, rows, pressed))
     try:
         Path(screenshot).write_text(svg, encoding="utf-8")
     except OSError as error:
@@ -115,6 +121,30 @@ async def _wait_until_drawn(app: App[None], pilot: Pilot[None]) -> None:
         same, before = (same + 1 if now == before else 0), now
         if same == 2:
             return
+
+
+def _keys(text: str) -> list[str]:
+    """The keys of ``--keys``, by Textual's names."""
+    from textual.keys import Keys
+
+    known = {key.value for key in Keys}
+    keys = [key for key in text.split(",") if key]
+    for key in keys:
+        plain_key = key.rpartition("+")[2]
+        if len(plain_key) != 1 and plain_key not in known and not _is_character(plain_key):
+            raise UserError(
+                f"--keys: no key is called {key!r}; write letters, enter, tab, escape, up, down, "
+                "left, right or ctrl+p, with commas between"
+            )
+    return keys
+
+
+def _is_character(name: str) -> bool:
+    """Whether a character is called so, as in ``question_mark``."""
+    try:
+        return bool(unicodedata.lookup(name.replace("_", " ")))
+    except KeyError:
+        return False
 
 
 def _size(text: str) -> tuple[int, int]:

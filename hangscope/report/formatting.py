@@ -95,15 +95,18 @@ def arguments(side: Side) -> str:
     return "  ".join(p for p in parts if p)
 
 
-_ENDED = (Verdict.RANK_CRASHED, Verdict.RANK_EXITED, Verdict.RANK_LOST)
+_ENDED = (Verdict.RANK_CRASHED, Verdict.RANK_EXITED)
 
 
 def side_status(side: Side, finding: Finding) -> str:
-    """A side's status in a word or two: ``waiting 12 s``, ``elsewhere``, ``gone``."""
+    """A side's status in a word or two: ``waiting 12 s``, ``elsewhere``, ``lost``."""
     if side.op is not None:
         return f"waiting {duration(side.waiting_s)}" if side.waiting_s is not None else "waiting"
-    ended = finding.verdict in _ENDED and set(side.ranks) <= set(finding.culprits)
-    return "gone" if ended else "elsewhere"
+    if not set(side.ranks) <= set(finding.culprits):
+        return "elsewhere"
+    if finding.verdict is Verdict.RANK_LOST:
+        return "lost"
+    return "gone" if finding.verdict in _ENDED else "elsewhere"
 
 
 def short_path(path: str) -> str:

@@ -36,7 +36,8 @@ from hangscope.report.text_stacks import side_stacks
 from hangscope.report.wait_bundles import bundles, group_labels, side_groups
 
 _ASCII = str.maketrans(
-    {"–": "-", "·": "-", "…": "~", "▸": ">", "→": ">", "×": "x", "µ": "u", "—": "-", "≈": "~"}
+    {"–": "-", "·": "-", "…": "~", "▸": ">", "→": "->", "←": "<-", "×": "x", "µ": "u", "—": "-"}
+    | {"≈": "~"}
 )
 _SIDES = 8
 _OTHERS = 3

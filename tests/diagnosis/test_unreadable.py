@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.model import Diagnosis, Verdict
+from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.diagnosis.records.coverage import unreadable
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import RankFacts, Unread
@@ -36,6 +37,46 @@ def test_damaged_dump_is_not_a_missing_dump(tmp_path: Path) -> None:
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.RANK_LOST, (4,))
     assert "cannot be read" in diagnosis.summary
     assert "no sign of life" not in diagnosis.summary
+
+
+def in_an_unknown_form(folder: Path, *, counters: bool, entries: list[Any]) -> Diagnosis:
+    """Ranks wait in all-reduce #2; the last one's dump has entries that nobody can interpret."""
+    counted = {"last_enqueued_collective": 2, "last_completed_collective": 1}
+    for rank in range(4):
+        odd = rank == 3
+        made = dump([entry(1), pending(2)], world=4)
+        made["entries"] = entries if odd else made["entries"]
+        made["pg_status"] = {"0": counted} if counters or not odd else {"spoilt": "x"}
+        write(folder, f"trace_rank_{rank}", made)
+    return diagnose(load_trace([folder]))
+
+
+UNKNOWN_FORMS: dict[str, list[Any]] = {
+    "no operation and no number": [{"kind": "sum", "nr": 1}, {"kind": "sum", "nr": 2}],
+    "no field": [{}],
+    "numbers that are none": [entry(1, collective_seq_id=float("nan"))],
+    "no records": ["x", 7],
+}
+
+
+@pytest.mark.parametrize("form", UNKNOWN_FORMS)
+def test_a_dump_in_an_unknown_form_accuses_nobody_of_not_coming(tmp_path: Path, form: str) -> None:
+    diagnosis = in_an_unknown_form(tmp_path, counters=False, entries=UNKNOWN_FORMS[form])
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.RANK_LOST, (3,))
+    assert diagnosis.confidence is Confidence.LIKELY
+    assert diagnosis.summary.startswith("Rank 3 left a dump that cannot be read (")
+    (odd,) = (side for side in diagnosis.findings[0].sides if side.op is None)
+    assert odd.activity == "its dump cannot be read"
+    assert "does not know the form of their entries" in diagnosis.findings[0].fix
+
+
+@pytest.mark.parametrize("form", UNKNOWN_FORMS)
+def test_counters_beside_entries_in_an_unknown_form_are_used(tmp_path: Path, form: str) -> None:
+    diagnosis = in_an_unknown_form(tmp_path, counters=True, entries=UNKNOWN_FORMS[form])
+    assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.STUCK_COLLECTIVE, ())
+    assert diagnosis.confidence is Confidence.LIKELY  # what it issued as #2 is not known
+    (warning,) = diagnosis.warnings
+    assert warning.endswith("; only its counters are used")
 
 
 RING = Path(__file__).resolve().parents[2] / "fixtures" / "d9-uneven-loader" / "dumps"

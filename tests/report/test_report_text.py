@@ -135,6 +135,18 @@ def test_terminal_without_unicode_gets_ascii() -> None:
     assert "?" not in text
 
 
+@pytest.mark.parametrize(("arrow", "drawn"), [("3←2", "recv 3<-2 #4"), ("2→3", "recv 2->3 #4")])
+def test_pairs_keep_their_direction_in_ascii(arrow: str, drawn: str) -> None:
+    told = samples.hang().diagnosis
+    pair = replace(told.findings[0], summary=f"Rank 2 never issued recv {arrow} #4")
+    diagnosis = replace(told, findings=(pair,))
+    raw = io.BytesIO()
+    with io.TextIOWrapper(raw, encoding="ascii", errors="strict") as file:
+        Console(file=file, width=80).print(render(diagnosis))
+        file.flush()
+        assert drawn in raw.getvalue().decode("ascii")
+
+
 def test_healthy_report_is_short() -> None:
     text = show(samples.healthy().diagnosis)
     assert text.split("\n")[0] == "  HEALTHY   4 ranks · gloo · live"

@@ -182,6 +182,8 @@ def test_still_of_dumps(tmp_path: Path) -> None:
         (["missing"], "nothing readable in missing"),
         (["-"], "standard input is the keyboard here"),
         ([".", "--size", "huge", "--screenshot", "x.svg"], "write columns x rows"),
+        ([".", "--screenshot", "x.png"], "the picture is an SVG"),
+        ([".", "--screenshot", "x.svg", "--keys", "d,entre"], "no key is called 'entre'"),
     ],
 )
 def test_refusals_are_one_line(arguments: list[str], words: str, tmp_path: Path) -> None:

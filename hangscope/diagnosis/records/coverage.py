@@ -13,6 +13,8 @@ from hangscope.trace.files.file_names import rank_of_dump, rank_of_log
 from hangscope.trace.model import NONE, Flag, State, Trace, flagged
 
 _DAMAGED = ("truncated", "empty file", "damaged", "a placeholder", "nothing but zero bytes")
+_UNKNOWN_FORM = ("its entries ", "none of its entries ")
+"""How the complaint begins about a dump of a kind that HangScope does not know."""
 _KEPT_FROM_US = ("permission denied", "operation not permitted", "input/output", "stale file")
 
 _NO_ORDER_NS = 10**9
@@ -133,6 +135,11 @@ def unreadable(trace: Trace) -> dict[int, str]:
     return found
 
 
+def is_unknown_form(why: str) -> bool:
+    """Whether this is said of a whole dump with entries that cannot be interpreted."""
+    return why.startswith(_UNKNOWN_FORM)
+
+
 def could_not_be_recorded(trace: Trace) -> dict[int, str]:
     """Ranks that reported that they could not be recorded, and why."""
     return {r: c.text for c in trace.claims if c.kind == UNRECORDED for r in c.accused}
@@ -144,7 +151,7 @@ def _whose(path: Path, why: str) -> int | None:
     A file that is not a ring by its name belongs to a rank only if its name says so: the number in
     `core.3` is not a rank.
     """
-    if path.suffix == ".ring" or why.startswith(_DAMAGED):
+    if path.suffix == ".ring" or why.startswith(_DAMAGED) or is_unknown_form(why):
         return rank_of_dump(path)
     return rank_of_log(path) if why.startswith(_KEPT_FROM_US) else None
 

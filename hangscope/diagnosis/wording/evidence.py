@@ -100,7 +100,7 @@ def _accused(context: Context, cause: Cause, rank: int) -> list[str]:
     facts = context.trace.ranks.get(rank)
     why = context.unreadable.get(rank)
     if why:
-        lines.append(f"rank {rank}: its dump cannot be read ({why[:80]})")
+        lines.append(f"rank {rank}: its dump cannot be read ({shortened(why, 80)})")
     if process is None or facts is None:
         return lines or [f"rank {rank}: no dump and no log"]
     state = _state(context, process, facts)

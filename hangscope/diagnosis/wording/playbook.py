@@ -186,8 +186,14 @@ def dead_thread(name: str, detail: str) -> Advice:
     )
 
 
-def unreadable(whose: str) -> Advice:
-    """Ranks whose dumps exist but cannot be read."""
+def unreadable(whose: str, *, unknown_form: bool) -> Advice:
+    """Ranks whose dumps exist but cannot be read: damaged, or of a kind nobody has described."""
+    if unknown_form:
+        return Advice(
+            f"read the files of {whose} by hand, or record with HANGSCOPE=1 or torch's own Flight "
+            "Recorder: HangScope does not know the form of their entries",
+            "D20",
+        )
     return Advice(
         f"make the files of {whose} readable (copy them whole, with read permission) and analyse "
         "again: they show where that rank was",

@@ -16,6 +16,7 @@ from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.failure_messages import is_secondary
 from hangscope.diagnosis.processes.process_state import ProcessState, is_late_abort
 from hangscope.diagnosis.processes.stacks import calls_exit, innermost, user_frames, where
+from hangscope.diagnosis.records.coverage import is_unknown_form
 from hangscope.diagnosis.wording import playbook
 from hangscope.diagnosis.wording.crash_advice import (
     aborted_at_its_end,
@@ -69,7 +70,8 @@ def for_process(context: Context, cause: Cause, place: Place | None) -> Advice |
         return with_dead_thread(context, advice, rank)
     if cause.verdict is Verdict.RANK_LOST:
         if context.unreadable.keys() >= set(cause.culprits):
-            return playbook.unreadable(rank_s(cause.culprits))
+            unknown = all(is_unknown_form(context.unreadable[r]) for r in cause.culprits)
+            return playbook.unreadable(rank_s(cause.culprits), unknown_form=unknown)
         return playbook.by_verdict(cause.verdict, one.at)
     if cause.verdict is Verdict.RANK_CRASHED and process is not None:
         return _crashed(context, cause, place, one, process)

@@ -207,13 +207,20 @@ def _side_of_absent(context: Context, ranks: tuple[int, ...], group: int) -> Sid
         seq=None,
         stack=user_frames(stack),
         full_stack=stack,
-        activity=died_of(dead)
-        if dead is not None
-        else activity(replace(process, stack=stack) if process is not None else None, facts),
+        activity=died_of(dead) if dead is not None else _activity(context, ranks, stack),
         last_op=signature.op if signature is not None else None,
         last_seq=last_seq or None,
         last_age_s=context.age_s(rank, since) if since else None,
     )
+
+
+def _activity(context: Context, ranks: tuple[int, ...], stack: Stack) -> str:
+    """What absent ranks do instead; the first of them stands for all."""
+    if context.unreadable.keys() >= set(ranks):
+        return "its dump cannot be read" if len(ranks) == 1 else "their dumps cannot be read"
+    process = context.processes.get(ranks[0])
+    seen = replace(process, stack=stack) if process is not None else None
+    return activity(seen, context.trace.ranks.get(ranks[0]))
 
 
 def _with_divergence(sides: list[Side]) -> tuple[Side, ...]:

@@ -190,7 +190,7 @@ def _lost(context: Context, cause: Cause, place: Place) -> Words:
     left = "left no dump and no sign of life"
     why = {context.unreadable.get(rank, "") for rank in cause.culprits}
     if "" not in why:
-        left = f"left a dump that cannot be read ({', '.join(sorted(why))[:80]})"
+        left = f"left a dump that cannot be read ({shortened(', '.join(sorted(why)), 80)})"
     elif context.trace.only_logs:
         left = f"{'does' if len(cause.culprits) == 1 else 'do'} not appear in the log"
     return Words(

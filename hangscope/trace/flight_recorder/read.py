@@ -49,6 +49,7 @@ from hangscope.trace.model import (
 )
 
 MAX_ENTRIES = 5_000_000
+_NOTHING_KNOWN = "neither operation nor sequence number"
 _TRUNCATED = "it ends in the middle (truncated): its counters are used, its entries are not"
 _OTHER_CLOCK_NS = 120 * 10**9
 """How far the clocks of two hosts may differ in a running job."""
@@ -119,6 +120,8 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
         records["flags"] = flags
     status = dump.status if agree and not counts_all_groups(dump.status, records) else {}
     members = read_status(status, tables.groups, records, rank, native_gloo)
+    if dump.unusable and not (members["enqueued"] > 0).any():
+        raise Unreadable(dump.unusable)
     if at_issue:
         members["completed"] = NONE  # completions that nobody reports are not counted, either
     if foreign := own is None and not native_gloo:
@@ -128,9 +131,7 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
     if len(aborted):
         mark_unfinished(records, members, aborted)
     facts = _facts(dump, rank, records, members, native_gloo=native_gloo, observed_ns=observed_ns)
-    if origin.truncated:
-        # The file's date may be the copy's, and nothing else shows when it was written.
-        facts = replace(facts, only_active=True, newest_lost=True, observed_ns=0)
+    facts = _in_part(facts, truncated=origin.truncated, unusable=bool(dump.unusable))
     # An export's flags already include what its first reader inferred or left open.
     if not native_gloo and not len(aborted) and flags is None:
         records["state"][completed_p2p_rows(status, tables.groups, records)] = State.COMPLETED
@@ -177,13 +178,12 @@ def _usable(raw: Any) -> _Dump:
     if len(entries) > MAX_ENTRIES:
         raise Unreadable(f"{len(entries)} entries are more than any recorder holds")
     kept = Entries(e for e in entries if isinstance(e, dict))
-    dump = _Dump(document, kept, len(entries) - len(kept), _unusable(kept))
-    if not document.get("pg_status"):
-        if dump.skipped and not kept:
-            raise Unreadable("none of its entries is a record")
-        if dump.unusable:
-            raise Unreadable(dump.unusable)
-    return dump
+    unusable = _unusable(kept, len(entries))
+    if unusable and not document.get("pg_status"):
+        raise Unreadable(unusable)
+    if unusable:  # its counters may still say how far the rank has come
+        return _Dump(document, Entries(()), len(entries), unusable)
+    return _Dump(document, kept, len(entries) - len(kept), "")
 
 
 def _version(dump: _Dump, table: GroupTable) -> str:
@@ -215,13 +215,20 @@ def _facts(
     )
 
 
+def _in_part(facts: RankFacts, *, truncated: bool, unusable: bool) -> RankFacts:
+    """The facts of a rank of whose dump the entries may not be usable."""
+    if truncated:  # the file's date may be the copy's, and nothing else shows when it was written
+        facts = replace(facts, observed_ns=0)
+    return replace(facts, only_active=True, newest_lost=True) if truncated or unusable else facts
+
+
 def _warnings(dump: _Dump, rank: int, table: GroupTable, aborted: int) -> Iterator[str]:
     """Notes for the user; ``aborted`` is the number of operations marked as unfinished."""
     if note := recreated_groups_note(table):
         yield note
     if dump.unusable:
-        yield dump.unusable
-    if dump.skipped:
+        yield f"{dump.unusable}; only its counters are used"
+    elif dump.skipped:
         of_all = len(dump.entries) + dump.skipped
         yield f"{dump.skipped} of its {of_all} entries are no records; ignored"
     if aborted:
@@ -231,15 +238,23 @@ def _warnings(dump: _Dump, rank: int, table: GroupTable, aborted: int) -> Iterat
         )
 
 
-def _unusable(entries: Entries) -> str:
-    """Why a dialect's entries cannot be compared; empty if they can."""
-    if not entries or pick(entries, *SEQ_FIELDS):
-        return ""
-    what = "neither operation nor sequence number" if not pick(entries, *OP_FIELDS) else ""
-    return (
-        f"its entries have {what or 'no sequence number'} under a name HangScope knows "
-        f"(they have {names_of(entries[0])})"
-    )
+def _unusable(entries: Entries, listed: int) -> str:
+    """Why a dialect's entries cannot be compared; empty if they can.
+
+    ``listed`` is the number of entries before those that are no records were left out.
+    """
+    if not entries:
+        return "none of its entries is a record" if listed else ""
+    name = pick(entries, *SEQ_FIELDS)
+    if name is None:
+        what = "no sequence number" if pick(entries, *OP_FIELDS) else _NOTHING_KNOWN
+        return (
+            f"its entries have {what} under a known name "
+            f"(they have {names_of(entries[0]) or 'no field'})"
+        )
+    if all(clean.as_int(entry.get(name), NONE) == NONE for entry in entries):
+        return f"its entries have no number as {name}"
+    return ""
 
 
 def _optional_int(value: Any) -> int | None:
