@@ -33,6 +33,7 @@ from hangscope.diagnosis.records.pairing import Half, pending_halves
 from hangscope.trace.model import NONE, Flag, Signature, Stack, Trace, flagged
 
 SECOND_NS = 1_000_000_000
+_NO_TIME_S = 1e-6
 
 
 @dataclass(frozen=True)
@@ -220,6 +221,14 @@ class Context:
         if not since_ns or not now or now < since_ns:
             return None
         return (now - since_ns) / SECOND_NS
+
+    def shown_age_s(self, rank: int, since_ns: int) -> float | None:
+        """`age_s` for a reader; None if nothing later is on record.
+
+        A dump whose date cannot be its own was written at an unknown time after its last record.
+        """
+        age = self.age_s(rank, since_ns)
+        return age if age is not None and age > _NO_TIME_S else None
 
     def first_still_running(self, ranks: Sequence[int]) -> int:
         """The first of these ranks that has not ended, else the first.

@@ -61,7 +61,7 @@ def _waiting(context: Context, place: Place) -> str:
     if is_lock(place):
         return f"{waiters} for {lock_in_words(place)}, which {rank_s(place.targets)} holds"
     line = f"{waiters} in {title_of(context, place)}"
-    age = context.age_s(context.first_still_running(place.waiters), place.began_ns)
+    age = context.shown_age_s(context.first_still_running(place.waiters), place.began_ns)
     if age is not None:
         line += f" for {lasting(age)}"
     if place.absent:

@@ -48,7 +48,7 @@ def _report(
         host=facts.host,
         pid=facts.pid,
         waiting_for=tuple(sorted({r for p in places for r in p.targets if r != rank}))[:64],
-        waiting_s=context.age_s(rank, began) if began else None,
+        waiting_s=context.shown_age_s(rank, began) if began else None,
         last=context.last_operation(rank),
         stack=user_frames(stack),
         phase=process.phase,

@@ -156,7 +156,7 @@ def _side_of_row(context: Context, ranks: tuple[int, ...], row: int, seq: int, o
     stack = context.stack(row)
     record = context.trace.records[row] if row >= 0 else None
     whose = context.first_still_running(ranks)
-    age = context.age_s(whose, int(record["created_ns"])) if record is not None else None
+    age = context.shown_age_s(whose, int(record["created_ns"])) if record is not None else None
     root = int(record["root"]) if record is not None and record["root"] >= 0 else None
     pair = record is not None and bool(int(record["flags"]) & int(Flag.P2P))
     peer = int(record["peer"]) if record is not None and record["peer"] >= 0 else None
@@ -185,7 +185,7 @@ def _side_in_phase(context: Context, ranks: tuple[int, ...], place: Place) -> Si
     since = [p.since_ns for p in facts.phases if p.name == name] if facts else []
     if is_lock(place):
         since = [place.began_ns]
-    waited = context.age_s(ranks[0], since[-1]) if since else None
+    waited = context.shown_age_s(ranks[0], since[-1]) if since else None
     return Side(ranks, place.phase, stack=user_frames(stack), full_stack=stack, waiting_s=waited)
 
 
@@ -210,7 +210,7 @@ def _side_of_absent(context: Context, ranks: tuple[int, ...], group: int) -> Sid
         activity=died_of(dead) if dead is not None else _activity(context, ranks, stack),
         last_op=signature.op if signature is not None else None,
         last_seq=last_seq or None,
-        last_age_s=context.age_s(rank, since) if since else None,
+        last_age_s=context.shown_age_s(rank, since) if since else None,
     )
 
 
