@@ -210,3 +210,23 @@ def test_rank_added_by_a_logger(record: dict[str, Any]) -> None:
 @pytest.mark.parametrize("rank", ["", "all", "-1", "3 of 4", True, 3.5, "12345678", None])
 def test_record_fields_that_are_no_rank(rank: object) -> None:
     assert not trace_of(json.dumps({"rank": rank, "msg": "\n".join(RAISED)}) + "\n").ranks
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_a_log_in_utf16_needs_no_mark(tmp_path: Path, encoding: str) -> None:
+    filler = "epoch 1 \N{CHECK MARK} done\n" * 40_000
+    text = filler + "".join(timeout(rank, 12) for rank in range(3))
+    (tmp_path / "job.log").write_bytes(text.encode(encoding))
+    trace = load_trace([tmp_path])
+    assert sorted(trace.ranks) == [0, 1, 2]
+    assert not trace.warnings
+
+
+def test_journald_writes_messages_with_colours_as_bytes(tmp_path: Path) -> None:
+    lines = []
+    for rank in range(3):
+        for text in timeout(rank, 12).splitlines():
+            coloured = list(f"\x1b[31m{text}\x1b[0m".encode())
+            lines.append(json.dumps({"_PID": "7", "MESSAGE": coloured}, separators=(",", ":")))
+    (tmp_path / "journal.json").write_text("\n".join(lines) + "\n")
+    assert sorted(load_trace([tmp_path]).ranks) == [0, 1, 2]

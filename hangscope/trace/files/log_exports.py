@@ -58,7 +58,7 @@ def log_text(record: object) -> str | None:
 def _text(record: dict[str, Any]) -> str | None:
     if "entries" in record or "profiling_name" in record:
         return None
-    found = next((record[key] for key in _TEXT_KEYS if isinstance(record.get(key), str)), None)
+    found = next((t for key in _TEXT_KEYS if (t := _as_text(record.get(key))) is not None), None)
     if found is None:
         inner = next(
             (record[key] for key in _INNER_KEYS if isinstance(record.get(key), dict)), None
@@ -67,6 +67,18 @@ def _text(record: dict[str, Any]) -> str | None:
     rank = _rank(record)
     text: str = "\n".join((found.rstrip("\n"), *_traces(record)))
     return text if rank is None else f"[RANK {rank}] {text}"
+
+
+def _as_text(value: object) -> str | None:
+    """A message; journald writes one that is not printable (colours) as a list of bytes."""
+    if isinstance(value, str):
+        return value
+    if not (isinstance(value, list) and value and all(type(byte) is int for byte in value)):
+        return None
+    try:
+        return bytes(value).decode("utf-8", "replace")
+    except ValueError:  # numbers, but no bytes
+        return None
 
 
 def _rank(record: dict[str, Any]) -> int | None:

@@ -20,6 +20,7 @@ from hangscope.trace.files.compression import (
 )
 from hangscope.trace.files.log_exports import log_text
 from hangscope.trace.files.regular_files import open_descriptor
+from hangscope.trace.files.utf16 import encoding_of
 from hangscope.trace.formats import JOURNAL, JSON, LOG, PICKLE, RING
 
 HEAD = 1 << 16
@@ -140,7 +141,7 @@ def _text_or_binary(head: bytes) -> Kind:
     """A log, unless it is clearly something else."""
     if not head.strip(b"\0"):
         return Kind(UNKNOWN, why="nothing but zero bytes")
-    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+    if encoding_of(head):
         return Kind(LOG)
     head = head.lstrip(b"\0")  # a log that was truncated while being written starts with a hole
     table = _table(head.removeprefix(_BOM))

@@ -36,6 +36,7 @@ _RELEVANT = (
     b"Python v", b"=== Rank ", b"<h2>Rank ", b" FR Trace ===",
     b"Duplicate GPU", b"Cuda failure", b"crashed with", b"exited with code", b"heartbeat. Waited",
     b"]:[E", b"MPI_ABORT", b"SIGSEGV", b"SIGTERM:", b"lost communication", b"was dead",
+    b" received at time=", b'"MESSAGE":[', b"timing out",
     b"Node failure", b"shared memory broadcast", b"actor died", b"actor is dead",
     b"exit type: SYSTEM", b"opCount", b"Init START", b"Service thread", b"died unexpectedly",
     b"died from signal", b"first noticed rank", b" PE RANK ", b"MPI_Abort", b"Abort(",

@@ -10,17 +10,17 @@ import html
 import io
 import re
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 import orjson
 
 from hangscope.trace.files.log_exports import columns_of_csv, log_text, records_of_csv
+from hangscope.trace.files.utf16 import AsUtf8, encoding_of
 from hangscope.trace.job_log.lines.blocks import BLOCK, Physical, relevant_lines
 from hangscope.trace.job_log.lines.blocks import MAX_LINE as MAX_LINE
 from hangscope.trace.job_log.lines.fast_path import FastPath
 from hangscope.trace.job_log.lines.line import LogLine as LogLine
 from hangscope.trace.job_log.lines.line import Machine
-from hangscope.trace.job_log.lines.line_shapes import shape_of_bytes
 from hangscope.trace.job_log.lines.message_joiner import STARTS, MessageJoiner
 from hangscope.trace.job_log.lines.partial_lines import whole_lines
 from hangscope.trace.job_log.lines.prefixes import ANSI, Style, detect_style
@@ -43,6 +43,10 @@ def read_lines(stream: BinaryIO, machines: set[Machine] | None = None) -> Iterat
     ``machines`` receives the machines in its first lines, even if those lines do not matter.
     """
     first = stream.read(BLOCK)
+    encoding = encoding_of(first)
+    if encoding:
+        stream = cast("BinaryIO", AsUtf8(first, stream, encoding))
+        first = stream.read(BLOCK)
     columns = columns_of_csv(first)
     if columns:
         stream = _without_columns(columns, first, stream)
@@ -50,12 +54,7 @@ def read_lines(stream: BinaryIO, machines: set[Machine] | None = None) -> Iterat
     style = detect_style(first)
     if machines is not None:
         machines.update(_machines(first, style))
-    if first[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        rest = first + stream.read(1 << 28)
-        text = rest.decode("utf-16", "replace").encode("utf-8", "replace")
-        physical: Iterable[Physical] = _shaped(text)
-    else:
-        physical = whole_lines(relevant_lines(first, stream))
+    physical = whole_lines(relevant_lines(first, stream))
     width = wrap_width(first)
     if width:
         texts = (piece for number, raw, _ in physical for piece in _cleaned(number, raw))
@@ -77,12 +76,6 @@ def _without_columns(columns: tuple[str, ...], first: bytes, stream: BinaryIO) -
     texts = (log_text(record) for record in records_of_csv(columns, table))
     lines = (line for text in texts if text is not None for line in _lines_of(text))
     return io.BytesIO("\n".join(lines).encode("utf-8", "replace"))
-
-
-def _shaped(text: bytes) -> Iterator[Physical]:
-    lines = zip(text.split(b"\n"), shape_of_bytes(text).split(b"\n"), strict=True)
-    for number, (line, shape) in enumerate(lines, start=1):
-        yield number, line, shape
 
 
 def _wrapped(texts: Iterable[tuple[int, str]], style: Style) -> Iterator[LogLine]:
