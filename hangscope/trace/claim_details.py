@@ -21,6 +21,8 @@ class ClaimDetails(TypedDict, total=False):
     """The log ends in the middle of a watchdog's line."""
     unheard: bool
     """The process that ended is none of the ranks that appear in the log."""
+    after_timeout: bool
+    """It was said after a watchdog had given up, and may be a consequence of that."""
     blocked: bool
     """A process is stuck in the kernel, or storage does not respond."""
     pid: int

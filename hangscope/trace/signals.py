@@ -28,6 +28,7 @@ BY_DESCRIPTION = {
     "aborted": SIGABRT,
     "segmentation fault": SIGSEGV,
     "bus error": SIGBUS,
+    "illegal instruction": SIGILL,
     "floating point exception": SIGFPE,
 }
 """Signals by the lower-case text of ``strsignal``, which shells and launchers print."""

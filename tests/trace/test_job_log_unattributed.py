@@ -190,3 +190,25 @@ def test_exception_printed_once_per_rank_was_raised_by_all(
     )
     found = diagnose(trace_of(RAISED * printed + told_to_stop + table))
     assert told(found) == ("rank_crashed", failed)
+
+
+BROKEN_LINK = (
+    "node4:812:990 [2] prov_cq:77 NCCL WARN NET/OFI Request 0x6 completed with error. RC: 5\n"
+)
+XID = "[Sat Aug 16 12:00:00 2025] NVRM: Xid (PCI:0000:1a:00): 145, pid=815, name=python, RLW\n"
+
+
+@pytest.mark.parametrize("trouble", [BROKEN_LINK, XID], ids=["link", "device"])
+def test_what_may_hold_up_everybody_is_told(trouble: str) -> None:
+    found = diagnose(trace_of(WORLD + trouble + waits(0, 1, 2, 3)))
+    assert told(found) == ("stuck_collective", ())
+    (finding,) = found.findings
+    shown = trouble.strip()[:40]
+    assert any(shown in line for line in finding.evidence)
+    assert f"begin with this: {shown}" in finding.fix
+
+
+def test_an_error_of_a_connection_after_a_timeout_explains_nothing() -> None:
+    found = diagnose(trace_of(WORLD + waits(0, 1, 2, 3) + BROKEN_LINK))
+    assert told(found) == ("stuck_collective", ())
+    assert not any("NET/OFI" in line for line in found.findings[0].evidence)

@@ -16,6 +16,7 @@ from hangscope.diagnosis.wording.unranked_processes import elsewhere
 from hangscope.trace.model import Claim
 
 _KINDS = frozenset({"oom", "device_error", "launcher_failure"})
+_HARDWARE = frozenset({"network_error", "device_error"})
 _GAVE_UP = frozenset({"timeout", "dump_signal", "monitored_barrier", "barrier_timeout"})
 _ABSENT = (Verdict.RANK_LOST, Verdict.MISSING_RANK)
 _MOST = 4
@@ -28,18 +29,41 @@ def with_unattributed_messages(
     texts = [_text(context, claim) for claim in _unattributed(context.trace.claims)]
     absent = any(f.verdict in _ABSENT for f in findings)
     texts += elsewhere(context)[:_MOST] if absent else ()
-    if not texts:
-        return findings
-    return tuple(_completed(f, texts) if _is_open(context, f) else f for f in findings)
+    if texts:
+        findings = tuple(_completed(f, texts) if _is_open(context, f) else f for f in findings)
+    troubles = _troubles(context)
+    if troubles:
+        findings = tuple(_explained(f, troubles) for f in findings)
+    return findings
+
+
+def _troubles(context: Context) -> list[str]:
+    """What logs say of connections and devices up to the first timeout."""
+    claims = context.trace.claims
+    told = [c for c in claims if c.kind in _HARDWARE and not c.details.get("after_timeout")]
+    return [*dict.fromkeys(_text(context, c) for c in _up_to_first_timeout(claims, told))][:_MOST]
+
+
+def _explained(finding: Finding, troubles: list[str]) -> Finding:
+    """A collective that nobody finishes, with what may be why."""
+    if finding.verdict is not Verdict.STUCK_COLLECTIVE or finding.culprits:
+        return finding
+    new = [text for text in troubles if not any(text in line for line in finding.evidence)]
+    evidence = (*finding.evidence, *(f"log: {text}" for text in new))
+    return replace(finding, evidence=evidence, fix=f"{finding.fix}; begin with this: {troubles[0]}")
 
 
 def _unattributed(claims: tuple[Claim, ...]) -> list[Claim]:
     """Statements about failures of an unknown rank, up to the first timeout: what comes after that
     is its consequence."""
-    gave_up = min((c.at_ns for c in claims if c.kind in _GAVE_UP and c.at_ns), default=0)
     told = [c for c in claims if c.details.get("nobodys") or (c.kind in _KINDS and not c.accused)]
-    shown = {c.text: c for c in told if not (gave_up and c.at_ns > gave_up)}
+    shown = {c.text: c for c in _up_to_first_timeout(claims, told)}
     return [*shown.values()][:_MOST]
+
+
+def _up_to_first_timeout(claims: tuple[Claim, ...], told: list[Claim]) -> list[Claim]:
+    gave_up = min((c.at_ns for c in claims if c.kind in _GAVE_UP and c.at_ns), default=0)
+    return [c for c in told if not (gave_up and c.at_ns > gave_up)]
 
 
 def _text(context: Context, claim: Claim) -> str:

@@ -14,6 +14,7 @@ from hangscope.trace.job_log.readers.evidence import (
 from hangscope.trace.job_log.readers.process_ends import LauncherFailure
 from hangscope.trace.job_log.readers.process_ranks import Process
 from hangscope.trace.job_log.readers.tracebacks import RAISED
+from hangscope.trace.model import ClaimDetails
 
 _MEMORY = re.compile(
     r"(?:OutOfMemoryError|RuntimeError)?:?\s*(?:CUDA|HIP|NPU|XPU) out of memory\. Tried to allocate"
@@ -29,14 +30,15 @@ _DEVICE = re.compile(
 )
 _NCCL = re.compile(
     r"NCCL error.{0,80}?(?:remote process exited|unhandled system error|internal error)|"
-    r"ncclRemoteError|ncclSystemError|NET/IB\w* ?: ?Got completion .* with (?:error|status=)|"
+    r"ncclRemoteError|ncclSystemError|NET/\w*IB\w* ?: ?Got completion .* with (?:error|status=)|"
     r"NCCL WARN Call to ibv_\w+ failed|"
     r"socketProgress(?:Opt)?: Connection closed by remote peer|"
     r"failed : (?:Broken pipe|Connection reset|No route|Connection refused|Software caused)|"
     r"collective mismatch error, local size|Getting socket times out|"
     r"\|CCL_ERROR\||comm aborted due to timeout|commRemoteError|"
     r"\[Proxy Service \d+\] Failed to execute operation|UCX +ERROR|"
-    r"NET/IB.{0,80}?Got async event ?: (?:port error|.{0,40}(?:catastrophic|fatal|violation))|"
+    r"NET/\w*IB.{0,80}?Got async event ?: (?:port error|.{0,40}(?:catastrophic|fatal|violation))|"
+    r"NET/\w*IB.{0,80}?Async fatal event|"
     r"wait socket establish timeout|"
     r"NET/OFI .{0,300}?(?:completed with error|failed: )|efa\w*_handle_error\(\)|"
     r"Transport init error! createLink|ExceptionType:\[(?:Heartbeat Lost|Error cqe) Occurred\]|"
@@ -61,10 +63,11 @@ _OOM_EVENT = re.compile(
     r"killed due to the node running low on memory",
     re.I,
 )
-_SEGFAULT = re.compile(
-    r"Fatal Python error: (?P<what>[\w ]+)|Segmentation fault|signal (?:SIG)?SEGV|"
-    r"\*\*\* SIGSEGV received at time="
+_SIGNALLED = re.compile(
+    r"Segmentation fault|signal (?:SIG)?SEGV|\*\*\* SIG(?P<name>[A-Z]{3,5}) received at time="
 )
+_FATAL_PYTHON = re.compile(r"Fatal Python error: (?P<what>[^\n]{1,300})")
+"""Written by faulthandler with the description of a signal, and by Python before it aborts."""
 _NAN = re.compile(
     r"checkForNaN|Minimum loss scale reached|loss is (?:nan|inf)\b|\bNaN or Inf found|"
     r"rank (?P<at>\d{1,7}): found (?:nan|inf) in local|"
@@ -76,6 +79,7 @@ _COMM = re.compile(
     r"comm 0x[0-9a-f]+ rank (\d+) n[rR]anks (\d+) .{0,400}?"
     r"(?:Init COMPLETE|Init START|Abort COMPLETE)"
 )
+_FATAL = "Fatal Python error"
 _BUS = re.compile(r"\bbusId (\w{1,20})")
 _NCCL_PID = re.compile(r"^([\w.\-]+):(\d+):\d+ \[\d+\]")
 WORDS = (
@@ -85,10 +89,11 @@ WORDS = (
     "Duplicate GPU", "NCCL error", "ncclRemoteError", "ncclSystemError", "Got completion",
     "Call to ibv_", "Connection closed by remote peer", "failed : ", "collective mismatch error",
     "Getting socket times out", "|CCL_ERROR|", "comm aborted due to", "commRemoteError",
-    "Failed to execute operation", "Got async event", "wait socket establish", "NET/OFI ",
+    "Failed to execute operation", "Got async event", "Async fatal event", "wait socket establish",
+    "NET/OFI ",
     "_handle_error()", "Transport init error!",
     "ExceptionType:[", "RPC agent for ", "UCX ", "oom-kill", "oom_reaper", "NVRM: Xid",
-    "Fatal Python error: ", "Segmentation fault", "SEGV", "DataLoader worker",
+    "Fatal Python error: ", "Segmentation fault", "SEGV", " received at time=", "DataLoader worker",
 )  # fmt: skip
 FORM = re.compile(f"{_OOM_EVENT.pattern}|{_NAN.pattern}", re.I)
 
@@ -101,7 +106,8 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         or _device(line, at_ns, evidence)
         or _nccl(line, at_ns, evidence)
         or _killed_for_memory(line, at_ns, evidence)
-        or _segfault(line, at_ns, evidence)
+        or _fatal_python(line, at_ns, evidence)
+        or _signalled(line, at_ns, evidence)
         or _signs(line, at_ns, evidence)
     )
 
@@ -127,7 +133,8 @@ def _device(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return False
     if line.rank is None and line.local_rank is not None and not RAISED.match(line.text.strip()):
         _of_local_rank(line, at_ns, evidence)
-    evidence.claim("device_error", line, at_ns, accused=_said_by(line))
+    late = ClaimDetails(after_timeout=True) if evidence.given_up else ClaimDetails()
+    evidence.claim("device_error", line, at_ns, accused=_said_by(line), **late)
     return True
 
 
@@ -151,7 +158,8 @@ def _nccl(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return False
     # A size mismatch: a peer announced more bytes than there is room for.
     kind = "size_mismatch" if "collective mismatch" in text else "network_error"
-    evidence.claim(kind, line, at_ns, certain=False)
+    late = ClaimDetails(after_timeout=True) if evidence.given_up else ClaimDetails()
+    evidence.claim(kind, line, at_ns, certain=False, **late)
     return True
 
 
@@ -193,18 +201,43 @@ def _of_process(kind: str, pid: int, line: LogLine, at_ns: int, evidence: Eviden
     evidence.claim(kind, line, at_ns, certain=False, words=f"{pid} {host}", pid=pid, host=host)
 
 
-def _segfault(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """A process was ended by a signal that it caused itself."""
-    if not _SEGFAULT.search(line.text):
+def _fatal_python(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """Python writes why it ends: a signal that its process has caused, or an error of its own."""
+    found = _FATAL_PYTHON.search(line.text)
+    if not found:
         return False
+    what = found["what"].strip()
+    number = signals.BY_DESCRIPTION.get(what.lower().replace("-", " "))
+    if number is not None:
+        _ended_by(number, line, at_ns, evidence)
+        return True
+    said = clean.prose(what, 400)
+    trouble = LoggedException(_FATAL, said, at_ns=at_ns, line=line.number, uncaught=True)
+    if line.rank is not None:
+        evidence.of(line.rank).exceptions.append(trouble)
+    else:
+        evidence.pending_exceptions.append(
+            UnattributedException(trouble, line.local_rank, line.pid, line.machine)
+        )
+    return True
+
+
+def _signalled(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """A process was ended by a signal that it caused itself."""
+    found = _SIGNALLED.search(line.text)
+    number = signals.number_of(found["name"] or "SEGV") if found else None
+    return number is not None and _ended_by(number, line, at_ns, evidence)
+
+
+def _ended_by(number: int, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    """Record the signal that ended the writer of a line. Returns whether it is known."""
     if line.rank is not None:
         notes = evidence.of(line.rank)
-        notes.exit_signal = notes.exit_signal or signals.SIGSEGV
+        notes.exit_signal = notes.exit_signal or number
         notes.exit_text = notes.exit_text or line.text.strip()[:200]
         notes.exit_ns = notes.exit_ns or at_ns
     elif line.local_rank is not None:
-        ended_by = -signals.SIGSEGV
-        failure = LauncherFailure(line.local_rank, None, ended_by, at_ns, line.machine)
+        failure = LauncherFailure(line.local_rank, None, -number, at_ns, line.machine)
         evidence.ends.failures.append(failure)
     elif line.pid is not None:
         evidence.claim("launcher_failure", line, at_ns, certain=False)
