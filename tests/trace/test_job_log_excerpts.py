@@ -24,6 +24,17 @@ def test_rank_silent_in_an_excerpt_may_be_cut_off(end: str) -> None:
     assert (cut.verdict, cut.culprits) == (Verdict.INCONCLUSIVE, ())
 
 
+@pytest.mark.parametrize("begins_at", ["WorkNCCL", "ran for"])
+def test_who_is_not_heard_of_may_have_written_the_end_with_which_a_log_begins(
+    begins_at: str,
+) -> None:
+    first = timeout(2, 78).partition("\n")[0]
+    text = "".join(timeout(r, 78) for r in (0, 1, 3))
+    assert diagnose(trace_of(text)).culprits == (2,)
+    cut = diagnose(trace_of(first[first.index(begins_at) :] + "\n" + text))
+    assert (cut.verdict, cut.culprits) == (Verdict.INCONCLUSIVE, ())
+
+
 def test_rank_that_dumps_has_waited() -> None:
     text = "world_size=4\n" + "".join(timeout(r, 78) for r in (0, 1, 3))
     text += (

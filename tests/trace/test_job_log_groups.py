@@ -130,3 +130,24 @@ def test_counters_that_complete_an_overdue_operation_count_sends_as_well() -> No
     text += caught(2, 5, 64) + detected(2, 5, "0(default_pg)", last=5, done=4)
     assert counters(trace_of(text)) == {(1, "0"): (5, -1), (2, "0"): (5, 4)}
     assert not diagnose(trace_of(caught(1, 5, 64) + detected(1, 5, "0", last=5, done=5))).culprits
+
+
+def test_sizes_show_that_all_ranks_take_part() -> None:
+    """Another line names a group, so those that name none are not of the default one for sure."""
+    text = (
+        "[rank2]:[E816 11:50:00.000000001 ProcessGroupNCCL.cpp:1] [PG ID 5 PG GUID 5 Rank 2] "
+        "Process group watchdog thread terminated with exception: CUDA error: unspecified launch "
+        "failure\n"
+    )
+    for rank in (0, 1, 3):
+        text += (
+            f"[rank{rank}]:[E816 12:00:00.000000001 ProcessGroupNCCL.cpp:1] [Rank {rank}] Watchdog "
+            f"caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=_ALLGATHER_BASE, "
+            f"NumelIn=96, NumelOut={{size}}, Timeout(ms)=600000) {RAN}\n"
+        )
+    of_all = trace_of(text.format(size=4 * 96))
+    assert {name for _, name, _, _ in overdue(of_all)} == {"0"}
+    found = diagnose(of_all)
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
+    of_pairs = trace_of(text.format(size=2 * 96))
+    assert len({name for _, name, _, _ in overdue(of_pairs)}) == 3

@@ -75,3 +75,41 @@ def test_lines_after_a_ranks_timeout_are_of_another_job() -> None:
     assert any("holds 1 earlier attempt" in warning for warning in trace.warnings)
     at_once = later.replace("13:40:01", "12:11:30")  # had begun before the others gave up
     assert not any("earlier attempt" in line for line in trace_of(first + at_once).warnings)
+
+
+def started(clock: str, agent: int) -> str:
+    return (
+        f"W816 {clock}.000000 {agent} site-packages/torch/distributed/run.py:793] Setting "
+        "OMP_NUM_THREADS environment variable for each process to be 1 in default\n"
+    ).replace("W816", "W0816")
+
+
+def ended(clock: str, agent: int, code: int) -> str:
+    return failed(agent + 1, code, 0, agent).replace("E1121 15:11:47", f"E0816 {clock}")
+
+
+def node(first: int, agent: int, others: str) -> str:
+    code = 1 if others else -6
+    waits = "".join(timeout(rank, 78) for rank in range(first, first + (1 if others else 2)))
+    return started("11:50:00", agent) + waits + others + ended("12:10:02", agent, code)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_logs_of_nodes_one_after_the_other_are_one_attempt(turned: bool) -> None:
+    """The second node's launcher had started before the first node's processes ended."""
+    logs = [node(0, 700, ""), node(2, 900, gave_up(3, REDUCE, "ValueError: corrupt shard 17"))]
+    trace = trace_of("".join(reversed(logs) if turned else logs))
+    assert sorted(trace.ranks) == [0, 1, 2, 3]
+    assert not trace.warnings
+    assert diagnose(trace).culprits == (3,)
+
+
+def test_a_start_after_watchdogs_gave_up_is_another_job() -> None:
+    """The first was killed while it hung, which left nothing in the log."""
+    first = started("11:50:00", 700) + "".join(timeout(rank, 78) for rank in range(4))
+    second = started("12:30:00", 800) + gave_up(1, REDUCE, "ValueError: corrupt shard 17")
+    trace = trace_of(first + second)
+    assert any("1 earlier attempt" in text for text in trace.warnings)
+    found = diagnose(trace)
+    assert found.culprits == (1,)
+    assert "#78" not in found.summary

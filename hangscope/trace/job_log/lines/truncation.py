@@ -21,6 +21,11 @@ _SENTENCES = (
 """What watchdogs print about themselves."""
 _FEWEST_LETTERS = 6
 _HALF_A_HEAD = re.compile(r"\[r(?:a(?:n(?:k\d*\]?(?::(?:\[(?:[EWIF][\d :.]*)?)?)?)?)?)?$")
+_TAIL = re.compile(
+    r"ran for \d{1,12} milliseconds before timing out\.$|"
+    r"last completed (?:NCCL )?work: -?\d{1,20}\.?$"
+)
+"""How the lines of a watchdog end that tell a timeout."""
 _FRAME = re.compile(r"#\d+ \S.{0,400} from \S")
 _FEWEST = 2
 """How many other ranks must have printed a kind of line."""
@@ -38,9 +43,13 @@ class TruncationDetector:
         """The rank whose watchdog printed the log's first line."""
         self._last: tuple[int, int] | None = None
         """The rank and number of the newest line."""
+        self._begins_inside = False
+        """The log's first line is the end of a watchdog's line."""
 
     def note(self, line: LogLine) -> None:
         """Record one line."""
+        if line.number == 1:
+            self._begins_inside = _begins_inside(line)
         if line.level != "E" or line.rank is None or not line.file.startswith("ProcessGroup"):
             return
         kind = self._of_shape[line.shape]
@@ -56,7 +65,7 @@ class TruncationDetector:
 
     def is_truncated(self, newest: LogLine) -> bool:
         """Whether the log, whose last line is ``newest``, was cut at its end or its beginning."""
-        if _ends_inside(newest.text):
+        if self._begins_inside or _ends_inside(newest.text):
             return True
         # Stack frames have no rank; they belong to the watchdog that printed last.
         inside = self._last is not None and self._last[1] == newest.number
@@ -74,6 +83,12 @@ class TruncationDetector:
         common = set.intersection(*others) if len(others) >= _FEWEST else set()
         # A rank that was only signalled prints other lines and none of these.
         return bool(common & self._kinds[rank]) and not common <= self._kinds[rank]
+
+
+def _begins_inside(line: LogLine) -> bool:
+    """Whether a line is the end of a watchdog's message, without what tells whose it is."""
+    headless = line.rank is None and not line.level and _LABEL.search(line.text) is None
+    return headless and _TAIL.search(line.text.rstrip()) is not None
 
 
 def _ends_inside(text: str) -> bool:

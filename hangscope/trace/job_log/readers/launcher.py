@@ -48,7 +48,7 @@ WORDS = (
 def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """Record what such a line says. Returns whether it was one."""
     text = line.text
-    if _RESTART.search(text) or (_BANNER.search(text) and _has_ended(evidence)):
+    if _RESTART.search(text) or (_BANNER.search(text) and _is_another_start(at_ns, evidence)):
         evidence.restart()
         return True
     if _failures(line, at_ns, evidence) or rendezvous.read(line, at_ns, evidence):
@@ -61,8 +61,21 @@ def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     return False
 
 
+def _is_another_start(at_ns: int, evidence: Evidence) -> bool:
+    """Whether a launcher starts another job, whose log was appended to that of one that has ended.
+
+    One that had started before those ends is another node's of the same job: their logs were put
+    into one file one after the other. A job that was killed while it hung may show no end, but its
+    watchdogs gave up, and that only once all launchers had started.
+    """
+    newest_ns = max(evidence.gave_up_ns, evidence.ends.agents_ns)
+    if at_ns and newest_ns:
+        return at_ns > newest_ns and (evidence.given_up or _has_ended(evidence))
+    return _has_ended(evidence)
+
+
 def _has_ended(evidence: Evidence) -> bool:
-    """Whether a job has ended in this log: a later start is another job's, appended to it."""
+    """Whether the log tells the end of a process or a job step."""
     return (
         bool(evidence.ends.failures)
         or evidence.ends.step_ended

@@ -15,6 +15,8 @@ from hangscope.trace.job_log.readers.evidence import (
 _SAME_HISTORY = 1000
 """Ungrouped sequence numbers further apart than this belong to different groups."""
 
+_FEWEST_OF_ALL = 3
+
 _OfRank = tuple[int, Operation]
 """A rank and its operation of unknown group."""
 
@@ -37,7 +39,8 @@ def resolve_groups(evidence: Evidence) -> None:
                 ungrouped.append((rank, operation))
         _counters_without_label(notes)
     ungrouped = [item for item in ungrouped if not _adopt_group(item[1], evidence)]
-    rest = _of_default_group(ungrouped, named)
+    of_all = _of_all_ranks(ungrouped, evidence)
+    rest = of_all or _of_default_group(ungrouped, named)
     for operation in rest:
         operation.group = DEFAULT_GROUP
     _split_histories([o for o in rest if not operations.is_p2p(o.signature.op)])
@@ -49,6 +52,27 @@ def _names_other_groups(evidence: Evidence) -> bool:
         group not in (UNKNOWN_GROUP, DEFAULT_GROUP)
         for notes in evidence.ranks.values()
         for group in (*notes.places, *notes.counters)
+    )
+
+
+def _of_all_ranks(ungrouped: list[_OfRank], evidence: Evidence) -> list[Operation]:
+    """The operations if they are one collective whose sizes show that all ranks take part in it.
+
+    A gather is as many times larger than what each member puts in as it has members.
+    """
+    alike = {(operation.seq, operation.signature) for _, operation in ungrouped}
+    world = max(evidence.world_size or 0, max(evidence.ranks, default=-1) + 1)
+    if len(alike) != 1 or world < _FEWEST_OF_ALL or _mentions_default_group(evidence):
+        return []
+    ((_, signature),) = alike
+    sizes = sorted((signature.input_numel or 0, signature.output_numel or 0))
+    return [operation for _, operation in ungrouped] if sizes[0] * world == sizes[1] > 0 else []
+
+
+def _mentions_default_group(evidence: Evidence) -> bool:
+    return any(
+        DEFAULT_GROUP in (*notes.counters, *(o.group for o in notes.operations))
+        for notes in evidence.ranks.values()
     )
 
 
