@@ -6,7 +6,7 @@ from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Verdict
 from hangscope.trace.model import State
 
-from .logs import claims, counters, overdue, trace_of
+from .logs import claims, counters, overdue, timeout, trace_of
 
 MODEL = "ddp_model_mismatch"
 DESYNC = """\
@@ -146,3 +146,28 @@ def test_oldest_format_has_one_side_per_rank() -> None:
         for r, op in ((0, "ALLREDUCE"), (1, "BROADCAST"))
     )
     assert overdue(trace_of(text)) == [(0, "0", "all_reduce", 1), (1, "0", "broadcast", 1)]
+
+
+COUNTS_ISSUED = """\
+[rank0]:[E816 12:10:01.111111112 ProcessGroupNCCL.cpp:1937] Rank 0
+\t - [0] Timeout at collective: ALLREDUCE, #96
+\t - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync are:
+\t   - [3] finished collective #61, but didn't join collective #62 (count from 1)
+\t - Snapshot of ranks' latest states:
+\t   #61 finished ranks:
+\t     [3] finished ALLREDUCE
+\t   #96 started ranks:
+\t     [0, 1] started ALLREDUCE
+\t   #98 started ranks:
+\t     [2] started _ALLGATHER_BASE
+"""
+
+
+def test_a_report_that_counts_issued_operations_says_nothing_of_what_completed() -> None:
+    """Rank 0 gave up waiting for an earlier one than the newest that it is said to have started."""
+    trace = trace_of(timeout(0, 70) + COUNTS_ISSUED)
+    assert counters(trace)[1, "0"] == (96, -1)
+    found = diagnose(trace)
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (3,))
+    as_usual = trace_of(timeout(0, 96) + COUNTS_ISSUED)
+    assert counters(as_usual)[1, "0"] == (96, 95)

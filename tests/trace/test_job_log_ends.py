@@ -208,7 +208,8 @@ def test_job_restarted_into_the_same_log_is_another_attempt() -> None:
     )
     old = '[rank2]: Traceback (most recent call last):\n[rank2]:   File "/a.py", line 4, in f\n'
     old += "[rank2]: KeyError: 'x'\n" + failed(2, 1)
-    trace = trace_of(banner + old + banner + "".join(timeout(r, 78) for r in (0, 1, 2, 3)))
+    again = banner.replace("09:00:05.123456 48", "12:11:00.123456 52")
+    trace = trace_of(banner + old + again + "".join(timeout(r, 78) for r in (0, 1, 2, 3)))
     assert diagnose(trace).verdict.value == "stuck_collective"
     assert any("earlier attempt" in text for text in trace.warnings)
     both_nodes = diagnose(trace_of(banner + banner + old))
@@ -283,3 +284,54 @@ def test_launcher_ends_ranks_by_a_delayed_kill(at: str, ended_by_launcher: set[i
     assert {
         r for r, end in ends.items() if end is not None and end.by_launcher
     } == ended_by_launcher
+
+
+TEARDOWN = {
+    "fault": "[rank1]: Fatal Python error: Segmentation fault\n",
+    "fault of a local rank": "[default1]:Fatal Python error: Segmentation fault\n",
+    "fault in a table": "Root Cause:\n" + entry(1, -11, "12:10:09"),
+    "exception": (
+        "[rank1]: Traceback (most recent call last):\n"
+        '[rank1]:   File "/job/t.py", line 70, in close\n'
+        "[rank1]: ValueError: I/O operation on closed file\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("end", TEARDOWN.values(), ids=TEARDOWN)
+def test_what_ends_a_rank_after_it_gave_up_waiting_explains_nothing(end: str) -> None:
+    everybody = "".join(timeout(rank, 53) for rank in range(4))
+    found = diagnose(trace_of(everybody + end))
+    assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
+    others = "".join(timeout(rank, 53) for rank in (0, 2, 3))
+    found = diagnose(trace_of(end + others))
+    assert (found.verdict.value, found.culprits) == ("rank_crashed", (1,))
+
+
+def test_what_a_rank_raised_before_it_gave_up_in_a_clean_up_counts() -> None:
+    """Python prints both once the clean-up has failed as well."""
+    text = "".join(timeout(rank, 53) for rank in range(4))
+    text += (
+        "[rank1]: Traceback (most recent call last):\n"
+        '[rank1]:   File "/job/t.py", line 20, in step\n'
+        "[rank1]: KeyError: 'label'\n"
+        "[rank1]: \n"
+        "[rank1]: During handling of the above exception, another exception occurred:\n"
+        "[rank1]: \n"
+        "[rank1]: Traceback (most recent call last):\n"
+        '[rank1]:   File "/job/t.py", line 25, in step\n'
+        "[rank1]:     dist.barrier()\n"
+        '[rank1]:   File "/env/torch/distributed/distributed_c10d.py", line 4100, in barrier\n'
+        "[rank1]: torch.distributed.DistBackendError: [Rank 1] Work timed out\n"
+    )
+    for rank in (0, 2, 3):
+        text += (
+            f"[rank{rank}]: Traceback (most recent call last):\n"
+            f'[rank{rank}]:   File "/job/t.py", line 30, in step\n'
+            f"[rank{rank}]:     dist.barrier()\n"
+            f'[rank{rank}]:   File "/env/torch/distributed/distributed_c10d.py", line 4100, in barrier\n'
+            f"[rank{rank}]: torch.distributed.DistBackendError: [Rank {rank}] Work timed out\n"
+        )
+    exception = trace_of(text).ranks[1].exception
+    assert exception is not None
+    assert exception.type_name == "KeyError"

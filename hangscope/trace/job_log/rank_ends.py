@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from hangscope.trace import signals
 from hangscope.trace.job_log.readers.evidence import LoggedException, RankNotes
+from hangscope.trace.job_log.readers.gloo import is_wait_failure
+from hangscope.trace.job_log.resolving.statements import in_communication
 from hangscope.trace.model import CAUSED_BY, Claim, ExceptionFacts, ExitFacts
 
 _OWN_SIGNALS = (*signals.FAULTS, signals.SIGKILL)
@@ -43,7 +45,9 @@ def _exception(fatal: LoggedException, notes: RankNotes) -> ExceptionFacts:
 def _exit(notes: RankNotes, exception: ExceptionFacts | None) -> ExitFacts | None:
     """The exit of the process; None if nothing shows that it has ended."""
     code, signal, at_ns = notes.exit_code, notes.exit_signal, notes.exit_ns
-    stopped = notes.by_launcher or signal == signals.SIGTERM
+    # Who has said that it gave up waiting lived until then: tearing down is what it died of.
+    died_of_that = signal in signals.FAULTS and gave_up_at(notes) is not None
+    stopped = notes.by_launcher or signal == signals.SIGTERM or died_of_that
     if notes.oom_killed:
         kind, signal, stopped = "oom", signal or signals.SIGKILL, False
     elif exception is not None and exception.is_main_thread:
@@ -67,15 +71,32 @@ def _fatal(notes: RankNotes) -> LoggedException | None:
     A traceback counts as uncaught if torch's hook printed it, or if the launcher saw the process
     exit with a status of its own; one in the middle of a log may have been handled.
     """
-    uncaught = [t for t in notes.exceptions if t.uncaught]
+    exceptions = [t for t in notes.exceptions if not _is_aftermath(t, notes)]
+    uncaught = [t for t in exceptions if t.uncaught]
     if not uncaught and (notes.exit_code not in (None, 0) and notes.exit_signal is None):
-        uncaught = [t for t in notes.exceptions if t.thread_name == "MainThread"]
-    if not uncaught and notes.exceptions:
-        last = notes.exceptions[-1]
+        uncaught = [t for t in exceptions if t.thread_name == "MainThread"]
+    if not uncaught and exceptions:
+        last = exceptions[-1]
         if not notes.operations and notes.exit_signal is None and not notes.by_launcher:
             uncaught = [last]
     main = [t for t in uncaught if t.thread_name == "MainThread"]
     return (main or uncaught)[-1] if uncaught else None
+
+
+def gave_up_at(notes: RankNotes) -> int | None:
+    """The line with which a rank first said that it gave up waiting; None if it did not."""
+    return min((o.line for o in notes.operations if o.timed_out), default=None)
+
+
+def _is_aftermath(trouble: LoggedException, notes: RankNotes) -> bool:
+    """Whether a rank raised something of its own only after it had said that it gave up waiting.
+
+    What it raised while it handled something else is older than its message.
+    """
+    first = gave_up_at(notes)
+    if first is None or not 0 < first < trouble.line or trouble.chained:
+        return False
+    return not (is_wait_failure(trouble.message) or in_communication(trouble))
 
 
 def unexplained_failure(end: RankEnd, notes: RankNotes) -> Claim | None:

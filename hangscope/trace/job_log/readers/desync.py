@@ -120,11 +120,39 @@ def _note_row(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidenc
         return False
     seq = evidence.desync.seq
     state = State.STARTED if found.group("what") == "started" else State.COMPLETED
+    newest = evidence.desync.started
     for rank in _ranks(found):
         _operation(evidence, rank, seq, _bare(found.group("op")), state, at_ns, line)
-        # Kernels of one group run one after another: all earlier ones have completed.
-        _counters(evidence, rank, seq, seq - (state == State.STARTED))
+        if state == State.STARTED:
+            newest[rank] = max(newest.get(rank, 0), seq)
+            _counters(evidence, rank, seq, -1)
+        else:
+            _counters(evidence, rank, seq, seq)
     return True
+
+
+def resolve_started(evidence: Evidence) -> None:
+    """What has completed on a rank on which something has started.
+
+    Kernels of one group run one after another: all earlier ones have. Where a rank says that it
+    gave up waiting for an earlier one, its reports do not count started kernels but issued ones.
+    """
+    newest = evidence.desync.started
+    overdue = [
+        (rank, operation.seq)
+        for rank in newest.keys() & evidence.ranks.keys()
+        for operation in evidence.ranks[rank].operations
+        if operation.timed_out and operation.group == DEFAULT_GROUP
+    ]
+    issued_only = any(0 < seq < newest[rank] for rank, seq in overdue)
+    for rank, seq in newest.items():
+        notes = evidence.of(rank)
+        if not issued_only:
+            _counters(evidence, rank, seq, seq - 1)
+            continue
+        for operation in notes.operations:
+            if operation.state == State.STARTED and not operation.timed_out:
+                operation.state = State.SCHEDULED
 
 
 _ROWS_OF_DESYNC = (

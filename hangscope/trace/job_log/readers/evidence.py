@@ -77,6 +77,8 @@ class LoggedException:
     """Type and message of the first exception in its ``raise ... from`` chain."""
     during: LoggedException | None = None
     """The first exception during whose handling (``except``, ``finally``) it was raised."""
+    chained: bool = False
+    """Another one was raised while it was handled."""
     of_rank: int | None = None
     """The rank that raised it, if the writer only repeats it."""
     in_group: bool = False
@@ -114,6 +116,8 @@ class DesyncReport:
     """The collective that the rows are about; None until it is stated."""
     of_subgroup: bool = False
     """Its numbers are ranks inside a smaller group."""
+    started: dict[int, int] = field(default_factory=dict)
+    """By rank: the newest collective that has started on it, according to any report."""
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hangscope.trace.job_log.readers.desync import resolve_comparisons
+from hangscope.trace.job_log.readers.desync import resolve_comparisons, resolve_started
 from hangscope.trace.job_log.readers.evidence import Evidence
 from hangscope.trace.job_log.resolving.attribution import attribute_exceptions, attribute_stacks
 from hangscope.trace.job_log.resolving.groups import resolve_groups
@@ -32,6 +32,7 @@ def resolve(evidence: Evidence) -> None:
     resolve_process_ends(evidence)
     resolve_shared_places(evidence)
     resolve_groups(evidence)
+    resolve_started(evidence)
     resolve_barriers(evidence)
     resolve_addresses(evidence)
     resolve_store_barrier(evidence)

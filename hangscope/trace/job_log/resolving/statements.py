@@ -41,20 +41,20 @@ def resolve_exception_chains(evidence: Evidence) -> None:
     """
     ends = {r: n.exceptions[-1] for r, n in evidence.ranks.items() if n.exceptions}
     first = {r: t.during or t for r, t in ends.items()}
-    own = [r for r, t in first.items() if not _in_communication(t)]
-    cleaned_up = len(own) == 1 and ends[own[0]].during and _in_communication(ends[own[0]])
+    own = [r for r, t in first.items() if not in_communication(t)]
+    cleaned_up = len(own) == 1 and ends[own[0]].during and in_communication(ends[own[0]])
     if cleaned_up and len(first) > 2 and first[own[0]].frames:
         for rank, trouble in first.items():
-            trouble.uncaught = True
+            trouble.uncaught = trouble.chained = True
             evidence.ranks[rank].exceptions = [trouble]
         return
     for rank, trouble in first.items():
-        if trouble is not ends[rank] and _in_communication(trouble):
-            trouble.uncaught = True
+        if trouble is not ends[rank] and in_communication(trouble):
+            trouble.uncaught = trouble.chained = True
             evidence.ranks[rank].exceptions[-1] = trouble
 
 
-def _in_communication(trouble: LoggedException) -> bool:
+def in_communication(trouble: LoggedException) -> bool:
     """Whether an exception came from waiting for others; refused arguments are no wait."""
     if is_wait_failure(trouble.message):  # the backward pass has no frame of torch.distributed
         return True
@@ -102,7 +102,7 @@ def _waits_in_a_group(evidence: Evidence, rank: int) -> bool:
     """
     notes = evidence.ranks.get(rank)
     last = notes.exceptions[-1] if notes is not None and notes.exceptions else None
-    return last is not None and last.in_group and _in_communication(last)
+    return last is not None and last.in_group and in_communication(last)
 
 
 def resolve_addresses(evidence: Evidence) -> None:
