@@ -16,6 +16,10 @@ from hangscope.diagnosis.causes.contradictions import (
     doubt_own_report,
 )
 from hangscope.diagnosis.causes.crashes import crash_causes
+from hangscope.diagnosis.causes.different_moments import (
+    doubt_by_stacks,
+    doubt_failures_of_waiting,
+)
 from hangscope.diagnosis.causes.differing_models import weigh_models
 from hangscope.diagnosis.causes.doubts import (
     Inferred,
@@ -223,6 +227,7 @@ def _doubted(
     causes, overtaken = doubt_overtaken(context, causes)
     causes, dumped_before = doubt_dumped_before(context, causes)
     causes = doubt_contradicted(context, causes)
+    causes = doubt_failures_of_waiting(context, doubt_by_stacks(context, causes))
     causes = doubt_own_report(context, causes)
     causes = doubt_ends(context, causes)
     causes = doubt_clocks(causes, inferred)
