@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.records.coverage import hidden_ranks
@@ -15,6 +17,7 @@ from hangscope.trace.model import Flag
 
 from .dumps import dump, pending, write
 
+MEMBER = Flag.COALESCED_MEMBER
 PIPE: dict[str, Any] = {"pg_id": 1, "process_group": ("7", "PIPELINE")}
 CONFIG = {
     "0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"},
@@ -61,6 +64,30 @@ def test_consecutive_single_p2p_operations_are_unfinished(tmp_path: Path) -> Non
     trace = load_trace([tmp_path])
     pairs = trace.records["p2p_seq"] > 0
     assert not (trace.records["flags"][pairs] & int(Flag.COALESCED_MEMBER)).any()
+
+
+@pytest.mark.parametrize("overwritten", [True, False], ids=["overwritten", "none overwritten"])
+def test_last_member_of_an_overwritten_batch_is_no_unfinished_receive(
+    tmp_path: Path, overwritten: bool
+) -> None:
+    """Batches of a send and a receive take three record ids each: the last is their own row.
+
+    Before the receive of batch 4 another send is overwritten, or none was: then it is a receive of
+    its own. Receive 7, which no batch holds, is unfinished in both cases.
+    """
+    rows = [half(4, 10, "recv 0<-1")]
+    for number in (5, 6):
+        rows += [
+            half(number, 3 * number - 3, "send 0->1"),
+            half(number, 3 * number - 2, "recv 0<-1"),
+        ]
+    rows += [half(7, 18, "recv 0<-1"), pending(4, record_id=19)]
+    if not overwritten:
+        rows[1]["record_id"] = 11
+    write(tmp_path, "trace_0", dump(rows, version="2.9", pg_config=CONFIG))
+    records = load_trace([tmp_path]).records
+    alone = records["p2p_seq"][(records["flags"] & Flag.P2P > 0) & (records["flags"] & MEMBER == 0)]
+    assert alone.tolist() == ([7] if overwritten else [4, 7])
 
 
 def test_ring_without_record_numbers_shows_that_it_has_wrapped(tmp_path: Path) -> None:

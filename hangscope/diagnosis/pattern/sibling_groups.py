@@ -90,13 +90,10 @@ def _runs_another_program(context: Context, mine: tuple[int, int], theirs: tuple
         return True  # one only sends, the other only receives
     (group, rank), (other, counterpart) = mine, theirs
     halves, its = halves_of(context, rank, group), halves_of(context, counterpart, other)
-    if _same_throughout(halves, its):
-        return _partners_never_agree(halves, its)
-    mates = context.trace.groups[other].ranks[:_MAX_PLACES]
-    return any(
-        _same_throughout(halves, found) and len(halves.keys() & found.keys()) >= _ENOUGH
-        for found in (halves_of(context, mate, other) for mate in mates if mate != counterpart)
-    )
+    if all(halves[number] == its[number] for number in halves.keys() & its.keys()):
+        return False
+    members = context.trace.groups[other].ranks[:_MAX_PLACES]
+    return any(_same_but_for_places(halves, halves_of(context, r, other)) for r in members)
 
 
 def _directions(context: Context, group: int, rank: int) -> set[str]:
@@ -112,17 +109,18 @@ def _records_of(context: Context, rank: int, group: int) -> Records:
     return records
 
 
-def _same_throughout(mine: Halves, theirs: Halves) -> bool:
-    """Whether two ranks issued the same halves under all common numbers, whoever the partner."""
-    return all(
-        [(h[0], *h[2:]) for h in mine[k]] == [(h[0], *h[2:]) for h in theirs[k]]
-        for k in mine.keys() & theirs.keys()
-    )
-
-
-def _partners_never_agree(mine: Halves, theirs: Halves) -> bool:
-    """Whether the same halves went to another place each time: there the partner is elsewhere."""
+def _same_but_for_places(mine: Halves, theirs: Halves) -> bool:
+    """Whether two ranks issued the same halves under all common numbers, to partners at places
+    that correspond one to one."""
     common = mine.keys() & theirs.keys()
-    return len(common) >= _ENOUGH and all(
-        [h[1] for h in mine[k]] != [h[1] for h in theirs[k]] for k in common
-    )
+    places: set[tuple[object, object]] = set()
+    for number in common:
+        if [_unplaced(half) for half in mine[number]] != [_unplaced(h) for h in theirs[number]]:
+            return False
+        places |= {(a[1], b[1]) for a, b in zip(mine[number], theirs[number], strict=True)}
+    one_to_one = len({a for a, _ in places}) == len(places) == len({b for _, b in places})
+    return len(common) >= _ENOUGH and one_to_one
+
+
+def _unplaced(half: Half) -> Half:
+    return half[0], *half[2:]

@@ -48,6 +48,8 @@ def mark_batches(
         # The oldest record of a wrapped buffer may be a batch whose members are gone.
         p2p[0] |= batch[0] and bool((pairs_only & (group == records["group"][0])).any())
     flags[p2p] |= np.uint16(Flag.P2P)
+    if numbered and _is_rest_of_batch(records, flags):
+        flags[0] |= np.uint16(Flag.COALESCED_MEMBER)
     flags[_single_member_batches(records, flags, numbered)] |= np.uint16(Flag.COALESCED_MEMBER)
 
 
@@ -65,6 +67,26 @@ def outermost_batches(records: Records, named: Any, ends: Any) -> Any:
     found = named.copy()
     found[np.flatnonzero(inner)[np.array(inside, bool)]] = False
     return found
+
+
+def _is_rest_of_batch(records: Records, flags: Any) -> bool:
+    """Whether the oldest record is what is left of a batch whose other members are overwritten.
+
+    It then equals the last member of the group's next batch, and no record has the next id: the
+    batch's own row had it.
+    """
+    if len(records) < 2 or not int(records["record_id"][0]) or not flags[0] & Flag.P2P:
+        return False
+    if flags[0] & (Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH):
+        return False
+    if records["record_id"][1] == records["record_id"][0] + 1:
+        return False
+    following = records["group"] == records["group"][0]
+    following &= records["p2p_seq"] == records["p2p_seq"][0] + 1
+    following &= flagged(flags, Flag.COALESCED_MEMBER)
+    members = np.flatnonzero(following)
+    signatures = records["signature"]
+    return bool(len(members)) and bool(signatures[members[-1]] == signatures[0])
 
 
 def _single_member_batches(records: Records, flags: Any, numbered: bool) -> Any:
