@@ -11,6 +11,7 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.trace.files.debug_pages import dumps_on_page
 from hangscope.trace.load import load_trace
 from tests.trace.dumps import dump, entry, pending, write
 
@@ -64,6 +65,12 @@ def test_the_debug_servers_page_of_all_ranks(tmp_path: Path, saved_by_browser: b
     assert sorted(trace.ranks) == list(range(WORLD))
     assert trace.missing_ranks == (3,)
     assert {s.raw for s in trace.signatures} >= {"nccl:send 0->0", "nccl:all_reduce"}
+
+
+def test_page_whose_answers_never_end_is_no_page_of_dumps() -> None:
+    """Read in one pass: looking for each end anew would take hours here."""
+    page = PAGE.format(OF_RANK.format(1, 1, "{").removesuffix("</pre>\n        ") * 300_000)
+    assert dumps_on_page(page.lstrip().encode()) is None
 
 
 @pytest.mark.parametrize("name", ["recorder-{}.ndjson", "recorder.{letter}.jsonl"])

@@ -9,9 +9,8 @@ from typing import Any
 import orjson
 
 _PAGE = re.compile(rb"\s*<(?:!doctype html|html)", re.I)
-_ANSWER = re.compile(
-    rb"<h2>\s*Rank (?P<rank>\d{1,8}): [^<]*</h2>\s*<pre>(?P<text>.*?)</pre>", re.I | re.S
-)
+_HEADING = re.compile(rb"<h2>\s*Rank (\d{1,8}): [^<]*</h2>\s*<pre>", re.I)
+_END = re.compile(rb"</pre>", re.I)
 
 
 def dumps_on_page(data: bytes) -> list[dict[str, Any]] | None:
@@ -22,13 +21,16 @@ def dumps_on_page(data: bytes) -> list[dict[str, Any]] | None:
     if not _PAGE.match(data):
         return None
     found = []
-    for answer in _ANSWER.finditer(data):
+    heading = _HEADING.search(data)
+    while heading is not None and (end := _END.search(data, heading.end())) is not None:
+        answer = data[heading.end() : end.start()].decode("utf-8", "replace")
+        rank, heading = int(heading[1]), _HEADING.search(data, end.end())
         # A browser that saves the page writes ``send 0-&gt;1``; curl does not.
-        text = html.unescape(answer["text"].decode("utf-8", "replace"))
+        text = html.unescape(answer)
         try:
             document = orjson.loads(text)
         except orjson.JSONDecodeError:
             continue
         if isinstance(document, dict):
-            found.append({**document, "rank": int(answer["rank"])})
+            found.append({**document, "rank": rank})
     return found or None
