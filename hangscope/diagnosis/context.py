@@ -18,10 +18,10 @@ from hangscope.diagnosis.records.agreement import family
 from hangscope.diagnosis.records.coverage import (
     collective_row,
     gaps,
-    half_told,
     hidden_ranks,
     known_only_from_journal,
     overrun_ranks,
+    partly_recorded,
     rank_bounds,
     unlisted,
     unreadable,
@@ -136,9 +136,9 @@ class Context:
         return self.front.of_rank()
 
     @cached_property
-    def half_told(self) -> frozenset[int]:
+    def partly_recorded(self) -> frozenset[int]:
         """Ranks whose log or dump says only a part of what they issued."""
-        return half_told(self.trace)
+        return partly_recorded(self.trace)
 
     @cached_property
     def hidden(self) -> frozenset[int]:

@@ -15,7 +15,7 @@ class ClaimDetails(TypedDict, total=False):
     """The end was reported for a local rank, which was translated to the reporter's rank."""
     local_as_rank: bool
     """A local rank was taken for the rank itself: nothing in the log mentions another node."""
-    half_told: bool
+    partly_recorded: bool
     """The reporter's watchdog has spoken, but the log does not say what it waits in."""
     cut: bool
     """The log ends in the middle of a watchdog's line."""
@@ -41,7 +41,7 @@ class ClaimDetails(TypedDict, total=False):
     """A thread died of an uncaught exception."""
     after_stop: bool
     """It was raised after the job had been told to stop."""
-    nobodys: bool
+    unattributed: bool
     """The process that raised it is unknown."""
 
     # Of watchdogs

@@ -94,9 +94,9 @@ class ExitFacts:
     by_launcher: bool = False
     """The launcher or scheduler told it to stop, so it is a victim."""
     text: str = ""
-    untold: frozenset[int] | None = None
+    not_signalled: frozenset[int] | None = None
     """Ranks on its host that had not been told to stop when it ended; None if nobody looked."""
-    told: frozenset[int] = frozenset()
+    signalled: frozenset[int] = frozenset()
     """Ranks that had been told to stop by then, if that was observed."""
 
 

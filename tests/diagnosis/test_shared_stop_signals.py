@@ -49,7 +49,7 @@ def _answered(
         at_ns = _at(job, 0.1 + apart_s * index)
         exit_ = ExitFacts("signal", signal=15, at_ns=at_ns, by_launcher=index > 0)
         if index < len(untold):
-            exit_ = replace(exit_, untold=frozenset(untold[index]))
+            exit_ = replace(exit_, not_signalled=frozenset(untold[index]))
         job.rank(rank, alive=False, exit=exit_, heartbeat_ns=at_ns)
 
 
@@ -171,7 +171,7 @@ def test_rank_signalled_that_fails_on_losing_the_first_was_signalled(
     job.all(done=False)
     at_ns = _at(job, 0.1)
     exit_ = ExitFacts(
-        "signal", signal=15, at_ns=at_ns, untold=frozenset({0, 3}), told=frozenset(told)
+        "signal", signal=15, at_ns=at_ns, not_signalled=frozenset({0, 3}), signalled=frozenset(told)
     )
     job.rank(1, alive=False, exit=exit_, heartbeat_ns=at_ns)
     _raised(job, 0, 0.08)
@@ -215,7 +215,7 @@ def test_rank_ended_alone_may_have_been_signalled_with_those_with_handlers(
         job.op(rank, done=False)
     at_ns = _at(job, 0.1)
     heard = None if untold is None else frozenset(untold)
-    job.rank(1, alive=False, exit=ExitFacts("signal", signal=15, at_ns=at_ns, untold=heard))
+    job.rank(1, alive=False, exit=ExitFacts("signal", signal=15, at_ns=at_ns, not_signalled=heard))
     found = diagnose(job.trace(2.0))
     assert (*blame(found), found.confidence) == ("rank_crashed", (1,), confidence)
 
@@ -226,7 +226,9 @@ def test_rank_observed_signalled_with_the_first_has_only_not_exited_yet(told: se
     job = _job(live=True)
     at_ns = _at(job, 0.1)
     untold = frozenset({0, 2, 3} - told)
-    exit_ = ExitFacts("signal", signal=15, at_ns=at_ns, untold=untold, told=frozenset(told))
+    exit_ = ExitFacts(
+        "signal", signal=15, at_ns=at_ns, not_signalled=untold, signalled=frozenset(told)
+    )
     job.rank(1, alive=False, exit=exit_)
     assert blame(diagnose(job.trace(0.2))) == ("healthy", ())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hangscope.diagnosis.records.coverage import half_told
+from hangscope.diagnosis.records.coverage import partly_recorded
 from hangscope.trace.model import Claim
 from tests.trace.logs import trace_of
 
@@ -25,7 +25,7 @@ def _claims(text: str, kind: str) -> list[Claim]:
 
 @pytest.mark.parametrize("sentence", [_PREPARES, _GIVES_UP])
 def test_rank_that_dumps_or_times_out_has_waited_in_an_unknown_operation(sentence: str) -> None:
-    assert half_told(trace_of(_said(sentence))) == {2}
+    assert partly_recorded(trace_of(_said(sentence))) == {2}
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_rank_that_dumps_or_times_out_has_waited_in_an_unknown_operation(sentenc
     ],
 )
 def test_other_process_group_messages_show_no_wait(sentence: str) -> None:
-    assert half_told(trace_of(_said(sentence))) == frozenset()
+    assert partly_recorded(trace_of(_said(sentence))) == frozenset()
 
 
 def test_timeout_of_a_rank_is_recorded_once() -> None:
@@ -51,7 +51,7 @@ def test_timeout_of_a_rank_is_recorded_once() -> None:
 def test_writer_without_a_rank_times_out_as_well() -> None:
     (claim,) = _claims(_HEAD[11:] + _GIVES_UP, "other")
     assert (claim.reporter, claim.details.get("gave_up")) == (None, True)
-    assert half_told(trace_of(_HEAD[11:] + _GIVES_UP)) == frozenset()
+    assert partly_recorded(trace_of(_HEAD[11:] + _GIVES_UP)) == frozenset()
 
 
 @pytest.mark.parametrize(

@@ -45,13 +45,13 @@ def test_ranks_not_signalled_by_then(
     end = {"event": "exit", "rank": 1, "signal": 15, "untold": written}
     (facts,) = _facts(tmp_path, end)
     assert facts.exit is not None
-    assert facts.exit.untold == read
+    assert facts.exit.not_signalled == read
 
 
 def test_ranks_signalled_by_then(tmp_path: Path) -> None:
     (facts,) = _facts(tmp_path, {"event": "exit", "rank": 1, "signal": 15, "told": [3, True, 0]})
     assert facts.exit is not None
-    assert facts.exit.told == {0, 3}
+    assert facts.exit.signalled == {0, 3}
 
 
 @pytest.mark.parametrize("rank", [-1, 10**12, 1 << 17, True, "1", 1.0, None])

@@ -31,7 +31,7 @@ def cause_against(
     """
     cause = Cause(verdict, ranks, places, began_ns=began(context, places))
     here = [context.waits.places[i] for i in places]
-    if context.half_told.issuperset(ranks):
+    if context.partly_recorded.issuperset(ranks):
         untold = f"what {rank_s(ranks)} waits in: it is not in this excerpt"
         return cause.naming_nobody(untold)
     if not any(set(ranks) & set(place.absent + place.behind) for place in here):

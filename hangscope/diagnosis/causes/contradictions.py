@@ -70,7 +70,7 @@ def _why_an_answer(
         yield "the others were killed: they may have been told to stop, too, and have ignored it"
     if alone in cause.culprits:
         yield "the others were told to stop after it: perhaps not because of its end"
-    if others and any(f.exit and f.exit.untold == frozenset() for f in facts) and not lost:
+    if others and any(f.exit and f.exit.not_signalled == frozenset() for f in facts) and not lost:
         yield "the others may have been told to stop as well, and handle it"
 
 

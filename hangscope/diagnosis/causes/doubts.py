@@ -272,7 +272,7 @@ def _may_be_more(context: Context) -> bool:
     if any(c.details.get("unheard") for c in claims):
         return True
     gave_up_ns = min((c.at_ns for c in claims if c.kind == "timeout" and c.at_ns), default=0)
-    raised = [c for c in claims if c.details.get("nobodys")]
+    raised = [c for c in claims if c.details.get("unattributed")]
     before = any(not (gave_up_ns and c.at_ns > gave_up_ns) for c in raised)
     return before and not any(facts.world_size for facts in ranks)
 

@@ -343,7 +343,7 @@ def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
     ]
     if not nameless:
         return causes
-    half = context.half_told | cut_off(trace)
+    half = context.partly_recorded | cut_off(trace)
     idle = tuple(
         sorted(
             r

@@ -115,7 +115,7 @@ def blame_missing_receive(context: Context, cause: Cause) -> Cause:
     partners = {p.half.peer for p in sent if p.half is not None} & waiting
     both = tuple(sorted({accused, *partners}))
     ranks = context.trace.ranks
-    in_part = context.half_told | {r for r in both if r in ranks and ranks[r].only_active}
+    in_part = context.partly_recorded | {r for r in both if r in ranks and ranks[r].only_active}
     if not partners or not in_part.isdisjoint(both):
         return cause
     overwritten = not context.hidden.isdisjoint(both)

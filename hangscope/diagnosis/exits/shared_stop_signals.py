@@ -57,7 +57,7 @@ def signalled_alone(processes: Mapping[int, ProcessState], trace: Trace) -> int 
     first, *later = _asked_on_one_host(processes, trace) or (None,)
     if first is None or len(later) < 2:
         return None
-    before, after = _untold(first, trace), _untold(later[0], trace)
+    before, after = _not_signalled(first, trace), _not_signalled(later[0], trace)
     if before is None or after is None:
         return None
     return first.rank if {h.rank for h in later} <= before and not after else None
@@ -74,8 +74,8 @@ def _one_after_the_other(processes: Mapping[int, ProcessState], trace: Trace) ->
     exit_ = trace.ranks[first.rank].exit if first is not None else None
     if first is None or exit_ is None:
         return False
-    before, after = exit_.untold, _untold(later[0], trace) if later else None
-    told = {h.rank for h in later} | exit_.told
+    before, after = exit_.not_signalled, _not_signalled(later[0], trace) if later else None
+    told = {h.rank for h in later} | exit_.signalled
     return bool((before and told - before) or (after and len(later) > 1))
 
 
@@ -87,7 +87,7 @@ def _on_their_way(
     It will end them, too. Whether they were told with the first one or because of it does not show.
     """
     exit_ = trace.ranks[first.rank].exit
-    told = exit_.told if exit_ is not None else frozenset()
+    told = exit_.signalled if exit_ is not None else frozenset()
     return frozenset(r for r in told if r in processes and not processes[r].gone)
 
 
@@ -151,9 +151,9 @@ def _ran_no_python(process: ProcessState, trace: Trace) -> bool:
     return killed and (exception is None or not exception.is_main_thread)
 
 
-def _untold(process: ProcessState, trace: Trace) -> frozenset[int] | None:
+def _not_signalled(process: ProcessState, trace: Trace) -> frozenset[int] | None:
     exit_ = trace.ranks[process.rank].exit
-    return exit_.untold if exit_ is not None else None
+    return exit_.not_signalled if exit_ is not None else None
 
 
 def _on_host_of(process: ProcessState, other: ProcessState, trace: Trace) -> bool:

@@ -79,7 +79,7 @@ def _of_a_failure(claims: Sequence[Claim]) -> str:
     if dead:
         words = shortened(capital(dead))
         return f"{words}; the log does not say of which rank, or who waits for it"
-    alone = next((c.text for c in claims if c.details.get("nobodys")), "")
+    alone = next((c.text for c in claims if c.details.get("unattributed")), "")
     if alone:
         words = shortened(alone)
         return f"{words} was raised; the log does not say by which rank, or how the others fared"

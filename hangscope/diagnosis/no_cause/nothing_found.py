@@ -155,7 +155,7 @@ def _failed_before(claim: Claim, stopped: Claim) -> bool:
     """Whether a statement is about a failure before the job was told to stop."""
     if claim.details.get(DEAD_THREAD):
         return True
-    failed = claim.details.get("nobodys") or (claim.kind in _FAILURES and not claim.accused)
+    failed = claim.details.get("unattributed") or (claim.kind in _FAILURES and not claim.accused)
     later = 0 < stopped.at_ns < claim.at_ns or claim.details.get("after_stop")
     return bool(failed and not later)
 

@@ -25,17 +25,17 @@ Bounds = dict[int, tuple[int, int]]
 
 def hidden_ranks(trace: Trace) -> frozenset[int]:
     """Ranks whose records do not go back to the start."""
-    return half_told(trace) | frozenset(
+    return partly_recorded(trace) | frozenset(
         rank
         for rank, facts in trace.ranks.items()
         if facts.only_active or facts.oldest_record_id > 1
     )
 
 
-def half_told(trace: Trace) -> frozenset[int]:
+def partly_recorded(trace: Trace) -> frozenset[int]:
     """Ranks whose watchdog appears in a log that does not show what they wait in."""
-    told = {c.reporter for c in trace.claims if c.details.get("half_told")}
-    return frozenset(r for r in told if r is not None)
+    found = {c.reporter for c in trace.claims if c.details.get("partly_recorded")}
+    return frozenset(r for r in found if r is not None)
 
 
 def cut_off(trace: Trace) -> frozenset[int]:

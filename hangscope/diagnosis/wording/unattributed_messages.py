@@ -56,7 +56,9 @@ def _explained(finding: Finding, troubles: list[str]) -> Finding:
 def _unattributed(claims: tuple[Claim, ...]) -> list[Claim]:
     """Statements about failures of an unknown rank, up to the first timeout: what comes after that
     is its consequence."""
-    told = [c for c in claims if c.details.get("nobodys") or (c.kind in _KINDS and not c.accused)]
+    told = [
+        c for c in claims if c.details.get("unattributed") or (c.kind in _KINDS and not c.accused)
+    ]
     shown = {c.text: c for c in _up_to_first_timeout(claims, told)}
     return [*shown.values()][:_MOST]
 

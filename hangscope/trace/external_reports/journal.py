@@ -204,7 +204,7 @@ def _exit(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
         kind = "clean" if code == 0 else "code"
     at_ns = as_int(event.get("at_ns"), 0, low=0)
     by_launcher = bool(event.get("by_launcher"))
-    untold, told = event.get("untold"), event.get("told")
+    rest, signalled = event.get("untold"), event.get("told")
     return replace(
         process,
         alive=False,
@@ -215,8 +215,8 @@ def _exit(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
             signal=signal,
             at_ns=at_ns,
             by_launcher=by_launcher,
-            untold=_ranks(untold) if isinstance(untold, list) else None,
-            told=_ranks(told) if isinstance(told, list) else frozenset(),
+            not_signalled=_ranks(rest) if isinstance(rest, list) else None,
+            signalled=_ranks(signalled) if isinstance(signalled, list) else frozenset(),
         ),
     )
 

@@ -60,10 +60,10 @@ def encode_facts(facts: RankFacts) -> dict[str, Any]:
     if facts.wait is not None:
         story["wait"] = encode_wait(facts.wait)
     if facts.exit is not None:
-        untold, told = facts.exit.untold, facts.exit.told
+        rest, signalled = facts.exit.not_signalled, facts.exit.signalled
         story["exit"] = asdict(facts.exit) | {
-            "untold": None if untold is None else sorted(untold),
-            "told": sorted(told),
+            "untold": None if rest is None else sorted(rest),
+            "told": sorted(signalled),
         }
     for key, error in (("exception", facts.exception), ("handled", facts.handled)):
         if error is not None:
@@ -176,8 +176,8 @@ def _exit(value: Any) -> ExitFacts | None:
         at_ns=clean.as_int(value.get("at_ns"), 0, low=0),
         by_launcher=value.get("by_launcher") is True,
         text=clean.as_name(value.get("text")),
-        untold=_ranks(value.get("untold")),
-        told=_ranks(value.get("told")) or frozenset(),
+        not_signalled=_ranks(value.get("untold")),
+        signalled=_ranks(value.get("told")) or frozenset(),
     )
 
 

@@ -157,8 +157,8 @@ def _own_claims(notes: RankNotes, table: GroupTable) -> list[Claim]:
     if notes.by_local_rank:
         details = ClaimDetails(by_local_rank=True, local_as_rank=notes.local_as_rank)
         claims.append(Claim("other", reporter=notes.rank, details=details))
-    if notes.half_told and not notes.operations and not notes.counters:
-        claims.append(Claim("other", reporter=notes.rank, details={"half_told": True}))
+    if notes.partly_recorded and not notes.operations and not notes.counters:
+        claims.append(Claim("other", reporter=notes.rank, details={"partly_recorded": True}))
     return claims
 
 

@@ -168,7 +168,7 @@ def _note_last(newest: LogLine, readers: Readers, evidence: Evidence) -> None:
     unfinished = watchdog.is_unfinished(newest)
     evidence.cut |= unfinished or readers.truncation.is_truncated(newest)
     if unfinished and newest.rank is not None:
-        evidence.of(newest.rank).half_told = True
+        evidence.of(newest.rank).partly_recorded = True
 
 
 @lru_cache(maxsize=1024)

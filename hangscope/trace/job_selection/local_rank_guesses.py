@@ -126,7 +126,7 @@ def _unattributed(guess: Fragment, *, unheard: bool) -> Fragment:
     if facts.exception is not None:
         said = f"{facts.exception.type_name}: {facts.exception.message}".partition("\n")[0]
         said, at_ns = said.rstrip(": ")[:300], facts.exception.at_ns
-        raised = ClaimDetails(unheard=unheard, nobodys=True)
+        raised = ClaimDetails(unheard=unheard, unattributed=True)
         claims.append(Claim("other", text=said, at_ns=at_ns, certain=False, details=raised))
     elif facts.exit is not None:
         end = facts.exit

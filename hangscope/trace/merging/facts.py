@@ -184,8 +184,8 @@ def _merge_exits(exits: Sequence[ExitFacts]) -> ExitFacts | None:
         at_ns=_earliest(times),
         by_launcher=any(e.by_launcher for e in exits),
         text=best.text or next((e.text for e in exits if e.text), ""),
-        untold=next((e.untold for e in exits if e.untold is not None), None),
-        told=frozenset().union(*(e.told for e in exits)),
+        not_signalled=next((e.not_signalled for e in exits if e.not_signalled is not None), None),
+        signalled=frozenset().union(*(e.signalled for e in exits)),
     )
 
 

@@ -162,7 +162,7 @@ class RankNotes:
     oom_killed: bool = False
     found_dead: bool = False
     """A scheduler reports that its process died, but not how."""
-    half_told: bool = False
+    partly_recorded: bool = False
     """Its watchdog has spoken, but the log does not say what it waits in."""
     seen: ProcessStacks | None = None
     """Its newest stacks."""
@@ -189,7 +189,7 @@ class RankNotes:
     def tells(self) -> bool:
         """Whether more is known about it than that it existed."""
         told = (self.operations, self.counters, self.exceptions, self.seen, self.exit_text)
-        return any(told) or self.has_ended or self.found_dead or self.half_told
+        return any(told) or self.has_ended or self.found_dead or self.partly_recorded
 
     def numbered(self, seq: int) -> list[Operation]:
         """Its operations with this sequence number, in order, while the log is being read."""

@@ -299,7 +299,7 @@ def _communicator(line: LogLine, evidence: Evidence) -> None:
     notes = evidence.of(line.rank_or(rank))
     notes.host = notes.host or host
     # After one rank has given up, a rank that aborts its communicators is giving up as well.
-    notes.half_told |= evidence.given_up and "Abort COMPLETE" in found.group()
+    notes.partly_recorded |= evidence.given_up and "Abort COMPLETE" in found.group()
     if pid is not None:
         notes.pid = notes.pid or pid
         machine = _nccls_machine(where, line) if where else line.machine

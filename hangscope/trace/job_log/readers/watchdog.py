@@ -67,7 +67,7 @@ def _dumps(message: Message, evidence: Evidence) -> bool:
     text = message.line.text
     if message.rank is None or not ("preparing" in text and _PREPARING.search(text)):
         return False
-    evidence.of(message.rank).half_told = True
+    evidence.of(message.rank).partly_recorded = True
     return True
 
 
@@ -83,10 +83,10 @@ def _gives_up(message: Message, evidence: Evidence) -> bool:
     if not _GIVES_UP.search(message.line.text):
         return False
     line, at_ns, rank = message.line, message.at_ns, message.rank
-    if rank is not None and evidence.of(rank).half_told:
+    if rank is not None and evidence.of(rank).partly_recorded:
         return True
     if rank is not None:
-        evidence.of(rank).half_told = True
+        evidence.of(rank).partly_recorded = True
     evidence.claim("other", line, at_ns, reporter=rank, certain=False, gave_up=True)
     return True
 
@@ -173,7 +173,7 @@ _KINDS: tuple[Callable[[Message, Evidence], bool], ...] = (
 def _gil(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """Printed by a rank that is about to end itself: what it waited in is stated elsewhere."""
     if line.rank is not None:
-        evidence.of(line.rank).half_told = True
+        evidence.of(line.rank).partly_recorded = True
     evidence.claim("other", line, at_ns)
     return True
 

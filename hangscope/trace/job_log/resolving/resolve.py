@@ -54,7 +54,7 @@ def _note_gaps(evidence: Evidence) -> None:
     """Mark ranks and job as partially known if the log has missing lines or is truncated."""
     if evidence.thinned:
         for notes in evidence.ranks.values():
-            notes.half_told |= not (notes.operations or notes.counters or notes.has_ended)
+            notes.partly_recorded |= not (notes.operations or notes.counters or notes.has_ended)
     if evidence.cut or evidence.thinned:
         cut = Claim("other", certain=False, details={"cut": True})
         evidence.claims.append((cut, None))

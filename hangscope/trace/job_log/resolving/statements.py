@@ -178,7 +178,7 @@ def _expected(claim: Claim) -> int:
 
 
 def resolve_half_told(evidence: Evidence) -> None:
-    """Decide which ranks the log covers only partially (`RankNotes.half_told`).
+    """Decide which ranks the log covers only partially (`RankNotes.partly_recorded`).
 
     A rank accused of a failure of its own is not one of them: it did not merely wait. If some ranks
     do not appear at all, the log is an excerpt. Then ranks that are merely mentioned are partially
@@ -186,13 +186,13 @@ def resolve_half_told(evidence: Evidence) -> None:
     """
     own = {r for c, _ in evidence.claims if c.kind in _OWN_FAILURES for r in c.accused}
     for rank in own & evidence.ranks.keys():
-        evidence.ranks[rank].half_told = False
+        evidence.ranks[rank].partly_recorded = False
     gave_up = sum(any(o.timed_out for o in n.operations) for n in evidence.ranks.values())
     mute = [n for n in evidence.ranks.values() if not n.tells()]
     world = max(evidence.world_size or 0, max(evidence.ranks, default=-1) + 1)
     if gave_up and gave_up <= 2 * len(mute) and world > len(evidence.ranks):
         for notes in mute:
-            notes.half_told = True
+            notes.partly_recorded = True
 
 
 def resolve_stuck_watchdogs(evidence: Evidence) -> None:
@@ -207,7 +207,7 @@ def resolve_stuck_watchdogs(evidence: Evidence) -> None:
             continue
         since = claim.at_ns - int(claim.details.get("stuck_for_s", 0)) * 10**9
         if not (claim.at_ns and first) or since >= first - _GRACE_NS:
-            evidence.of(claim.reporter).half_told = True
+            evidence.of(claim.reporter).partly_recorded = True
 
 
 def _has_a_hole(notes: RankNotes) -> bool:

@@ -47,7 +47,7 @@ def _words(trouble: LoggedException, *, after_stop: bool) -> Claim:
     said = trouble.message.strip().partition("\n")[0][:300]
     text = f"{_name(trouble)}: {said}".rstrip(": ") + _where(trouble, " ({})")
     interrupted = _name(trouble) == "KeyboardInterrupt"
-    details = ClaimDetails(stopped=_SIGINT) if interrupted else ClaimDetails(nobodys=True)
+    details = ClaimDetails(stopped=_SIGINT) if interrupted else ClaimDetails(unattributed=True)
     if after_stop:
         details["after_stop"] = True
     return Claim("other", text=text, at_ns=trouble.at_ns, certain=False, details=details)
