@@ -11,7 +11,7 @@ from hangscope.trace.job_log.resolving.statements import (
     resolve_addresses,
     resolve_barriers,
     resolve_exception_chains,
-    resolve_half_told,
+    resolve_partly_recorded,
     resolve_shared_places,
     resolve_store_barrier,
     resolve_stuck_watchdogs,
@@ -36,7 +36,7 @@ def resolve(evidence: Evidence) -> None:
     resolve_barriers(evidence)
     resolve_addresses(evidence)
     resolve_store_barrier(evidence)
-    resolve_half_told(evidence)
+    resolve_partly_recorded(evidence)
     resolve_stuck_watchdogs(evidence)
     claim_unattributed(evidence)
     _note_gaps(evidence)

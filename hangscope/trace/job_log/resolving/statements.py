@@ -177,7 +177,7 @@ def _expected(claim: Claim) -> int:
     return size if isinstance(size, int) else 0
 
 
-def resolve_half_told(evidence: Evidence) -> None:
+def resolve_partly_recorded(evidence: Evidence) -> None:
     """Decide which ranks the log covers only partially (`RankNotes.partly_recorded`).
 
     A rank accused of a failure of its own is not one of them: it did not merely wait. If some ranks
