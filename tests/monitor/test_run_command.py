@@ -25,6 +25,7 @@ dist.init_process_group("gloo")
 for step in range(4):
     if step == 2 and dist.get_rank() == 1:
         if sys.argv[1] == "killed":
+            time.sleep(4)  # how it ends is only seen if the monitor has found it before
             os.kill(os.getpid(), signal.SIGKILL)
         if sys.argv[1] == "asleep":
             time.sleep(3600)
