@@ -58,6 +58,24 @@ def test_counterparts_include_those_that_a_faulty_rank_deviates_from(fault: str)
     assert counterparts(context_of(job), 0, groups[0]) == {groups[1]: 2}
 
 
+def test_counterparts_exclude_another_stage_without_common_numbers() -> None:
+    """Rank 4 is the first stage of the second pipeline, rank 3 its middle one.
+
+    A middle stage issues more: of rank 3 only halves are left that no first stage has come to.
+    """
+    job = Job(6)
+    groups = [job.group(0, 1, 2, desc="PIPELINE"), job.group(3, 4, 5, desc="PIPELINE")]
+    for group, (first, middle, last) in zip(groups, ((0, 1, 2), (4, 3, 5)), strict=True):
+        for _ in range(4):
+            for sender, receiver in ((first, middle), (middle, last)):
+                job.op(sender, "send", group=group, peer=receiver)
+                job.op(receiver, "recv", group=group, peer=sender)
+            job.op(middle, "send", group=group, peer=first)
+            job.op(first, "recv", group=group, peer=middle)
+    job.rows = [row for row in job.rows if row["rank"] != 3 or row["p2p_seq"] > 8]
+    assert counterparts(context_of(job), 0, groups[0]) == {}
+
+
 def test_counterparts_exclude_groups_whose_collector_has_another_place() -> None:
     """Ranks 0 and 5 collect from the rest of their groups; 2 sends to place 0, 4 to place 2."""
     job = Job(6)

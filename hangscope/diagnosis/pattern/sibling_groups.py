@@ -90,7 +90,8 @@ def _runs_another_program(context: Context, mine: tuple[int, int], theirs: tuple
         return True  # one only sends, the other only receives
     (group, rank), (other, counterpart) = mine, theirs
     halves, its = halves_of(context, rank, group), halves_of(context, counterpart, other)
-    if all(halves[number] == its[number] for number in halves.keys() & its.keys()):
+    common = halves.keys() & its.keys()
+    if common and all(halves[number] == its[number] for number in common):
         return False
     members = context.trace.groups[other].ranks[:_MAX_PLACES]
     return any(_same_but_for_places(halves, halves_of(context, r, other)) for r in members)
