@@ -30,7 +30,7 @@ from hangscope.diagnosis.records.coverage import (
 from hangscope.diagnosis.records.frontier import Frontiers, Ints
 from hangscope.diagnosis.records.kinds import groups_with, is_one_sided, records_where
 from hangscope.diagnosis.records.pairing import Half, pending_halves
-from hangscope.trace.model import NONE, Flag, Signature, Stack, Trace, flagged
+from hangscope.trace.model import NONE, Flag, Records, Signature, Stack, Trace, flagged
 
 SECOND_NS = 1_000_000_000
 _NO_TIME_S = 1e-6
@@ -293,6 +293,13 @@ class Context:
     def row_of(self, group: int, rank: int, seq: int) -> int:
         """The row of a rank's collective, given its sequence number in the group, or -1."""
         return collective_row(self.trace, self.front, self.bounds, group, rank, seq)
+
+    def records_in(self, rank: int, group: int) -> Records:
+        """A rank's records of a group, in order; none if nothing of the rank is recorded."""
+        low, high = self.bounds.get(rank, (0, 0))
+        part = self.trace.records[low:high]
+        found: Records = part[part["group"] == group]
+        return found
 
     def last_in_group(self, rank: int, group: int) -> tuple[int, int]:
         """Number and row (or -1) of the rank's last collective in a group; (0, -1) if none."""

@@ -45,7 +45,7 @@ def test_renumbered_ranks_keep_their_partners() -> None:
 def pairs_of(dumps: Dumps) -> set[tuple[int, ...]]:
     """(issuing rank, partner) of all sends and receives, as ranks of the job."""
     pairs = set()
-    for rank, document in dumps.documents():
+    for rank, document in dumps.of_rank.items():
         assert isinstance(document, dict)
         for entry in entries(document):
             name, places = (

@@ -12,18 +12,19 @@ from hangscope.diagnosis.model import Confidence
 from tools.simulator import outcomes, score
 from tools.simulator.execute import Machine
 from tools.simulator.faults import draw
-from tools.simulator.more_shapes import LARGE, MORE_SHAPES, write_any
+from tools.simulator.more_shapes import MORE_LARGE, MORE_SHAPES
 from tools.simulator.ring_traces import ring_trace
 from tools.simulator.several import MISTAKES, draw_several, judge_several
-from tools.simulator.shapes import SHAPES
+from tools.simulator.shapes import SHAPES, write
 
 
 @pytest.mark.parametrize("shape", sorted(MORE_SHAPES.keys() - SHAPES.keys()))
 @pytest.mark.parametrize("blocking", [False, True])
 @pytest.mark.parametrize("world", [8, 16])
 def test_a_program_of_more_dimensions_ends(shape: str, blocking: bool, world: int) -> None:
-    assert shape in LARGE
-    run = Machine(write_any(shape, world, 6, blocking, random.Random(7)), random.Random(7)).run()
+    assert shape in MORE_LARGE
+    job = write(shape, world, 6, blocking, random.Random(7), MORE_SHAPES)
+    run = Machine(job, random.Random(7)).run()
     assert not run.hung
     assert run.last > 0
 

@@ -34,7 +34,7 @@ from tools.simulator.process_faults import (
     slow,
     torn_down,
 )
-from tools.simulator.shapes import SHAPES, write
+from tools.simulator.shapes import LARGE, SHAPES, write
 
 FAULTS: dict[str, Fault] = {
     f.__name__: f
@@ -64,7 +64,8 @@ ENDS_WELL = frozenset({"finished", "quiescent", "different_reduce_op"})
 
 MID_RUN = frozenset({"moving", "slow", "killed"})
 
-LARGE = ("tensor x pipeline x data", "tensor x experts x data")
+IN_DUMPS = frozenset({"crashed", "clean_exit", "moving"})
+"""Of `NEEDS_HOST` those that leave a trace in dumps alone as well."""
 
 
 def draw(number: int, seed: int, fault: str, shape: str | None = None) -> Case:

@@ -8,9 +8,6 @@ may become undecided; it must not become another one.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import pickle
 import random
 import shutil
 import sys
@@ -27,14 +24,11 @@ from hangscope.diagnosis.model import Diagnosis
 from hangscope.trace.load import load_trace
 from tools.simulator.case import Case, UnsuitableError
 from tools.simulator.dialects import DIALECTS, Dialect, nanoseconds
-from tools.simulator.faults import FAULTS, NEEDS_HOST, draw
-from tools.simulator.native_dumps import native
+from tools.simulator.faults import FAULTS, IN_DUMPS, NEEDS_HOST, draw
+from tools.simulator.native_dumps import native, write_dump
 from tools.simulator.outcomes import EXACT, WRONG
 from tools.simulator.score import expected, judge
 from tools.simulator.transformations import TRANSFORMATIONS, Dumps
-
-_IN_DUMPS = frozenset({"crashed", "clean_exit", "moving"})
-"""Faults of processes that dumps alone show as well."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +51,7 @@ class Change:
 
 def changes(cases: int, seed: int) -> Iterator[list[Change]]:
     """Draw ``cases`` cases, with faults and dialects in turn, and transform each."""
-    faults = [f for f in FAULTS if f not in NEEDS_HOST or f in _IN_DUMPS]
+    faults = [f for f in FAULTS if f not in NEEDS_HOST or f in IN_DUMPS]
     dialects = [d for d in DIALECTS.values() if d.name != "ring" and not d.log]
     folder = Path(tempfile.mkdtemp(prefix="hangscope-invariance-"))
     number = done = 0
@@ -104,14 +98,9 @@ def changes_of(case: Case, dialect: Dialect, folder: Path, seed: int) -> list[Ch
 def _diagnosis(dumps: Dumps, folder: Path) -> Diagnosis:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    for rank, document in dumps.documents():
-        if dumps.as_json:
-            path = folder / f"_dump_{rank}.json"
-            path.write_text(json.dumps(document))
-        else:
-            path = folder / f"nccl_trace_rank_{rank}"
-            path.write_bytes(pickle.dumps(document, protocol=2))
-        os.utime(path, ns=(dumps.taken_ns[rank], dumps.taken_ns[rank]))
+    for rank, document in dumps.of_rank.items():
+        at_ns = dumps.taken_ns[rank]
+        write_dump(folder, rank, document, as_json=dumps.as_json, at_ns=at_ns)
     return diagnose(load_trace([folder]))
 
 

@@ -5,10 +5,8 @@ They are kept apart from `tools.simulator.shapes`, from which the cases of earli
 
 from __future__ import annotations
 
-import random
-
-from tools.simulator.program import Job, Writer
-from tools.simulator.shapes import SHAPES
+from tools.simulator.program import Writer
+from tools.simulator.shapes import LARGE, SHAPES
 
 
 def _interleaved(w: Writer, steps: int) -> None:
@@ -91,17 +89,4 @@ def _four_dimensions(w: Writer, steps: int) -> None:
 
 MORE_SHAPES = {**SHAPES, "interleaved pipeline x data": _interleaved, "4D mesh": _four_dimensions}
 
-LARGE = frozenset(
-    {
-        "tensor x pipeline x data", "tensor x experts x data", "interleaved pipeline x data",
-        "4D mesh",
-    }
-)  # fmt: skip
-"""Shapes that need at least 8 ranks."""
-
-
-def write_any(shape: str, world: int, steps: int, blocking: bool, rng: random.Random) -> Job:
-    """The healthy programs of one job of any shape."""
-    writer = Writer(world, rng)
-    MORE_SHAPES[shape](writer, steps)
-    return writer.job(shape, blocking)
+MORE_LARGE = LARGE | {"interleaved pipeline x data", "4D mesh"}

@@ -152,11 +152,15 @@ def write(case: Case, dialect: Dialect, folder: Path) -> None:
         if rank in case.lost:
             continue
         document = native(case, rank, dialect)
-        if dialect.json:
-            path = folder / f"_dump_{rank}.json"
-            path.write_text(json.dumps(document))
-        else:
-            path = folder / f"nccl_trace_rank_{rank}"
-            path.write_bytes(pickle.dumps(document, protocol=2))  # as torch does
-        moment = nanoseconds(case.at[rank])
-        os.utime(path, ns=(moment, moment))
+        write_dump(folder, rank, document, as_json=dialect.json, at_ns=nanoseconds(case.at[rank]))
+
+
+def write_dump(folder: Path, rank: int, document: Document, *, as_json: bool, at_ns: int) -> None:
+    """Write one dump, dated as if the recorder had written it at ``at_ns``."""
+    if as_json:
+        path = folder / f"_dump_{rank}.json"
+        path.write_text(json.dumps(document))
+    else:
+        path = folder / f"nccl_trace_rank_{rank}"
+        path.write_bytes(pickle.dumps(document, protocol=2))  # as torch does
+    os.utime(path, ns=(at_ns, at_ns))

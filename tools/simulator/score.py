@@ -24,7 +24,7 @@ from hangscope.trace.load import load_trace
 from tools.simulator import torchfrtrace
 from tools.simulator.case import Case, Truth, UnsuitableError
 from tools.simulator.dialects import DIALECTS, Dialect, visible
-from tools.simulator.faults import FAULTS, NEEDS_HOST, draw
+from tools.simulator.faults import FAULTS, IN_DUMPS, NEEDS_HOST, draw
 from tools.simulator.native_dumps import write
 from tools.simulator.outcomes import CRASH, EXACT, UNDECIDED, WRONG
 from tools.simulator.ring_traces import ring_trace
@@ -164,11 +164,7 @@ def run(
             dialect = DIALECTS[names[(number // len(kinds) + number) % len(names)]]
             if dialect.log and fault not in IN_LOGS:
                 dialect = DIALECTS["ring"]
-            if (
-                fault in NEEDS_HOST
-                and not dialect.hosts
-                and fault not in ("crashed", "clean_exit", "moving")
-            ):
+            if fault in NEEDS_HOST and not dialect.hosts and fault not in IN_DUMPS:
                 dialect = DIALECTS["ring"]
             if several and "dtype" in fault and dialect.version in NO_DTYPES:
                 dialect = DIALECTS["ring"]

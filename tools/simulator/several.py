@@ -13,9 +13,10 @@ from dataclasses import replace
 from hangscope.diagnosis.model import Confidence, Diagnosis
 from tools.simulator.case import Case, Host, Truth, UnsuitableError, healthy_hosts
 from tools.simulator.execute import RUN_AHEAD, Machine
-from tools.simulator.more_shapes import LARGE, MORE_SHAPES, write_any
+from tools.simulator.more_shapes import MORE_LARGE, MORE_SHAPES
 from tools.simulator.outcomes import EXACT, PART, UNDECIDED, WRONG
 from tools.simulator.program import Job, Op
+from tools.simulator.shapes import write
 
 _TRIES = 200
 
@@ -73,8 +74,9 @@ def draw_several(number: int, seed: int, fault: str) -> Case:
     rng = random.Random(f"{seed}/{number}/{fault}")
     for _ in range(_TRIES):
         shape = rng.choice(sorted(MORE_SHAPES))
-        world = rng.choice([4, 8, 16] if shape not in LARGE else [8, 16])
-        job = write_any(shape, world, rng.randrange(5, 9), rng.random() < 0.35, rng)
+        world = rng.choice([4, 8, 16] if shape not in MORE_LARGE else [8, 16])
+        steps, blocking = rng.randrange(5, 9), rng.random() < 0.35
+        job = write(shape, world, steps, blocking, rng, MORE_SHAPES)
         try:
             case = _case(job, rng, number, fault)
         except UnsuitableError:

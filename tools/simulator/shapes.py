@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Mapping
 
 from tools.simulator.program import Job, Writer
+
+Shape = Callable[[Writer, int], None]
+"""Writes so many steps of a program."""
 
 
 def _ddp(w: Writer, steps: int) -> None:
@@ -248,7 +252,7 @@ def _collector(w: Writer, steps: int) -> None:
         w.wait(everybody)
 
 
-SHAPES = {
+SHAPES: dict[str, Shape] = {
     "ddp": _ddp,
     "fsdp": _fsdp,
     "hybrid-shard": _hsdp,
@@ -261,8 +265,19 @@ SHAPES = {
 }
 
 
-def write(shape: str, world: int, steps: int, blocking: bool, rng: random.Random) -> Job:
-    """The healthy programs of one job."""
+LARGE = frozenset({"tensor x pipeline x data", "tensor x experts x data"})
+"""Shapes that need at least 8 ranks."""
+
+
+def write(
+    shape: str,
+    world: int,
+    steps: int,
+    blocking: bool,
+    rng: random.Random,
+    shapes: Mapping[str, Shape] = SHAPES,
+) -> Job:
+    """The healthy programs of one job; ``shapes`` are those to find its shape in."""
     writer = Writer(world, rng)
-    SHAPES[shape](writer, steps)
+    shapes[shape](writer, steps)
     return writer.job(shape, blocking)

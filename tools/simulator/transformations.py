@@ -10,7 +10,7 @@ import ast
 import copy
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
@@ -31,9 +31,6 @@ class Dumps:
     taken_ns: dict[int, int]
     new_rank: tuple[int, ...]
     as_json: bool
-
-    def documents(self) -> Iterator[tuple[int, Document]]:
-        return iter(self.of_rank.items())
 
 
 Transformation = Callable[[Dumps, random.Random], Dumps | None]
@@ -91,7 +88,7 @@ def shorter_history(dumps: Dumps, rng: random.Random) -> Dumps:
     """Up to two thirds of the entries are overwritten, at most up to the first unfinished one."""
     share = rng.uniform(0.2, 0.7)
     changed: dict[int, Document] = {}
-    for rank, document in dumps.documents():
+    for rank, document in dumps.of_rank.items():
         finished = takewhile(lambda entry: entry["state"] == "completed", entries(document))
         gone = min(int(len(entries(document)) * share), sum(1 for _ in finished))
         left = entries(document)[gone:]
@@ -117,7 +114,7 @@ def longer_run(dumps: Dumps, rng: random.Random) -> Dumps | None:
 
 def other_group_names(dumps: Dumps, rng: random.Random) -> Dumps | None:
     """Names of groups as hashes, as torch names groups that not all ranks create."""
-    names = sorted({n for _, d in dumps.documents() for n in configs(d)} - {"0"})
+    names = sorted({n for d in dumps.of_rank.values() for n in configs(d)} - {"0"})
     if not names:
         return None
     new = {n: f"{rng.getrandbits(160):040x}" for n in names} | {"0": "0"}
@@ -160,14 +157,14 @@ def without_status(dumps: Dumps, _: random.Random) -> Dumps:
     """The collector left ``pg_status`` out."""
     changed: dict[int, Document] = {
         rank: d if isinstance(d, list) else {k: v for k, v in d.items() if k != "pg_status"}
-        for rank, d in dumps.documents()
+        for rank, d in dumps.of_rank.items()
     }
     return replace(dumps, of_rank=changed)
 
 
 def other_format(dumps: Dumps, _: random.Random) -> Dumps | None:
     """The JSON of the debug server instead of a pickle, or the other way round."""
-    if any(isinstance(d, list) for _, d in dumps.documents()):
+    if any(isinstance(d, list) for d in dumps.of_rank.values()):
         return None
     return replace(_without_field(dumps, "frames"), as_json=not dumps.as_json)
 

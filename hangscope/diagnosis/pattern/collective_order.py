@@ -72,10 +72,8 @@ def collective_first(context: Context, collective: Place, pair: Place) -> bool |
         said.append([])
         for other in siblings(context, group):
             members = context.trace.groups[other].ranks
-            low, high = context.bounds.get(members[own], (0, 0))
-            part = context.trace.records[low:high]
-            part = part[(part["group"] == other) & (part["p2p_seq"] == number)]
-            part = part[part["peer"] == members[partner]]
+            part = context.records_in(members[own], other)
+            part = part[(part["p2p_seq"] == number) & (part["peer"] == members[partner])]
             its = [r for r in part if context.families[r["signature"]] == op]
             said[-1] += [bool(r["collective_seq"] >= seq) for r in its[:1]]
     told = [first for answers in said for first in answers]

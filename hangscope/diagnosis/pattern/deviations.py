@@ -150,9 +150,8 @@ def furthest_counterpart(
     for other, counterpart in counterparts(context, rank, group).items():
         if counterpart in without:
             continue
-        low, high = context.bounds.get(counterpart, (0, 0))
-        part = context.trace.records[low:high]
-        furthest = max(furthest, int(part["p2p_seq"][part["group"] == other].max(initial=NONE)))
+        numbers = context.records_in(counterpart, other)["p2p_seq"]
+        furthest = max(furthest, int(numbers.max(initial=NONE)))
     return furthest
 
 

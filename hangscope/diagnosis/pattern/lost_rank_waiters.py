@@ -99,9 +99,7 @@ def _its_twin_left(context: Context, rank: int, twin: int) -> bool:
 
 def _has_pairs(context: Context, rank: int, group: int) -> bool:
     """Whether the rank sent or received anything in the group."""
-    low, high = context.bounds.get(rank, (0, 0))
-    part = context.trace.records[low:high]
-    return bool(((part["group"] == group) & (part["peer"] >= 0)).any())
+    return bool((context.records_in(rank, group)["peer"] >= 0).any())
 
 
 def _by_operation(

@@ -140,9 +140,7 @@ class _Totals:
         if group not in self.context.with_p2p:
             return UNKNOWN
         context = self.context
-        low, high = context.bounds[rank]
-        part = context.trace.records[low:high]
-        listed = part[part["group"] == group][-1:]
+        listed = context.records_in(rank, group)[-1:]
         if self._lists_unfinished(rank):
             listed = listed[flagged(listed["flags"], Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH)]
         counted = 0 if group in self.context.with_collectives else self._counted(rank, group)

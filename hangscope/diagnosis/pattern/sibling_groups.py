@@ -9,13 +9,14 @@ the member at its own place there is no measure of it.
 from __future__ import annotations
 
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.pattern.habits import tensors_of
 from hangscope.diagnosis.processes.stacks import user_frames
-from hangscope.trace.model import NONE, Records
+from hangscope.trace.model import NONE
 
 _MAX_SIBLINGS = 16
 _MAX_PLACES = 64
@@ -48,18 +49,17 @@ def counterparts(context: Context, rank: int, group: int) -> dict[int, int]:
     ranks = context.trace.groups[group].ranks
     if rank not in ranks:
         return {}
-    place = ranks.index(rank)
-    found = {}
-    for other in siblings(context, group):
-        members = context.trace.groups[other].ranks
-        if not _runs_another_program(context, (group, rank), (other, members[place])):
-            found[other] = members[place]
-    return found
+    place, mine = ranks.index(rank), _program_of(context, rank, group)
+    return {
+        other: context.trace.groups[other].ranks[place]
+        for other in siblings(context, group)
+        if not _runs_another_program(context, mine, other, place)
+    }
 
 
 def halves_of(context: Context, rank: int, group: int) -> Halves:
     """What a rank sent to and received from whom in a group; without receives from any source."""
-    records = _records_of(context, rank, group)
+    records = context.records_in(rank, group)
     records = records[records["peer"] >= 0]
     ranks = context.trace.groups[group].ranks
     place = {r: i for i, r in enumerate(ranks)}
@@ -76,38 +76,37 @@ def halves_of(context: Context, rank: int, group: int) -> Halves:
     return result
 
 
-def _runs_another_program(context: Context, mine: tuple[int, int], theirs: tuple[int, int]) -> bool:
-    """Whether a (group, rank) does what another place of the sibling does, and not what its own
-    place there does.
+class _Program(NamedTuple):
+    """What a rank did in one of its groups. ``directions``: whether it sends, receives, or both."""
+
+    directions: set[str]
+    halves: Halves
+
+
+def _program_of(context: Context, rank: int, group: int) -> _Program:
+    signatures = np.unique(context.records_in(rank, group)["signature"]).tolist()
+    directions = {context.families[s] for s in signatures if s != NONE} & {"send", "recv"}
+    return _Program(directions, halves_of(context, rank, group))
+
+
+def _runs_another_program(context: Context, mine: _Program, other: int, place: int) -> bool:
+    """Whether a rank does what another place of a sibling group does, and not what its own place
+    there does.
 
     A mistake is made once: a rank that made one still agrees with its counterpart elsewhere, and
     with nobody else throughout.
     """
-    ways = [_directions(context, *one) for one in (mine, theirs)]
-    if not all(ways):
+    members = context.trace.groups[other].ranks
+    theirs = _program_of(context, members[place], other)
+    if not mine.directions or not theirs.directions:
         return False
-    if ways[0].isdisjoint(ways[1]):
+    if mine.directions.isdisjoint(theirs.directions):
         return True  # one only sends, the other only receives
-    (group, rank), (other, counterpart) = mine, theirs
-    halves, its = halves_of(context, rank, group), halves_of(context, counterpart, other)
-    common = halves.keys() & its.keys()
-    if common and all(halves[number] == its[number] for number in common):
+    common = mine.halves.keys() & theirs.halves.keys()
+    if common and all(mine.halves[number] == theirs.halves[number] for number in common):
         return False
-    members = context.trace.groups[other].ranks[:_MAX_PLACES]
-    return any(_same_but_for_places(halves, halves_of(context, r, other)) for r in members)
-
-
-def _directions(context: Context, group: int, rank: int) -> set[str]:
-    """Whether the rank sends or receives in the group, or both."""
-    signatures = np.unique(_records_of(context, rank, group)["signature"]).tolist()
-    return {context.families[s] for s in signatures if s != NONE} & {"send", "recv"}
-
-
-def _records_of(context: Context, rank: int, group: int) -> Records:
-    low, high = context.bounds.get(rank, (0, 0))
-    part = context.trace.records[low:high]
-    records: Records = part[part["group"] == group]
-    return records
+    others = (halves_of(context, rank, other) for rank in members[:_MAX_PLACES])
+    return any(_same_but_for_places(mine.halves, halves) for halves in others)
 
 
 def _same_but_for_places(mine: Halves, theirs: Halves) -> bool:

@@ -61,8 +61,7 @@ def began_unseen(context: Context, mismatch: Mismatch) -> bool:
         if _started_with(context.stack(part.row)) is None or thread <= 0:
             return False
         for rank in part.ranks:
-            low, high = context.bounds[rank]
-            mine = records[low:high][records["group"][low:high] == mismatch.group]
+            mine = context.records_in(rank, mismatch.group)
             here = mine["collective_seq"] == mismatch.seq
             earlier = mine["thread"][mine["collective_seq"] < mismatch.seq]
             issued_ns = int(mine["created_ns"][here].max(initial=0))

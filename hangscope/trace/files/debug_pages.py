@@ -8,9 +8,15 @@ from typing import Any
 
 import orjson
 
-_PAGE = re.compile(rb"\s*<(?:!doctype html|html)", re.I)
+_PAGE = re.compile(rb"\s*<(?:!doctype html|html)[^>]*>", re.I)
 _HEADING = re.compile(rb"<h2>\s*Rank (\d{1,8}): [^<]*</h2>\s*<pre>", re.I)
 _END = re.compile(rb"</pre>", re.I)
+_OBJECT = re.compile(_HEADING.pattern + rb"\s*\{", re.I)
+
+
+def is_page_of_dumps(head: bytes) -> bool:
+    """Whether a file that begins so is such a page (``/fr_trace_json``), with an object on it."""
+    return bool(_PAGE.match(head)) and bool(_OBJECT.search(head))
 
 
 def dumps_on_page(data: bytes) -> list[dict[str, Any]] | None:

@@ -18,6 +18,7 @@ from hangscope.trace.files.compression import (
     compression_of,
     open_decompressed,
 )
+from hangscope.trace.files.debug_pages import is_page_of_dumps
 from hangscope.trace.files.log_exports import log_text
 from hangscope.trace.files.regular_files import open_descriptor
 from hangscope.trace.files.utf16 import encoding_of
@@ -39,9 +40,6 @@ _BOM = b"\xef\xbb\xbf"
 _JSON_START = re.compile(rb'\s*(?:\{\s*(?:"|\})|\[\s*(?:\{|\]|\[\s*[\[{"]))')
 _LITERAL = re.compile(rb"\s*(?:\{|\[\s*\{)\s*'")
 """The start of a dump printed by Python, with its quotes instead of JSON's."""
-_PAGE = re.compile(rb"\s*<(?:!doctype html|html)[^>]*>", re.I)
-_PAGE_OF_DUMPS = re.compile(rb"<h2>\s*Rank \d+: [^<]*</h2>\s*<pre>\s*\{", re.I)
-"""torch's debug server shows all ranks' dumps on one page (``/fr_trace_json``)."""
 _TEXT_PICKLE = re.compile(rb"(?:\((?:d|l)p?\d*\n|\((?:d|l)p?\d*\r?\n|\}q.|\]q.|\(\}q.|\(lp0|\(dp0)")
 _YAML = re.compile(rb"(?m)^[ \t]*(?:-[ \t]+)?(?:profiling_name|collective_seq_id|record_id)[ \t]*:")
 _YAML_START = re.compile(rb"\s*(?:---|%YAML|-[ \t]|['\"]?\w[\w ]*['\"]?[ \t]*:(?:\s|$))")
@@ -132,7 +130,7 @@ def _by_syntax(head: bytes) -> Kind | None:
         return Kind(LOG if _is_log_record(first) else JSON)
     if _LITERAL.match(text) and (b"'entries'" in text or b"'profiling_name'" in text):
         return Kind(JSON)
-    if _PAGE.match(text) and _PAGE_OF_DUMPS.search(text):
+    if is_page_of_dumps(text):
         return Kind(JSON)
     return Kind(PICKLE) if _TEXT_PICKLE.match(head) else None
 

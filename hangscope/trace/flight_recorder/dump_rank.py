@@ -6,14 +6,14 @@ a date, a process id, or the rank within a host.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hangscope.trace import clean, operations
 from hangscope.trace.files.sniff import Unreadable
 from hangscope.trace.flight_recorder.columns import Entries
 from hangscope.trace.flight_recorder.groups import has_rank, read_config
-from hangscope.trace.model import MAX_RANK, NONE
+from hangscope.trace.model import MAX_RANK, NONE, Group
 
 _ENOUGH_ENTRIES = 20_000
 
@@ -33,8 +33,9 @@ def rank_of(entries: Entries, config: Any, named: int | None) -> int:
     Unreadable
         If neither the name nor the contents tell the rank.
     """
-    lists = {g.name: g.ranks for g in read_config(config, NONE).groups if g.ranks}
-    if named is not None and named <= MAX_RANK and _may_be_rank(named, config):
+    groups = read_config(config, NONE).groups
+    lists = {g.name: g.ranks for g in groups if g.ranks}
+    if named is not None and named <= MAX_RANK and _may_be_rank(named, groups):
         common = _users_of_foreign_groups(entries, lists, named)
         if not common:
             return named
@@ -52,13 +53,13 @@ def rank_of(entries: Entries, config: Any, named: int | None) -> int:
     return rank
 
 
-def _may_be_rank(rank: int, config: Any) -> bool:
+def _may_be_rank(rank: int, groups: Iterable[Group]) -> bool:
     """Whether the number can be a rank, given the default group's members.
 
     Fault-tolerant jobs number the default group's ranks separately in each replica. A rank outside
     the list is therefore possible, but a number a hundred times its length is not.
     """
-    for group in read_config(config, NONE).groups:
+    for group in groups:
         if group.desc == "default_pg" and group.ranks and not has_rank(group.ranks, rank):
             return rank < 100 * len(group.ranks)
     return True
