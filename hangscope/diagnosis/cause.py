@@ -142,14 +142,14 @@ def rank_list(ranks: tuple[int, ...]) -> str:
 
 def began(context: Context, places: Iterable[int]) -> int:
     """When (ns) the first rank began to wait at one of these places; 0 if unknown."""
-    known = [context.waits.places[i].began_ns for i in places if context.waits.places[i].began_ns]
+    known = (place.began_ns for place in context.waits.at(places) if place.began_ns)
     return min(known, default=0)
 
 
 def shown_place(context: Context, cause: Cause) -> Place | None:
     """The place that a report shows: one where a culprit is due, preferably where waiting began
     first."""
-    places = [context.waits.places[i] for i in cause.places]
+    places = context.waits.at(cause.places)
     if not places:
         return None
     if cause.issued_extra:

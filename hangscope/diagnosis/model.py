@@ -125,6 +125,14 @@ class Finding:
     """If no record dates the finding: for how long (s) repeated looks at a running job must agree
     before it is reported."""
 
+    def accuses(self, side: Side) -> bool:
+        """Whether all ranks of a side are culprits."""
+        return bool(side.ranks) and set(side.ranks) <= set(self.culprits)
+
+    def seq_of(self, side: Side) -> int | None:
+        """The sequence number at which a side stands: its own, or else the finding's."""
+        return side.seq if side.seq is not None else self.seq
+
 
 @dataclass(frozen=True, slots=True)
 class WaitEdge:

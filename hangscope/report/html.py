@@ -157,14 +157,14 @@ def _finding_view(diagnosis: Diagnosis, finding: Finding) -> dict[str, Any]:
 
 def _side_view(side: Side, finding: Finding, group: str, sources: Sources) -> SideView:
     if side.op is not None:
-        seq = side.seq if side.seq is not None else finding.seq
+        seq = finding.seq_of(side)
         what = operation(side.op, seq) + (f" of {group}" if group else "")
     else:
         what = side.activity or "nothing recorded there"
     last = last_operation(side) if side.op is None else ""
     return SideView(
         who=named(side.ranks, 60),
-        culprit=bool(side.ranks) and set(side.ranks) <= set(finding.culprits),
+        culprit=finding.accuses(side),
         how=side_status(side, finding),
         what=what,
         given=arguments(side),

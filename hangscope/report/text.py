@@ -227,7 +227,7 @@ def _sides(finding: Finding, groups: Mapping[Side, str], everything: bool, width
     if one_line:
         table.add_column(no_wrap=True)
     for side, (ranks, how, what, where) in zip(sides, cells, strict=True):
-        guilty = bool(side.ranks) and set(side.ranks) <= set(finding.culprits)
+        guilty = finding.accuses(side)
         who = Text(ranks, "bold red" if guilty else "bold")
         if where and not one_line:
             what.append(f"\n{where}")
@@ -250,7 +250,7 @@ def _aligned(ranks: Sequence[int]) -> str:
 def _what(side: Side, finding: Finding, group: str) -> Text:
     text = Text()
     if side.op is not None:
-        seq = side.seq if side.seq is not None else finding.seq
+        seq = finding.seq_of(side)
         text.append(operation(side.op, seq))
         if group:
             text.append(f" of {plain(group, 60)}")

@@ -187,7 +187,7 @@ def divergence_rows(trace: Trace, finding: Finding, side: Side) -> Int64:
     A side's own operation and number take precedence over the finding's: point-to-point operations
     are counted separately from collectives, and the sides of a cycle are in different groups.
     """
-    seq = side.seq if side.seq is not None else finding.seq
+    seq = finding.seq_of(side)
     op = side.op or finding.op
     if seq is None or not side.ranks:
         return np.zeros(0, np.int64)

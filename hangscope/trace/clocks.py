@@ -175,6 +175,7 @@ def shift_fragment(fragment: Fragment, shift: int) -> Fragment:
         facts=shift_facts(fragment.facts, shift),
         records=shift_times(fragment.records, RECORD_TIMES, shift),
         members=shift_times(fragment.members, MEMBER_TIMES, shift),
+        claims=tuple(replace(c, at_ns=_later(c.at_ns, shift)) for c in fragment.claims),
     )
 
 
@@ -183,14 +184,16 @@ def shift_facts(facts: RankFacts, shift: int) -> RankFacts:
     exit_, exception, handled = facts.exit, facts.exception, facts.handled
     return replace(
         facts,
-        heartbeat_ns=facts.heartbeat_ns and facts.heartbeat_ns + shift,
-        observed_ns=facts.observed_ns and facts.observed_ns + shift,
-        phases=tuple(replace(p, since_ns=p.since_ns and p.since_ns + shift) for p in facts.phases),
-        exit=exit_ and replace(exit_, at_ns=exit_.at_ns and exit_.at_ns + shift),
-        exception=exception
-        and replace(exception, at_ns=exception.at_ns and exception.at_ns + shift),
-        handled=handled and replace(handled, at_ns=handled.at_ns and handled.at_ns + shift),
-        threads=tuple(
-            replace(t, sampled_ns=t.sampled_ns and t.sampled_ns + shift) for t in facts.threads
-        ),
+        heartbeat_ns=_later(facts.heartbeat_ns, shift),
+        observed_ns=_later(facts.observed_ns, shift),
+        phases=tuple(replace(p, since_ns=_later(p.since_ns, shift)) for p in facts.phases),
+        exit=exit_ and replace(exit_, at_ns=_later(exit_.at_ns, shift)),
+        exception=exception and replace(exception, at_ns=_later(exception.at_ns, shift)),
+        handled=handled and replace(handled, at_ns=_later(handled.at_ns, shift)),
+        threads=tuple(replace(t, sampled_ns=_later(t.sampled_ns, shift)) for t in facts.threads),
     )
+
+
+def _later(at_ns: int, shift: int) -> int:
+    """A time shifted (ns); 0, an unknown time, stays unknown."""
+    return at_ns and at_ns + shift

@@ -252,6 +252,12 @@ class RankFacts:
         return error is not None and error.is_main_thread and error.is_interrupt
 
     @property
+    def failed_undated(self) -> bool:
+        """Whether it raised an exception at a time that no source states."""
+        dated = self.exit is not None and self.exit.at_ns
+        return self.exception is not None and not self.exception.at_ns and not dated
+
+    @property
     def main_stack(self) -> Stack:
         """The newest stack of the main thread, or an empty one."""
         newest = self._newest_of_main

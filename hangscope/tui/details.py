@@ -173,13 +173,13 @@ def _stack_of_record(snapshot: Snapshot, record: int | None) -> Stack:
 
 
 def _side(side: Side, finding: Finding, group: str, sources: Sources) -> Iterator[Text]:
-    guilty = bool(side.ranks) and set(side.ranks) <= set(finding.culprits)
+    guilty = finding.accuses(side)
     yield Text()
     head = Text(
         f"{'▸ ' if guilty else '  '}{named(side.ranks, 40)}", _CULPRIT if guilty else "bold"
     )
     if side.op is not None:
-        seq = side.seq if side.seq is not None else finding.seq
+        seq = finding.seq_of(side)
         waited = f" {duration(side.waiting_s)}" if side.waiting_s is not None else ""
         head.append(f"  waiting{waited} in {operation(side.op, seq)}", "not bold")
         if group:

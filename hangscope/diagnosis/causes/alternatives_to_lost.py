@@ -149,7 +149,7 @@ def changed_size(context: Context, lost: LostRanks) -> Cause | None:
 
 
 def _halves_for(context: Context, lost: LostRanks) -> list[Half]:
-    halves = [context.waits.places[i].half for i in lost.places]
+    halves = [place.half for place in context.waits.at(lost.places)]
     return [half for half in halves if half is not None and half.peer in lost.ranks]
 
 
@@ -220,7 +220,7 @@ def changed_order(context: Context, lost: LostRanks) -> Cause | None:
     if len(waiting) > _MOST_COMPARED or len(lost.ranks) > 1:
         return None
     own = sorted({i for r in waiting for i in context.waits.places_of.get(r, ())})
-    rank = only_rank_out_of_order(context, waiting, (context.waits.places[i] for i in own))
+    rank = only_rank_out_of_order(context, waiting, context.waits.at(own))
     if rank is None:
         return None
     gone = rank_s(lost.ranks)

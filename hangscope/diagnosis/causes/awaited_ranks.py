@@ -30,7 +30,7 @@ def cause_against(
     may accuse nobody.
     """
     cause = Cause(verdict, ranks, places, began_ns=began(context, places))
-    here = [context.waits.places[i] for i in places]
+    here = context.waits.at(places)
     if context.partly_recorded.issuperset(ranks):
         untold = f"what {rank_s(ranks)} waits in: it is not in this excerpt"
         return cause.naming_nobody(untold)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.model import Verdict
-from hangscope.diagnosis.processes.process_state import End, is_unseen
+from hangscope.diagnosis.processes.process_state import is_unseen
 from hangscope.trace.model import Flag
 
 _UNSEEN_NS = 2 * SECOND_NS
@@ -51,11 +51,7 @@ def _without_waits_for_failed(context: Context, causes: list[Cause]) -> list[Cau
 
     A wait that had lasted for a timeout before the failure is a cause of its own.
     """
-    died_ns = {
-        r: h.end_ns
-        for r, h in context.processes.items()
-        if h.end is End.CRASHED and not h.secondary
-    }
+    died_ns = {r: h.end_ns for r, h in context.processes.items() if h.failed}
     crashed = Verdict.RANK_CRASHED
     genuine = {
         i
@@ -133,7 +129,7 @@ def _hangs_behind(context: Context, cause: Cause, diverged: Cause) -> bool:
     found = diverged.mismatch
     if found is None or found.inside < 0 or cause.culprits:
         return False
-    stuck = [context.waits.places[i] for i in cause.places]
+    stuck = context.waits.at(cause.places)
     return cause.verdict is Verdict.STUCK_COLLECTIVE and any(
         place.group == found.group and place.seq == found.seq + 1 for place in stuck
     )
@@ -182,7 +178,7 @@ def _only_logged(context: Context, cause: Cause) -> bool:
     """
     if cause.verdict is not Verdict.STUCK_COLLECTIVE or cause.culprits:
         return False
-    rows = [context.waits.places[i].row for i in cause.places]
+    rows = [place.row for place in context.waits.at(cause.places)]
     flags = context.trace.records["flags"]
     return all(row >= 0 and int(flags[row]) & int(Flag.SYNTHETIC) for row in rows)
 

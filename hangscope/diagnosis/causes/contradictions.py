@@ -10,7 +10,6 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.exits.shared_stop_signals import signal_of, signalled_alone
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.failure_messages import lost_a_peer
-from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.wording.phrases import capital, rank_s
 from hangscope.trace.job_log.hangscope_output import OWN_REPORT
@@ -97,10 +96,9 @@ def doubt_contradicted(context: Context, causes: list[Cause]) -> list[Cause]:
     failed = [
         process
         for process in context.processes.values()
-        if process.end is End.CRASHED
-        and not process.secondary
+        if process.failed
         and process.rank not in named
-        and _undated(context.trace.ranks[process.rank])
+        and context.trace.ranks[process.rank].failed_undated
     ]
     if not failed:
         return causes
@@ -122,9 +120,3 @@ def doubt_own_report(context: Context, causes: list[Cause]) -> list[Cause]:
         return any(text.startswith(subject) for text in said)
 
     return [cause if is_said(cause) else cause.doubted(doubt) for cause in causes]
-
-
-def _undated(facts: RankFacts) -> bool:
-    """Whether an exception was reported without the time at which it was raised."""
-    dated = facts.exit is not None and facts.exit.at_ns
-    return facts.exception is not None and not facts.exception.at_ns and not dated

@@ -21,9 +21,7 @@ def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
     """Primary failures not covered by a graph cause: all other ranks were torn down."""
     waits = context.waits
     crashed = [r for r, h in context.processes.items() if h.end is End.CRASHED]
-    waits_on = {
-        r: {t for i in waits.places_of.get(r, ()) for t in waits.places[i].targets} for r in crashed
-    }
+    waits_on = {r: {t for place in waits.of(r) for t in place.targets} for r in crashed}
     found = primary_crashes(context.processes, waits_on)
     blamed = {r for c in causes for r in c.culprits}
     rest = [

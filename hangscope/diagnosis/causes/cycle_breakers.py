@@ -15,7 +15,7 @@ _Edges = Mapping[int, list[int]]
 
 def places_at(context: Context, indexes: Iterable[int]) -> list[Place]:
     """The places at these indices, in order."""
-    return [context.waits.places[i] for i in sorted(indexes)]
+    return context.waits.at(sorted(indexes))
 
 
 def smallest_breaking_side(places: list[Place], ranks: set[int]) -> tuple[int, ...]:

@@ -30,7 +30,7 @@ def ranks_with_sends_only(context: Context, ranks: set[int]) -> list[int]:
     Sends are usually fire-and-forget: such a rank need not be waiting at all.
     """
     waits = context.waits
-    weak = [r for r in ranks if all(waits.places[i].weak for i in waits.out(r))]
+    weak = [r for r in ranks if all(place.weak for place in waits.at(waits.out(r)))]
     if len(weak) == len(ranks):
         return []
     return [r for r in weak if not in_communication(context.processes[r].stack)]

@@ -68,7 +68,7 @@ def _with_awaited(context: Context, cause: Cause, named: set[int]) -> Cause:
         return cause
     (failed,) = cause.culprits
     facts = context.trace.ranks.get(failed)
-    if facts is None or not _undated(facts) or not _dumped(context, failed):
+    if facts is None or not facts.failed_undated or not _dumped(context, failed):
         return cause
     places = [p for p in context.waits.places if failed in p.waiters and p.absent]
     awaited = sorted({r for p in places for r in p.absent} - named)
@@ -84,11 +84,6 @@ def _with_awaited(context: Context, cause: Cause, named: set[int]) -> Cause:
     both = tuple(sorted({failed, *awaited}))
     told = cause.accusing(both, Confidence.AMBIGUOUS).with_unknown(doubt)
     return replace(told, words=Words(summary=summary))
-
-
-def _undated(facts: RankFacts) -> bool:
-    dated = facts.exit is not None and facts.exit.at_ns
-    return facts.exception is not None and not facts.exception.at_ns and not dated
 
 
 def _dumped(context: Context, rank: int) -> bool:

@@ -46,7 +46,7 @@ def _doubt_inferred(context: Context, cause: Cause, inferred: Inferred) -> Cause
     cause = _doubt_members(context, cause, inferred.members)
     cause = _doubt_senders(context, cause)
     cause = _doubt_numbers(context, cause, inferred.numbers)
-    if any(context.waits.places[i].row in inferred.halves for i in cause.places):
+    if any(place.row in inferred.halves for place in context.waits.at(cause.places)):
         fewer = "that a send or receive waits is inferred: the other side issued fewer"
         return cause.doubted(fewer)
     return cause
@@ -67,7 +67,7 @@ def doubt_silent_nodes(context: Context, causes: list[Cause]) -> list[Cause]:
 
 def _doubt_silent(context: Context, cause: Cause, silent_ns: dict[int, int]) -> Cause:
     """Doubt a cause about ranks whose nodes have been silent for that long (ns)."""
-    concerned = _waiters(context, cause).union(cause.culprits)
+    concerned = context.waits.waiters_at(cause.places).union(cause.culprits)
     unheard = tuple(sorted(concerned.intersection(silent_ns)))
     if not unheard:
         return cause
@@ -139,9 +139,11 @@ def _doubt_truncated(context: Context, cause: Cause, cut: frozenset[int], *, pai
     cycle = cause.verdict is Verdict.DEADLOCK_CYCLE
     if not named:
         # The rank may wait in something that is not on record any more.
-        counted = cut & _waiters(context, cause) if cause.verdict in _OF_THE_MOST else None
+        counted = (
+            cut & context.waits.waiters_at(cause.places) if cause.verdict in _OF_THE_MOST else None
+        )
         return cause.doubted(f"of {rank_s(sorted(counted))} {_COUNTERS_LEFT}") if counted else cause
-    on_record = all(context.waits.places[i].row >= 0 for i in cause.places)
+    on_record = all(place.row >= 0 for place in context.waits.at(cause.places))
     known = cause.verdict is Verdict.STUCK_COLLECTIVE and (on_record or not pairs)
     came_not = cause.verdict is Verdict.MISSING_RANK and named <= _absent(context, cause)
     who = rank_s(sorted(named))
@@ -153,14 +155,9 @@ def _doubt_truncated(context: Context, cause: Cause, cut: frozenset[int], *, pai
     return cause.naming_nobody(reason)
 
 
-def _waiters(context: Context, cause: Cause) -> set[int]:
-    """Ranks that wait at the places of a cause."""
-    return {r for i in cause.places for r in context.waits.places[i].waiters}
-
-
 def _absent(context: Context, cause: Cause) -> set[int]:
     """Ranks that have not reached the places of a cause."""
-    return {r for i in cause.places for r in context.waits.places[i].absent}
+    return {r for place in context.waits.at(cause.places) for r in place.absent}
 
 
 def _lists_in_part(context: Context) -> bool:
@@ -190,7 +187,7 @@ def _stands_on_device(context: Context, rank: int) -> bool:
 
 def _doubt_members(context: Context, cause: Cause, groups: frozenset[int]) -> Cause:
     """The members of a group decide who is missing from it."""
-    here = [context.waits.places[i] for i in cause.places]
+    here = context.waits.at(cause.places)
     if any(place.group in groups for place in here):
         cause = cause.doubted("the group's members are inferred: no source lists them")
     halves = [place.half for place in here if place.group in groups]
@@ -209,7 +206,7 @@ def _doubt_senders(context: Context, cause: Cause) -> Cause:
     """
     if cause.verdict is not Verdict.DEADLOCK_CYCLE:
         return cause
-    here = [context.waits.places[i] for i in cause.places]
+    here = context.waits.at(cause.places)
     named = {
         rank
         for p in here
@@ -224,7 +221,7 @@ def _doubt_senders(context: Context, cause: Cause) -> Cause:
 
 def _doubt_numbers(context: Context, cause: Cause, groups: frozenset[int]) -> Cause:
     """Sequence numbers decide which operations are compared with each other."""
-    here = {context.waits.places[i].group for i in cause.places}
+    here = {place.group for place in context.waits.at(cause.places)}
     if cause.mismatch is not None:
         here.add(cause.mismatch.group)
     if not here & groups:
@@ -328,7 +325,7 @@ def _of_no_dates(context: Context, cause: Cause) -> Iterator[str]:
     """Without arrival times in the dumps, a moving job looks like a stuck one."""
     dumps = any(source.format in formats.DUMPS for source in context.trace.sources)
     nobody = cause.verdict is Verdict.STUCK_COLLECTIVE and not cause.culprits and cause.is_certain
-    if dumps and nobody and not any(context.waits.places[i].began_ns for i in cause.places):
+    if dumps and nobody and not any(place.began_ns for place in context.waits.at(cause.places)):
         yield "nothing says for how long these ranks have waited"
 
 

@@ -27,7 +27,7 @@ from hangscope.diagnosis.graph.components import components, cycles_without
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.operation_totals import outliers_by_total
-from hangscope.diagnosis.processes.process_state import End, ProcessState
+from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.records.agreement import family
 from hangscope.diagnosis.records.coverage import cut_off, cut_short
 from hangscope.diagnosis.wording.phrases import capital, label_of, rank_s, title_of
@@ -116,7 +116,7 @@ def _left_no_record(context: Context, rank: int) -> bool:
 def _sent_into_a_cycle(context: Context, rank: int) -> bool:
     """Whether a rank it sent to ultimately waits for itself."""
     waits = context.waits
-    partners = {t for i in waits.places_of.get(rank, ()) for t in waits.places[i].targets}
+    partners = {t for place in waits.of(rank) for t in place.targets}
     for partner in partners:
         reached = {partner}
         queue = [partner]
@@ -348,7 +348,7 @@ def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
         sorted(
             r
             for r, h in context.processes.items()
-            if not waits.places_of.get(r) and not _ended(h) and r not in half
+            if not waits.places_of.get(r) and not h.ended_by_itself and r not in half
         )
     )
     # If only unfinished entries are listed, a rank without any appears in no group.
@@ -366,7 +366,7 @@ def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
     rest = [c for c in causes if id(c) not in chosen]
     places = tuple(sorted(i for c in open_ended for i in c.places))
     total = len(set(trace.ranks) | set(context.gaps))
-    victims = frozenset(w for i in places for w in waits.places[i].waiters)
+    victims = frozenset(waits.waiters_at(places))
     unlisted = Cause(
         Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, began(context, places), victims
     ).with_unknown("who belongs to the waiting groups is not listed")
@@ -381,7 +381,3 @@ def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
 def _is_open(group: Group, unheard: bool) -> bool:
     """Whether a rank may belong to the group without anything showing it."""
     return not group.ranks or (unheard and not group.listed)
-
-
-def _ended(process: ProcessState) -> bool:
-    return process.end is End.CLEAN or (process.end is End.CRASHED and not process.secondary)

@@ -11,7 +11,6 @@ import numpy as np
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place, Waits
-from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.records.blocking_calls import blocks_caller
 from hangscope.diagnosis.records.kinds import is_one_sided
 
@@ -21,7 +20,7 @@ def without_own_waiting(context: Context) -> set[int]:
     waited_for = context.waits.waited_for()
     found, halted = set(), set()
     for rank, process in context.processes.items():
-        if rank in waited_for and _ended_by_itself(process):
+        if rank in waited_for and process.ended_by_itself:
             found.add(rank)
         elif rank in waited_for and process.cannot_run:
             halted.add(rank)
@@ -31,10 +30,6 @@ def without_own_waiting(context: Context) -> set[int]:
 def needs_a_cause(waits: Waits, place: Place) -> bool:
     """Whether a place that everybody has reached hangs: a rank that can run is stuck there."""
     return any(rank not in waits.cut for rank in place.waiters)
-
-
-def _ended_by_itself(process: ProcessState) -> bool:
-    return process.end is End.CLEAN or (process.end is End.CRASHED and not process.secondary)
 
 
 def _held_up(context: Context, ranks: set[int]) -> set[int]:

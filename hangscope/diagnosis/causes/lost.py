@@ -115,7 +115,7 @@ def _excerpt_ends(context: Context, lost: LostRanks) -> Cause | None:
 
 
 def _inconclusive(context: Context, lost: LostRanks, why: str) -> Cause:
-    victims = frozenset(w for i in lost.places for w in context.waits.places[i].waiters)
+    victims = frozenset(context.waits.waiters_at(lost.places))
     return Cause(
         Verdict.INCONCLUSIVE,
         (),

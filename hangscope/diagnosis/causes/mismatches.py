@@ -191,7 +191,7 @@ def doubt_unknown_operations(context: Context, causes: list[Cause]) -> list[Caus
 def _doubt_unknown_operation(context: Context, cause: Cause) -> Cause:
     if cause.verdict is not Verdict.STUCK_COLLECTIVE or cause.mismatch is not None:
         return cause
-    for place in (context.waits.places[i] for i in cause.places[:_MAX_EXCHANGES]):
+    for place in context.waits.at(cause.places[:_MAX_EXCHANGES]):
         op = _unknown_operation(context, place)
         if op is not None and differs_here(context, place):
             return cause.doubted(

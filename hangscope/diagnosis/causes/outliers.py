@@ -50,10 +50,10 @@ def outliers(context: Context, absent: tuple[int, ...], places: Sequence[int]) -
     cleanly has not arrived.
     """
     waits = context.waits
-    if any(waits.places[i].phase for i in places):
+    if any(place.phase for place in waits.at(places)):
         return ()
-    waiters = sorted({r for i in places for r in waits.places[i].waiters})
-    unknown = {r for i in places for r in waits.places[i].unknown}
+    waiters = sorted(waits.waiters_at(places))
+    unknown = {r for place in waits.at(places) for r in place.unknown}
     finished = {r for r in unknown & context.unrecorded if context.processes[r].end is End.CLEAN}
     unknown -= finished
     many = len(absent) + len(finished)
@@ -105,7 +105,7 @@ def _where_they_meet(
     A device queue keeps accepting work: a rank that waits in a collective may also wait for some of
     them elsewhere.
     """
-    here = [context.waits.places[i] for i in places]
+    here = context.waits.at(places)
     if len({place.group for place in here}) == 1 and not any(place.p2p for place in here):
         return here[0].group
     shared = (
@@ -126,9 +126,9 @@ def lone_waiters(
     operation either, or all idle ranks finished the same last operation together.
     """
     trace, waits = context.trace, context.waits
-    if context.gaps or any(waits.places[i].phase for i in places):
+    if context.gaps or any(place.phase for place in waits.at(places)):
         return ()
-    waiting = {r for i in places for r in waits.places[i].waiters}
+    waiting = waits.waiters_at(places)
     idle = [r for r in trace.ranks if not waits.places_of.get(r)]
     others = set(idle) - set(absent)
     behind = waits.reachers(waiting) - waiting
@@ -137,7 +137,7 @@ def lone_waiters(
         return ()
     if any(is_observed(context, r) for r in idle):
         return ()
-    groups = {waits.places[i].group for i in places}
+    groups = {place.group for place in waits.at(places)}
     descriptions = {trace.groups[g].desc for g in groups if g >= 0} - {""}
     siblings = [
         r
@@ -193,6 +193,6 @@ def is_observed(context: Context, rank: int) -> bool:
 
 def _is_unobserved(context: Context, places: Sequence[int]) -> bool:
     """Whether the waiters' recorder does not record completions (Gloo's own)."""
-    rows = [context.waits.places[i].row for i in places]
+    rows = [place.row for place in context.waits.at(places)]
     flags = context.trace.records["flags"]
     return any(row >= 0 and int(flags[row]) & int(Flag.UNOBSERVED) for row in rows)

@@ -144,7 +144,7 @@ def _may_be_either(cycle: _Cycle) -> bool:
     That is so if a whole row of halves is missing rather than one, or if nothing shows what came
     before and nobody's halves were counted.
     """
-    row = len({cycle.context.waits.places[i].seq for i in cycle.unmatched}) > 1
+    row = len({place.seq for place in cycle.context.waits.at(cycle.unmatched)}) > 1
     counted = any(p.half is not None and p.half.peer == NONE for p in cycle.places)
     return row or (cycle.is_blank and not counted)
 
@@ -271,10 +271,10 @@ def _skipped_collective(context: Context, cause: Cause, unmatched: list[int]) ->
     halves in which they wait. Counterparts that are late for it as well are just as suspect.
     """
     waits = context.waits
-    due = [waits.places[i] for i in cause.places if not waits.places[i].p2p]
+    due = [place for place in waits.at(cause.places) if not place.p2p]
     late_of = [(frozenset((*p.absent, *p.behind)), p) for p in due]
     found = set()
-    for place in (waits.places[i] for i in unmatched):
+    for place in waits.at(unmatched):
         for rank in place.waiters:
             if any(
                 rank in late
@@ -363,7 +363,7 @@ def _went_on_without_half(
 
 def _waits_of(context: Context, rank: int) -> list[Place]:
     """Where a rank waits."""
-    return [context.waits.places[i] for i in context.waits.out(rank)]
+    return context.waits.at(context.waits.out(rank))
 
 
 def _closed_cycle(context: Context, ranks: set[int]) -> set[int]:

@@ -118,7 +118,7 @@ def _unknown_wait(context: Context, ranks: list[int], waited_for: dict[int, list
     the wrong one.
     """
     places = tuple(sorted({i for r in ranks for i in waited_for[r]}))
-    here = [context.waits.places[i] for i in places]
+    here = context.waits.at(places)
     waiters = sorted({w for place in here for w in place.waiters})
     lines = {where(innermost(context.processes[r].stack)) for r in ranks}
     everybody = frozenset((*ranks, *waiters))
@@ -186,7 +186,7 @@ def _verdict_of_sink(context: Context, rank: int, places: list[int]) -> Verdict:
     inside = len(at) == len(places) or any(not place.p2p for place in at)
     if process.state == "stopped" and inside:
         return Verdict.STUCK_COLLECTIVE  # it has issued its part and cannot carry it out
-    only_p2p = all(context.waits.places[i].p2p for i in places)
+    only_p2p = all(place.p2p for place in context.waits.at(places))
     seen_elsewhere = bool(process.stack) or process.phase is not None or process.frozen
     if only_p2p and not seen_elsewhere:
         return Verdict.P2P_UNMATCHED

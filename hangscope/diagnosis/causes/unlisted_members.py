@@ -21,7 +21,7 @@ def waits_for_unlisted(context: Context, place: Place) -> bool:
 
 def wait_for_unlisted(context: Context, indexes: list[int]) -> Cause:
     """The cause for such places: together they are one wait for others."""
-    places = [context.waits.places[i] for i in indexes]
+    places = context.waits.at(indexes)
     waiters = frozenset(rank for place in places for rank in place.waiters)
     others = sum(context.trace.groups[place.group].outsiders for place in places)
     title = title_of(context, places[0])

@@ -41,7 +41,7 @@ def accuse_unseen(context: Context, cause: Cause) -> Cause:
     trace = context.trace
     if not _is_unrecorded(context, cause, Verdict.MISSING_RANK):
         return cause
-    places = [context.waits.places[i] for i in cause.places]
+    places = context.waits.at(cause.places)
     never = {r for place in places for r in place.unknown if r not in trace.ranks}
     if not 0 < len(never) * 2 < len(trace.ranks) + len(never):
         return cause  # if half the world shows no sign of life, the collection failed
@@ -85,7 +85,7 @@ def doubt_unfinished_sends(context: Context, cause: Cause, idle: set[int]) -> Ca
     flags = context.trace.records["flags"]
 
     def may_wait(rank: int) -> bool:
-        halves = [context.waits.places[i].half for i in context.waits.places_of.get(rank, ())]
+        halves = [p.half for p in context.waits.of(rank)]
         return any(half is not None and not int(flags[half.row]) & _TELLS for half in halves)
 
     accused = sorted(idle.intersection(cause.culprits))
@@ -106,7 +106,7 @@ def blame_missing_receive(context: Context, cause: Cause) -> Cause:
         return cause
     (accused,) = cause.culprits
     sent = [place for place in context.waits.places if _is_unfinished_send(context, place, accused)]
-    waiting = {r for i in cause.places for r in context.waits.places[i].waiters}
+    waiting = context.waits.waiters_at(cause.places)
     waiting |= {
         p.half.rank
         for p in context.waits.places
@@ -160,7 +160,7 @@ def doubt_uncreated_groups(context: Context, cause: Cause) -> Cause:
     )
     if seen or cause.verdict is not Verdict.MISSING_RANK or not cause.culprits:
         return cause
-    places = [context.waits.places[i] for i in cause.places]
+    places = context.waits.at(cause.places)
     first = [p for p in places if not p.phase and not p.p2p and p.seq == 1]
     if all(len(trace.groups[place.group].ranks) == trace.world_size for place in first):
         return cause

@@ -98,7 +98,7 @@ def _own_half(context: Context, cause: Cause) -> Half | None:
     if cause.verdict is not Verdict.P2P_UNMATCHED or len(cause.culprits) != 1:
         return None
     (accused,) = cause.culprits
-    halves = [context.waits.places[i].half for i in context.waits.places_of.get(accused, ())]
+    halves = [p.half for p in context.waits.of(accused)]
     own = [half for half in halves if half is not None and half.matched is False]
     return own[0] if len(own) == 1 else None
 
@@ -138,7 +138,7 @@ def _only_half(context: Context, cause: Cause) -> Half | None:
     if cause.verdict not in _ACCUSING or len(cause.culprits) != 1:
         return None
     (accused,) = cause.culprits
-    asking = [p for p in (context.waits.places[i] for i in cause.places) if accused in p.targets]
+    asking = [p for p in context.waits.at(cause.places) if accused in p.targets]
     # A pair that is complete waits for the accused only as long as the accused is held up.
     halves = [
         p.half

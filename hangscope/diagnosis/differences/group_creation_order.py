@@ -209,7 +209,7 @@ def _fewest(edges: list[Edge]) -> tuple[tuple[int, ...], bool]:
 
 
 def _is_new_group(context: Context, cause: Cause) -> bool:
-    return any(context.waits.places[i].phase == NEW_GROUP for i in cause.places)
+    return any(place.phase == NEW_GROUP for place in context.waits.at(cause.places))
 
 
 def _held_up(context: Context, edges: list[Edge]) -> bool:

@@ -177,10 +177,10 @@ def note_loopback(context: Context, cause: Cause) -> Cause:
 
     Rank 0 hosts the store. Which ranks are on a host is shown by their local ranks.
     """
-    if all(context.waits.places[i].phase != INIT for i in cause.places) or cause.conflict:
+    if all(place.phase != INIT for place in context.waits.at(cause.places)) or cause.conflict:
         return cause
     ranks = context.trace.ranks
-    waiters = sorted({w for i in cause.places for w in context.waits.places[i].waiters})
+    waiters = sorted(context.waits.waiters_at(cause.places))
     if 0 in ranks or not waiters:
         return cause
     facts = [ranks[r] for r in waiters]

@@ -148,7 +148,7 @@ def _after_the_stop(processes: dict[int, ProcessState], trace: Trace) -> dict[in
         name = trace.ranks[rank].host
         if process.end is End.TORN_DOWN and name and process.end_ns:
             stopped[name] = min(stopped.get(name, process.end_ns), process.end_ns)
-    failed = {r: h for r, h in processes.items() if h.end is End.CRASHED and not h.secondary}
+    failed = {r: h for r, h in processes.items() if h.failed}
     late = {
         rank
         for rank, process in failed.items()

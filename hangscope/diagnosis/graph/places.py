@@ -95,6 +95,18 @@ class Waits:
         """Places where a rank waits, unless its waiting explains nothing."""
         return [] if rank in self.cut else self.places_of.get(rank, [])
 
+    def at(self, indices: Iterable[int]) -> list[Place]:
+        """The places with these indices."""
+        return [self.places[index] for index in indices]
+
+    def of(self, rank: int) -> list[Place]:
+        """All places where a rank waits."""
+        return self.at(self.places_of.get(rank, ()))
+
+    def waiters_at(self, indices: Iterable[int]) -> set[int]:
+        """The ranks that wait at any of these places."""
+        return {rank for place in self.at(indices) for rank in place.waiters}
+
     def waiting(self, rank: int) -> bool:
         """Whether the rank waits for anybody."""
         return bool(self.out(rank))

@@ -100,7 +100,7 @@ def _in_company(context: Context, rank: int, suspects: list[int]) -> bool:
     Then being there is normal. If the others arrived as usual, this rank has skipped something. A
     member that left no dump may be there as well.
     """
-    places = [context.waits.places[i] for i in context.waits.places_of.get(rank, ())]
+    places = context.waits.of(rank)
     if any(r not in context.on_record for place in places for r in place.unknown):
         return True
     others = sorted({r for place in places for r in place.waiters} - set(suspects))
@@ -112,7 +112,7 @@ def came_like_siblings(context: Context, rank: int) -> bool:
 
     Then being there is normal, even if the way is new to the rank.
     """
-    for place in (context.waits.places[i] for i in context.waits.places_of.get(rank, ())):
+    for place in context.waits.of(rank):
         if place.p2p or place.group < 0:
             continue
         mine = _way_to(context, rank, place.group, place.seq)

@@ -70,6 +70,6 @@ def _stood_in(context: Context, rank: int) -> int:
     """The rank's oldest unfinished record, by its own state or its backend's counter."""
     low, high = context.bounds.get(rank, (0, 0))
     rows = [low + at for at in np.flatnonzero(context.front.unfinished[low:high])[:1].tolist()]
-    places = [context.waits.places[i] for i in context.waits.places_of.get(rank, ())]
+    places = context.waits.of(rank)
     rows += [context.row_of(p.group, rank, p.seq) for p in places if p.counted]
     return min((row for row in rows if row != NONE), default=NONE)

@@ -62,7 +62,7 @@ def deviations_from_siblings(
     near = {r for ranks in sizes if len(ranks) <= _LARGE_GROUP for r in ranks}
     at = {}
     for rank in near:
-        places = [context.waits.places[i] for i in context.waits.places_of.get(rank, ())]
+        places = context.waits.of(rank)
         if mine := [p for p in places if p.group >= 0 and p.began_ns <= until_ns]:
             at[rank] = mine
     found = {}

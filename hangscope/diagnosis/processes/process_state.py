@@ -96,6 +96,16 @@ class ProcessState:
         return self.end in (End.CLEAN, End.CRASHED, End.TORN_DOWN)
 
     @property
+    def failed(self) -> bool:
+        """Whether it failed for a reason of its own."""
+        return self.end is End.CRASHED and not self.secondary
+
+    @property
+    def ended_by_itself(self) -> bool:
+        """Whether nothing that happened to another rank ended it."""
+        return self.end is End.CLEAN or self.failed
+
+    @property
     def cannot_run(self) -> bool:
         """Whether it was stopped, or kept from running Python, when last seen."""
         return self.state in ("stopped", "gil-held", STARVED)

@@ -84,7 +84,7 @@ def _rests_on(context: Context, cause: Cause) -> set[int]:
     """The ranks a cause about waiting relies on: the accused, or else the waiters."""
     if cause.verdict not in _OF_WAITING or not cause.places:
         return set()
-    waiting = {r for i in cause.places for r in context.waits.places[i].waiters}
+    waiting = context.waits.waiters_at(cause.places)
     return set(cause.culprits) or waiting
 
 

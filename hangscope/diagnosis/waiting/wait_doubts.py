@@ -53,7 +53,7 @@ def _is_staggered(context: Context, cause: Cause) -> bool:
     completions."""
     if cause.verdict is not Verdict.MISSING_RANK:
         return False
-    places = [context.waits.places[i] for i in cause.places]
+    places = context.waits.at(cause.places)
     groups, steps = {p.group for p in places}, {p.seq for p in places}
     if len(groups) != 1 or len(steps) < 2 or len(steps) < sum(len(p.waiters) for p in places):
         return False
@@ -85,7 +85,7 @@ def doubt_short_waits(context: Context, causes: list[Cause]) -> list[Cause]:
     def why(cause: Cause) -> str | None:
         if cause.verdict not in _OF_TIME or cause.crossed or _is_shown(cause, shown):
             return None
-        waited = context.longest_wait_s(context.waits.places[i] for i in cause.places)
+        waited = context.longest_wait_s(context.waits.at(cause.places))
         if 0 < waited < SLOW_S:
             return (
                 f"the dumps were written when nobody had waited there for more than {waited:.0f} s"
@@ -100,7 +100,7 @@ def doubt_short_waits(context: Context, causes: list[Cause]) -> list[Cause]:
                 "the files are older than any timeout: it is not known how long anybody had waited "
                 "when they were written"
             )
-        moving = moved.intersection(_waiting(context, cause))
+        moving = moved.intersection(context.waits.waiters_at(cause.places))
         if not moving:
             return None
         return (
@@ -135,7 +135,7 @@ def doubt_ended_early(context: Context, causes: list[Cause]) -> list[Cause]:
 def _until_connections_broke_s(context: Context, cause: Cause) -> float | None:
     """How long the first waiter had waited when a peer's connection was lost; None after other
     ends."""
-    waiters = _waiting(context, cause)
+    waiters = context.waits.waiters_at(cause.places)
     lost_ns = []
     for rank in waiters:
         error = context.trace.ranks[rank].exception
@@ -143,7 +143,7 @@ def _until_connections_broke_s(context: Context, cause: Cause) -> float | None:
             lost_ns.append(error.at_ns)
         elif context.processes[rank].end is not End.TORN_DOWN:
             return None
-    since_ns = [context.waits.places[i].began_ns for i in cause.places]
+    since_ns = [place.began_ns for place in context.waits.at(cause.places)]
     if not lost_ns or not all((*lost_ns, *since_ns)):
         return None
     return max(0.0, (min(lost_ns) - min(since_ns)) / SECOND_NS)
@@ -151,7 +151,7 @@ def _until_connections_broke_s(context: Context, cause: Cause) -> float | None:
 
 def _ended_early(context: Context, cause: Cause, limit_s: float) -> Iterator[str]:
     """For each place, the ranks that fell silent well before the others stopped waiting there."""
-    for place in (context.waits.places[i] for i in cause.places):
+    for place in context.waits.at(cause.places):
         ages = {rank: context.age_s(rank, place.began_ns) for rank in place.waiters}
         lasted = {rank: age for rank, age in ages.items() if age is not None}
         longest = max(lasted.values(), default=0.0)
@@ -164,10 +164,6 @@ def _ended_early(context: Context, cause: Cause, limit_s: float) -> Iterator[str
         ]
         if early:
             yield f"nothing was heard from {rank_list(tuple(early))} while the others waited"
-
-
-def _waiting(context: Context, cause: Cause) -> set[int]:
-    return {rank for index in cause.places for rank in context.waits.places[index].waiters}
 
 
 def _is_shown(cause: Cause, shown: set[int]) -> bool:
@@ -222,7 +218,7 @@ def _doubt_unobserved(context: Context, cause: Cause) -> Cause:
 
 def _is_unobserved(context: Context, cause: Cause) -> bool:
     """Whether no source shows that the hanging operation is unfinished."""
-    places = [context.waits.places[i] for i in cause.places]
+    places = context.waits.at(cause.places)
     if any(place.counted for place in places):
         return True
     native = _without_pairs(context, places[0].waiters)
@@ -234,7 +230,7 @@ def _may_wait_elsewhere(context: Context, cause: Cause) -> bool:
     """Whether an accused rank may wait in its last operation, in a different group than it is
     waited for in."""
     records = context.trace.records
-    groups = {context.waits.places[i].group for i in cause.places}
+    groups = {place.group for place in context.waits.at(cause.places)}
     last = [row for rank in cause.culprits if (row := context.last_row(rank)) >= 0]
     return any(
         int(records["flags"][row]) & int(Flag.UNOBSERVED)
@@ -245,7 +241,7 @@ def _may_wait_elsewhere(context: Context, cause: Cause) -> bool:
 
 def _rests_on_counters(context: Context, cause: Cause) -> bool:
     """Whether only counters show that the waiters of the accused are waiting."""
-    counted = [context.waits.places[i].counted for i in cause.places]
+    counted = [place.counted for place in context.waits.at(cause.places)]
     cycle = cause.verdict is Verdict.DEADLOCK_CYCLE and any(counted)
     missing = cause.verdict is Verdict.MISSING_RANK and bool(counted) and all(counted)
     return cycle or missing
@@ -263,7 +259,7 @@ def _may_be_held_up(context: Context, cause: Cause) -> bool:
     if not hidden.any():
         return False
     hidden &= records["state"] != int(State.COMPLETED)
-    for place in (context.waits.places[i] for i in cause.places):
+    for place in context.waits.at(cause.places):
         for rank in place.waiters:
             low, high = context.bounds.get(rank, (0, 0))
             part = records[low:high]

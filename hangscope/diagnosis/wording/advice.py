@@ -67,7 +67,7 @@ def advice(context: Context, cause: Cause, place: Place | None, sides: tuple[Sid
             "D1, D4",
         )
     if cause.verdict is Verdict.DEADLOCK_CYCLE and place is not None and is_lock(place):
-        if all(is_lock(context.waits.places[i]) for i in cause.places):
+        if all(map(is_lock, context.waits.at(cause.places))):
             return playbook.locks_in_order()
         held_at = [where(s.stack[0]) for s in sides if s.stack and {*s.ranks} & {*place.targets}]
         return playbook.release_lock(held_at[0] if held_at else "")
@@ -307,7 +307,7 @@ def _for_crossing(
 
 def _crossed_handles(context: Context, cause: Cause, sides: tuple[Side, ...]) -> bool:
     """Whether one call of all ranks used several groups that have the same members."""
-    groups = {context.waits.places[i].group for i in cause.places}
+    groups = {place.group for place in context.waits.at(cause.places)}
     members = {frozenset(context.trace.groups[g].ranks) for g in groups if g >= 0}
     return (
         len(groups) > 1
@@ -320,13 +320,13 @@ def _crossed_handles(context: Context, cause: Cause, sides: tuple[Side, ...]) ->
 
 def _all_of_a_world(context: Context, cause: Cause) -> bool:
     """Whether the groups are default groups: one was created after the other was destroyed."""
-    groups = {context.waits.places[i].group for i in cause.places} - {NONE}
+    groups = {place.group for place in context.waits.at(cause.places)} - {NONE}
     return all(context.trace.groups[g].desc == "default_pg" for g in groups)
 
 
 def _same_half_first(context: Context, cause: Cause, sides: tuple[Side, ...]) -> bool:
     """Whether all ranks of a cycle are at one line, in one kind of half each."""
-    pairs = all(context.waits.places[i].p2p for i in cause.places)
+    pairs = all(place.p2p for place in context.waits.at(cause.places))
     return pairs and len(sides) > 1 and len({(s.stack, s.op) for s in sides}) == 1
 
 

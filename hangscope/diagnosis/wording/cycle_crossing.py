@@ -24,7 +24,7 @@ def crossing(context: Context, cause: Cause) -> Crossing | None:
     """Two places shared by all the accused, the second one with the most waiters; None if there are
     none."""
     accused = set(cause.culprits)
-    places = [p for p in (context.waits.places[i] for i in cause.places) if not p.phase]
+    places = [p for p in context.waits.at(cause.places) if not p.phase]
     came_to = [p for p in places if accused <= set(p.waiters)]
     without = [p for p in places if not p.p2p and accused <= set(p.absent)]
     if not accused or not came_to or not without:

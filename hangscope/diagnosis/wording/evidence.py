@@ -44,7 +44,7 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
     place:
         The one in the summary.
     """
-    places = [context.waits.places[i] for i in cause.places]
+    places = context.waits.at(cause.places)
     ordered = sorted(places, key=lambda p: (p is not place, p.began_ns or 1 << 62))
     lines = [_waiting(context, p) for p in ordered[:6] if p.waiters]
     for rank in cause.culprits[:8]:

@@ -21,7 +21,7 @@ def _report(
 ) -> RankReport:
     facts = context.trace.ranks.get(rank)
     process = context.processes.get(rank)
-    places = [context.waits.places[i] for i in context.waits.out(rank)] if hung else []
+    places = context.waits.at(context.waits.out(rank)) if hung else []
     role = (
         "culprit"
         if rank in culprits

@@ -60,7 +60,7 @@ def sides_of(context: Context, cause: Cause, place: Place | None) -> tuple[Side,
 def _across_places(context: Context, cause: Cause) -> list[Side]:
     """The sides of a cause, each where it waits: in a cycle, or for its halves of exchanges."""
     sides = []
-    here = [context.waits.places[i] for i in cause.places]
+    here = context.waits.at(cause.places)
     for ranks in cause.sides:
         own = next((p for p in here if ranks[0] in p.waiters), None)
         if own is not None and own.phase:
@@ -84,7 +84,7 @@ def _around(context: Context, cause: Cause, place: Place) -> list[Side]:
     if cause.verdict is not Verdict.STUCK_COLLECTIVE:
         return sides + _absent_each(context, blamed, place.group)
     # A culprit may wait itself, in the same operation of another group.
-    elsewhere = [context.waits.places[i] for i in cause.places]
+    elsewhere = context.waits.at(cause.places)
     for rank in blamed[:_MOST_ALONE]:
         if rank in place.not_begun:
             row, op = place.not_begun[rank], context.place_op(place)

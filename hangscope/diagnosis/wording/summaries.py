@@ -337,7 +337,7 @@ def _still(process: ProcessState | None) -> str:
 
 
 def _cycle(context: Context, cause: Cause, _first: Place) -> Words:
-    places = [context.waits.places[i] for i in cause.places]
+    places = context.waits.at(cause.places)
     ranks = set(cause.culprits) | {r for s in cause.sides for r in s}
     if is_lock(places[0]):
         return _cycle_through_lock(context, places, ranks)

@@ -62,10 +62,16 @@ def agree(store_group: StoreGroup, say: str, *, timeout_s: float, what: str) -> 
         return
     group = f" in group {store_group.label or 'default'}"
     if refusals:
-        views = "; ".join(f"{name_ranks(r)}: {t[len(REFUSED) :]}" for t, r in refusals.items())
+        views = views_in({text[len(REFUSED) :]: ranks for text, ranks in refusals.items()})
         raise Disagreement(f"{what}{group}: {views}", said)
-    views = "; ".join(f"{name_ranks(ranks)}: {text}" for text, ranks in said.items())
-    raise Disagreement(f"{what}{group}: the members were called differently: {views}", said)
+    raise Disagreement(
+        f"{what}{group}: the members were called differently: {views_in(said)}", said
+    )
+
+
+def views_in(said: Mapping[str, Ranks]) -> str:
+    """What was said, and by which ranks, in one line."""
+    return "; ".join(f"{name_ranks(ranks)}: {text}" for text, ranks in said.items())
 
 
 def minority(said: Mapping[str, Ranks]) -> Ranks:

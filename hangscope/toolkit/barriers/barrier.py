@@ -117,6 +117,12 @@ def check_timeout(timeout: float, name: str = "timeout") -> None:
         raise ValueError(f"{name}={timeout}: a positive number of seconds is needed")
 
 
+def check_count(count: int, name: str) -> None:
+    """Raise ValueError unless ``count`` is a whole number of at least one."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"{name}={count!r}: at least one is needed")
+
+
 def timeout_error(
     store_group: StoreGroup, outcome: Outcome, timeout: float, reason: str
 ) -> BarrierTimeout:

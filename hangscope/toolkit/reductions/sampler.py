@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hangscope.toolkit.barriers.barrier import check_count
 from hangscope.toolkit.reductions.compare_samples import (
     Finding,
     Sample,
@@ -84,8 +85,7 @@ class ReductionSampler:
         directory: str | os.PathLike[str] | None = None,
         on_finding: Callable[[Finding], None] | None = None,
     ) -> None:
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise ValueError(f"every={every!r}: at least 1 is needed")
+        check_count(every, "every")
         self.every = every
         self.dropped = 0
         self.checked = 0

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hangscope.toolkit.barriers.agreement import Disagreement, agree, compare
-from hangscope.toolkit.barriers.barrier import BarrierTimeout, check_timeout
+from hangscope.toolkit.barriers.agreement import Disagreement, agree, compare, views_in
+from hangscope.toolkit.barriers.barrier import BarrierTimeout, check_count, check_timeout
 from hangscope.toolkit.barriers.store_group import (
     is_member,
     label_of,
@@ -17,7 +17,7 @@ from hangscope.toolkit.barriers.store_group import (
     store_group_of,
 )
 from hangscope.toolkit.bounded import TookTooLong, bounded
-from hangscope.toolkit.ranks import compress, name_ranks
+from hangscope.toolkit.ranks import compress
 
 if TYPE_CHECKING:
     import torch
@@ -95,8 +95,7 @@ def warmup_communicators(
         An argument is out of range.
     """
     check_timeout(timeout)
-    if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 1:
-        raise ValueError(f"iterations={iterations!r}: at least one is needed")
+    check_count(iterations, "iterations")
     if not ready("warmup_communicators"):
         return []
     return [
@@ -175,10 +174,9 @@ def _warm(
     said.pop("", None)
     if said:
         failing = sorted(rank for side in said.values() for rank in side)
-        views = "; ".join(f"{name_ranks(side)}: {text}" for text, side in said.items())
         raise WarmupError(
-            f"{what} failed: {views}. All members were there, so look at the network between "
-            "their hosts (interface variables, firewall, fabric).",
+            f"{what} failed: {views_in(said)}. All members were there, so look at the network "
+            "between their hosts (interface variables, firewall, fabric).",
             label,
             ranks,
             failing,

@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from hangscope.toolkit.barriers.agreement import REFUSED, agree, compare
-from hangscope.toolkit.barriers.barrier import check_timeout
+from hangscope.toolkit.barriers.agreement import REFUSED, agree, compare, views_in
+from hangscope.toolkit.barriers.barrier import check_count, check_timeout
 from hangscope.toolkit.barriers.store_group import is_member, is_ready, store_group_of
-from hangscope.toolkit.ranks import name_ranks
 from hangscope.toolkit.warmup.communicators import WarmupError
 from hangscope.toolkit.warmup.snapshot import snapshot
 
@@ -123,8 +122,7 @@ def warmup_training(
         ``steps`` is below 1.
     """
     check_timeout(timeout)
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise ValueError(f"steps={steps!r}: at least one is needed")
+    check_count(steps, "steps")
     rewindable = data if isinstance(data, Rewindable) else None
     extra = [*_several(scheduler), *stateful]
     if data is not None and rewindable is None:
@@ -197,9 +195,11 @@ def _compare_results(store_group: Any, failure: Exception | None, timeout: float
     said.pop("", None)
     if said and failure is None:
         failing = sorted(rank for side in said.values() for rank in side)
-        views = "; ".join(f"{name_ranks(side)}: {why}" for why, side in said.items())
         raise WarmupError(
-            f"training warm-up failed on {views}", store_group.label, store_group.ranks, failing
+            f"training warm-up failed on {views_in(said)}",
+            store_group.label,
+            store_group.ranks,
+            failing,
         )
 
 

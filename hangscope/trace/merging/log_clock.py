@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from dataclasses import replace
 
 import numpy as np
 
 from hangscope.trace import formats
-from hangscope.trace.clocks import MEMBER_TIMES, RECORD_TIMES, shift_facts, shift_times
+from hangscope.trace.clocks import shift_fragment
 from hangscope.trace.model import Fragment, Records
 
 _QUARTER_NS = 15 * 60 * 10**9
@@ -47,7 +46,7 @@ def align_log_clocks(fragments: list[Fragment]) -> list[Fragment]:
     if not any(found):
         return fragments
     return [
-        _shifted(f, usual if (own := shifts[f.source.path]) is None else own)
+        shift_fragment(f, usual if (own := shifts[f.source.path]) is None else own)
         if f.source.format == formats.LOG
         else f
         for f in fragments
@@ -104,18 +103,3 @@ def _shift(moments: Moments, known: dict[tuple[int, int], list[int]]) -> int | N
     if not best or (len(best) == 2 and best[0][1] == best[1][1]):
         return None
     return best[0][0] * _QUARTER_NS
-
-
-def _shifted(fragment: Fragment, shift_ns: int) -> Fragment:
-    if not shift_ns:
-        return fragment
-    return replace(
-        fragment,
-        facts=shift_facts(fragment.facts, shift_ns),
-        records=shift_times(fragment.records, RECORD_TIMES, shift_ns),
-        members=shift_times(fragment.members, MEMBER_TIMES, shift_ns),
-        claims=tuple(
-            replace(claim, at_ns=claim.at_ns and claim.at_ns + shift_ns)
-            for claim in fragment.claims
-        ),
-    )

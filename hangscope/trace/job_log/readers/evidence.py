@@ -346,10 +346,15 @@ class Evidence:
         self.claims = [self.claims[i] for _, i in kept]
         self._said = {same: i for i, (same, _) in enumerate(kept)}
 
+    @property
+    def world_at_least(self) -> int:
+        """How many ranks there are at least, by the stated world size and by those heard from."""
+        return max(self.world_size or 0, max(self.ranks, default=-1) + 1)
+
     def restart(self) -> None:
         """Begin a new attempt: everything so far is about an earlier one."""
         attempt = self.attempt + 1
-        world = max(self.world_size or 0, max(self.ranks, default=-1) + 1) or None
+        world = self.world_at_least or None
         earlier = {f.name: getattr(self, f.name) for f in fields(self)} if self._tells() else None
         earlier, processes = earlier or self._earlier, self.processes.of_next_attempt()
         self.__init__()  # type: ignore[misc]

@@ -61,7 +61,7 @@ def _of_all_ranks(ungrouped: list[_OfRank], evidence: Evidence) -> list[Operatio
     A gather is as many times larger than what each member puts in as it has members.
     """
     alike = {(operation.seq, operation.signature) for _, operation in ungrouped}
-    world = max(evidence.world_size or 0, max(evidence.ranks, default=-1) + 1)
+    world = evidence.world_at_least
     if len(alike) != 1 or world < _FEWEST_OF_ALL or _mentions_default_group(evidence):
         return []
     ((_, signature),) = alike

@@ -189,7 +189,7 @@ def resolve_partly_recorded(evidence: Evidence) -> None:
         evidence.ranks[rank].partly_recorded = False
     gave_up = sum(any(o.timed_out for o in n.operations) for n in evidence.ranks.values())
     mute = [n for n in evidence.ranks.values() if not n.tells()]
-    world = max(evidence.world_size or 0, max(evidence.ranks, default=-1) + 1)
+    world = evidence.world_at_least
     if gave_up and gave_up <= 2 * len(mute) and world > len(evidence.ranks):
         for notes in mute:
             notes.partly_recorded = True
