@@ -165,7 +165,7 @@ def _dump(shared: _Shared, rank: int) -> dict[str, Any]:
     names = _names(trace.groups, list(numbers))
     facts = trace.ranks.get(rank)
     # What a log says about a rank's end means little without the rest of the log.
-    told = facts is not None and not trace.only_logs
+    observed = facts is not None and not trace.only_logs
     return {
         "version": VERSION,
         "comm_lib_version": "",
@@ -190,7 +190,7 @@ def _dump(shared: _Shared, rank: int) -> dict[str, Any]:
             "timeout_s": trace.timeout_s,
             "flags": rows["flags"].tolist(),
             "unlisted_groups": [names[g] for g in numbers if not trace.groups[g].listed],
-            **(hangscope_extension.encode_facts(facts) if facts and told else {}),
+            **(hangscope_extension.encode_facts(facts) if facts and observed else {}),
         },
     }
 
@@ -239,10 +239,10 @@ def _status(rows: Records, members: Records) -> dict[int, dict[str, int]]:
     out: dict[int, dict[str, int]] = {}
     collective = rows[~flagged(rows["flags"], Flag.P2P)]
     for g in dict.fromkeys(collective["group"][collective["group"] >= 0].tolist()):
-        mine = collective[collective["group"] == g]
-        done = mine[mine["state"] == State.COMPLETED]["collective_seq"]
+        issued = collective[collective["group"] == g]
+        done = issued[issued["state"] == State.COMPLETED]["collective_seq"]
         out[g] = {
-            "last_enqueued_collective": int(mine["collective_seq"].max()),
+            "last_enqueued_collective": int(issued["collective_seq"].max()),
             "last_started_collective": NONE,
             "last_completed_collective": int(done.max()) if len(done) else NONE,
         }

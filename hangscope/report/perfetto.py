@@ -264,8 +264,8 @@ def _host_slices(trace: Trace, diagnosis: Diagnosis, timing: Spans) -> Iterator[
             for rank in side.ranks:
                 if rank not in finding.culprits:
                     continue
-                mine = records["rank"] == rank
-                seen = mine & (timing.end == End.SEEN)
+                issued = records["rank"] == rank
+                seen = issued & (timing.end == End.SEEN)
                 start = int(timing.end_ns[seen].max()) if seen.any() else finding.began_ns
                 if not start or start >= timing.last_ns:
                     continue

@@ -139,8 +139,8 @@ def _changed(findings: Sequence[Finding], sources: Sources) -> Iterator[str]:
     names = {short_path(frame.filename): None for frame in frames if sources.changed(frame)}
     if names:
         were = "were" if len(names) > 1 else "was"
-        told = f"{', '.join(names)} {were} written after the job had begun"
-        yield f"{told}, and may hold other lines by now: none is shown"
+        changed = f"{', '.join(names)} {were} written after the job had begun"
+        yield f"{changed}, and may hold other lines by now: none is shown"
 
 
 def _is_in(finding: Finding, group: str) -> bool:

@@ -49,13 +49,13 @@ def side_groups(diagnosis: Diagnosis, finding: Finding) -> dict[Side, str]:
     Ranks on a cycle may wait in operations of the same name and number but of different groups.
     """
     labels_of = group_labels(diagnosis)
-    told: dict[tuple[int, int | None, str | None], set[str]] = {}
+    groups_of: dict[tuple[int, int | None, str | None], set[str]] = {}
     for edge in diagnosis.wait_for:
         label = labels_of.get(edge.group, edge.group)
-        told.setdefault((edge.waiter, edge.seq, edge.op), set()).add(label)
+        groups_of.setdefault((edge.waiter, edge.seq, edge.op), set()).add(label)
     found = {}
     for side in finding.sides:
-        labels = [told.get((rank, side.seq, side.op), set()) for rank in side.ranks[:1]]
+        labels = [groups_of.get((rank, side.seq, side.op), set()) for rank in side.ranks[:1]]
         if side.op is not None and labels and len(labels[0]) == 1:
             found[side] = next(iter(labels[0]))
     return found if len(set(found.values())) > 1 else {}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from hangscope.ring.layout import LEAVING_PHASE
+from hangscope.trace.signals import SIGABRT, codes_of
 
 
 class Frame(NamedTuple):
@@ -98,6 +99,11 @@ class ExitFacts:
     """Ranks on its host that had not been told to stop when it ended; None if nobody looked."""
     signalled: frozenset[int] = frozenset()
     """Ranks that had been told to stop by then, if that was observed."""
+
+    @property
+    def aborted(self) -> bool:
+        """Whether the process aborted itself, according to its signal or status."""
+        return self.signal == SIGABRT or self.code in codes_of(SIGABRT)
 
 
 LEFT = "left"
@@ -250,6 +256,11 @@ class RankFacts:
         """Whether SIGINT (Ctrl-C) ended the program; Python raises it in the main thread."""
         error = self.exception
         return error is not None and error.is_main_thread and error.is_interrupt
+
+    @property
+    def aborted_silently(self) -> bool:
+        """Whether it aborted itself and nothing says why."""
+        return self.exit is not None and self.exit.aborted and self.exception is None
 
     @property
     def failed_undated(self) -> bool:

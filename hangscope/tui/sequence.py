@@ -89,8 +89,8 @@ class SequenceView(LineList):
     def _highest(self) -> int:
         assert self.snapshot is not None
         records = self.snapshot.trace.records
-        mine = records["collective_seq"][records["group"] == self.group]
-        return int(mine.max()) if len(mine) else 1
+        seqs = records["collective_seq"][records["group"] == self.group]
+        return int(seqs.max()) if len(seqs) else 1
 
     def columns(self) -> int:
         """Number of sequence numbers that fit on the screen."""

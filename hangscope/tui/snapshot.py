@@ -93,9 +93,9 @@ class Snapshot:
         """The record of `rank` for the same collective as the record `other`; None without one."""
         row = self.trace.records[other]
         lo, hi = self.rows(rank)
-        mine = self.trace.records[lo:hi]
-        same = (mine["group"] == row["group"]) & (mine["collective_seq"] == row["collective_seq"])
-        hits = np.flatnonzero(same & ~flagged(mine["flags"], Flag.P2P))
+        rows = self.trace.records[lo:hi]
+        same = (rows["group"] == row["group"]) & (rows["collective_seq"] == row["collective_seq"])
+        hits = np.flatnonzero(same & ~flagged(rows["flags"], Flag.P2P))
         return lo + int(hits[-1]) if len(hits) else None
 
     def record_at_divergence(self, rank: int) -> int | None:

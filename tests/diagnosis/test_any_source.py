@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.trace.model import Flag, Group, Source
+from hangscope.trace.model import Flag, Group, Source, State
 
 from .builder import Job
 
@@ -115,3 +117,25 @@ def test_completed_sends_that_are_not_listed_are_counted() -> None:
     found = diagnose(job.trace())
     assert found.culprits == (3,)
     assert found.confidence is not Confidence.CERTAIN
+
+
+@pytest.mark.parametrize(("behind", "named"), [((3,), (3,)), ((2, 3), ())])
+def test_counters_name_a_single_sender_at_most(
+    behind: tuple[int, ...], named: tuple[int, ...]
+) -> None:
+    """Only unfinished entries are listed: several that sent less may run another program."""
+    job = Job(4)
+    for rank in (1, 2, 3):
+        for _ in range(2 if rank in behind else 3):
+            job.op(rank, "send", peer=0)
+    for _ in range(9 - len(behind)):
+        job.op(0, "recv")
+    job.op(0, "recv", done=False)
+    for rank in (1, 2, 3):
+        job.op(rank, done=False)
+    for rank in range(4):
+        job.rank(rank, only_active=True, oldest_record_id=9)
+    job.rows = [row for row in job.rows if row["state"] != State.COMPLETED]
+    found = diagnose(job.trace())
+    assert found.culprits == named
+    assert found.confidence is Confidence.LIKELY

@@ -295,3 +295,15 @@ def test_rank_that_destroyed_its_groups_may_exit_with_any_status(
         end = ExitFacts("code", code=1, at_ns=at_ns, text=WITHOUT_A_WORD)
         job.rank(rank, finalized=finalized, exit=end, alive=False)
     assert diagnose(job.trace()).verdict.value == verdict
+
+
+@pytest.mark.parametrize(
+    "end", [ExitFacts("signal", signal=6, at_ns=END), ExitFacts("code", code=134, at_ns=END)]
+)
+def test_abort_without_a_message_is_no_certain_crash(end: ExitFacts) -> None:
+    """A watchdog aborts its process, too; a shell makes a status of the signal."""
+    job = job_that_waits()
+    job.rank(1, alive=False, exit=end)
+    found = diagnose(job.trace(after_s=6))
+    assert blame(found) == ("rank_crashed", (1,))
+    assert found.confidence is Confidence.LIKELY

@@ -130,3 +130,31 @@ def test_new_size_accuses_only_after_constant_sizes(
     found = diagnose(job.trace())
     assert (found.verdict.value, found.culprits) == ("shape_mismatch", culprits)
     assert found.confidence.value == ("likely" if len(culprits) == 1 else "ambiguous")
+
+
+@pytest.mark.parametrize("sent", [True, False], ids=["sent", "both wait"])
+def test_rank_that_receives_another_dtype_than_ever_before_is_likely_wrong(*, sent: bool) -> None:
+    job = Job(2)
+    for _ in range(4):
+        job.op(0, "send", peer=1)
+        job.op(1, "recv", peer=0)
+        job.all()
+    job.op(0, "send", peer=1, done=sent)
+    job.op(1, "recv", peer=0, dtype="Half", done=False)
+    found = diagnose(job.trace())
+    assert (found.verdict, found.culprits) == (Verdict.DTYPE_MISMATCH, (1,))
+    assert found.confidence is Confidence.LIKELY
+    assert found.summary.startswith("The dtypes of ")
+    assert "rank 0 uses Float and rank 1 Half" in found.summary or (
+        "rank 1 uses Half and rank 0 Float" in found.summary
+    )
+
+
+def test_either_of_two_ranks_may_expect_the_wrong_total() -> None:
+    job = Job(2)
+    job.steps(2)
+    for rank in range(2):
+        job.op(rank, "all_to_all", size=(8,), out=(8 + rank,), done=False)
+    found = diagnose(job.trace())
+    assert (found.verdict, found.culprits) == (Verdict.SHAPE_MISMATCH, (0, 1))
+    assert found.confidence is Confidence.AMBIGUOUS

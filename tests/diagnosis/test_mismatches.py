@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -119,3 +120,22 @@ def test_hash_stricter_than_the_wire_accuses_no_rank() -> None:
             strict = rank == 3 and step >= 3
             job.op(rank, history=900 + step if strict else 100 + step, done=step < 5)
     assert blame(diagnose(job.trace())) == ("stuck_collective", ())
+
+
+@pytest.mark.parametrize(
+    ("op", "listed"), [("all_gather", "output_sizes"), ("reduce_scatter", "input_sizes")]
+)
+def test_members_with_parts_of_different_sizes_agree_if_their_lists_do(
+    op: str, listed: str
+) -> None:
+    """Each member's own part may have its own size: what it expects of all must be equal."""
+    job = Job(3)
+    job.steps(3)
+    for rank in range(3):
+        part = (8 + rank,)
+        job.op(rank, op, size=part, out=part, reduce_op=None, done=False)
+    trace = job.trace()
+    parts = {listed: ((8,), (9,), (10,))}
+    signatures = [replace(s, **parts) if s.op == op else s for s in trace.signatures]
+    found = diagnose(replace(trace, signatures=tuple(signatures)))
+    assert blame(found) == ("stuck_collective", ())

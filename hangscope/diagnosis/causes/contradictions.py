@@ -13,8 +13,7 @@ from hangscope.diagnosis.processes.failure_messages import lost_a_peer
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.wording.phrases import capital, rank_s
 from hangscope.trace.job_log.hangscope_output import OWN_REPORT
-from hangscope.trace.model import RankFacts
-from hangscope.trace.signals import SIGABRT, SIGKILL
+from hangscope.trace.signals import SIGKILL
 
 _FIRST_CUT = "torchrun's table ends before it tells which process failed first"
 
@@ -51,8 +50,8 @@ def _not_the_first(cause: Cause) -> Cause:
 
 def _failed_later(context: Context) -> set[int]:
     """Ranks that left a status alone, in a table of which the first process to fail is cut off."""
-    told = {r for c in context.trace.claims for r in c.details.get("failed_later", ())}
-    return {r for r in told if context.trace.ranks[r].exception is None}
+    ranks = {r for c in context.trace.claims for r in c.details.get("failed_later", ())}
+    return {r for r in ranks if context.trace.ranks[r].exception is None}
 
 
 def _why_an_answer(
@@ -60,7 +59,7 @@ def _why_an_answer(
 ) -> Iterator[str]:
     """Why the ends of the accused may be reactions to other ends."""
     facts = [context.trace.ranks[r] for r in cause.culprits if r in context.trace.ranks]
-    if any(map(_aborted_silently, facts)):
+    if any(f.aborted_silently for f in facts):
         yield "nothing says why it aborted: a watchdog that gives up aborts, too"
     if len(cause.culprits) > 1 and any(f.exit and f.exit.by_launcher for f in facts):
         yield "the launcher may have stopped the others because one had ended"
@@ -80,11 +79,6 @@ def _not_killed(context: Context) -> set[int]:
         for rank, facts in context.trace.ranks.items()
         if facts.exit is None or facts.exit.signal != SIGKILL or facts.exception is not None
     }
-
-
-def _aborted_silently(facts: RankFacts) -> bool:
-    aborted = facts.exit is not None and facts.exit.signal == SIGABRT
-    return aborted and facts.exception is None
 
 
 def doubt_contradicted(context: Context, causes: list[Cause]) -> list[Cause]:

@@ -82,8 +82,8 @@ def _with_awaited(context: Context, cause: Cause, named: set[int]) -> Cause:
     )
     doubt = f"whether the job stood still because of {rank_s(awaited)} before that"
     both = tuple(sorted({failed, *awaited}))
-    told = cause.accusing(both, Confidence.AMBIGUOUS).with_unknown(doubt)
-    return replace(told, words=Words(summary=summary))
+    accused = cause.accusing(both, Confidence.AMBIGUOUS).with_unknown(doubt)
+    return replace(accused, words=Words(summary=summary))
 
 
 def _dumped(context: Context, rank: int) -> bool:

@@ -35,17 +35,17 @@ def _weighed(context: Context, cause: Cause) -> Cause:
     The numbers in the messages are members of DDP's group: they are ranks where each is its
     writer's rank.
     """
-    told = {rank: _said(context, rank) for rank in cause.culprits}
-    said = [found for found in told.values() if found is not None]
+    raised = {rank: _said(context, rank) for rank in cause.culprits}
+    texts = [found for found in raised.values() if found is not None]
     world = {*context.processes, *context.trace.missing_ranks}
-    rest = tuple(sorted(world.difference(told)))
-    ranks = all(found["rank"] in (None, str(r)) for r, found in told.items() if found is not None)
-    if len(said) != len(told) or not ranks or _REFERENCE not in rest or len(told) < len(rest):
+    rest = tuple(sorted(world.difference(raised)))
+    ranks = all(found["rank"] in (None, str(r)) for r, found in raised.items() if found is not None)
+    if len(texts) != len(raised) or not ranks or _REFERENCE not in rest or len(raised) < len(rest):
         return cause
-    alike = len({(found["what"], found["own"], found["value"]) for found in said}) == 1
-    if alike and rest == (_REFERENCE,) and len(told) > 1:
-        return _of_the_reference(context, cause, said[0])
-    both = cause.accusing(tuple(sorted((*told, *rest))), Confidence.AMBIGUOUS)
+    alike = len({(found["what"], found["own"], found["value"]) for found in texts}) == 1
+    if alike and rest == (_REFERENCE,) and len(raised) > 1:
+        return _of_the_reference(context, cause, texts[0])
+    both = cause.accusing(tuple(sorted((*raised, *rest))), Confidence.AMBIGUOUS)
     return both.with_unknown("which model is the wrong one: all compare theirs with rank 0's")
 
 

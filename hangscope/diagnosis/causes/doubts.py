@@ -237,14 +237,14 @@ def doubt_logs(context: Context, causes: list[Cause]) -> list[Cause]:
     local = {c.reporter for c in claims if c.details.get("by_local_rank")}
     announced = any(c.details.get("announced") for c in claims)
     others = context.trace.only_logs and _may_be_more(context)
-    cut, told = cut_short(context.trace), frozenset(context.front.rank.tolist())
+    cut, heard_from = cut_short(context.trace), frozenset(context.front.rank.tolist())
     found = []
     for cause in causes:
         if local.intersection(cause.culprits) and cause.verdict is Verdict.RANK_CRASHED:
             cause = cause.doubted(
                 "the log gives a local rank or a task number, which on another node is another rank"
             )
-        silent = set(cause.culprits).difference(told)
+        silent = set(cause.culprits).difference(heard_from)
         if cut and silent and cause.verdict in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED):
             who = rank_s(sorted(silent))
             cause = cause.naming_nobody(f"whether {who} spoke in the missing part of this log")
@@ -349,8 +349,8 @@ def _blank(context: Context) -> frozenset[int]:
     ranks = context.trace.ranks
     if not _lists_in_part(context):
         return frozenset()  # otherwise they list everything a rank ever issued
-    told = {*context.bounds, *context.front.rank.tolist()}
-    return frozenset(r for r in ranks.keys() & context.on_record if r not in told)
+    heard_from = {*context.bounds, *context.front.rank.tolist()}
+    return frozenset(r for r in ranks.keys() & context.on_record if r not in heard_from)
 
 
 def _unlisted(context: Context, cause: Cause) -> bool:

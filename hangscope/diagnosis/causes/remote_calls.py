@@ -99,14 +99,14 @@ def unanswered_calls(context: Context) -> Finding | None:
     busy = _handlers(context)
     if not callers and not busy:
         return _not_shut_down(context) if trace.live else None
-    told = [f"rank {h.rank} runs a handler at {_called(h)}" for h in busy]
+    found = [f"rank {h.rank} runs a handler at {_called(h)}" for h in busy]
     who = f"{rank_s(callers).capitalize()} {'waits' if len(callers) == 1 else 'wait'} for an answer"
     named = busy[0].rank if trace.live and len(busy) == 1 else None
     at = where(innermost(busy[0].stack)) if busy else ""
-    evidence = [f"rank {r}: {where(innermost(_main(context, r)))}" for r in callers[:8]] + told[:8]
+    evidence = [f"rank {r}: {where(innermost(_main(context, r)))}" for r in callers[:8]] + found[:8]
     if leaving:
         evidence.append(f"{rank_s(leaving)} in rpc.shutdown, which waits for all calls to finish")
-    summary = "; ".join([*([who + " to a remote call"] if callers else []), *told[:4]])
+    summary = "; ".join([*([who + " to a remote call"] if callers else []), *found[:4]])
     return Finding(
         Verdict.INCONCLUSIVE if named is None else Verdict.MISSING_RANK,
         () if named is None else (named,),

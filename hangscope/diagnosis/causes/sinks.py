@@ -125,9 +125,9 @@ def _unknown_wait(context: Context, ranks: list[int], waited_for: dict[int, list
     cause = Cause(
         Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, began(context, places), everybody
     ).with_unknown(f"what {rank_s(ranks)} gave up waiting in: it is not on record")
-    told = all(_GLOO.search(context.processes[r].end_text) for r in ranks) and len(lines) == 1
+    alike = all(_GLOO.search(context.processes[r].end_text) for r in ranks) and len(lines) == 1
     what = context.signature(here[0].row)
-    if not told or len(here) != 1 or what is None or what.backend == "gloo":
+    if not alike or len(here) != 1 or what is None or what.backend == "gloo":
         return cause
     sides = (tuple(ranks), tuple(waiters))
     fewer, more = sorted(sides, key=len)

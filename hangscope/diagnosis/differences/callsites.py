@@ -41,21 +41,21 @@ def _first_divergence(context: Context, cause: Cause) -> Divergence | None:
         return None
     group, seq = diverged
     others = [r for r in context.trace.groups[group].ranks if r not in cause.culprits]
-    mine = _sites(context, cause.culprits[0], group, seq)
-    if len(mine) <= _AGREED or not others:
+    own_sites = _sites(context, cause.culprits[0], group, seq)
+    if len(own_sites) <= _AGREED or not others:
         return None
     witnesses = [_sites(context, r, group, seq) for r in _spread(others)]
     agreed = 0
-    for number in sorted(mine):
-        theirs = {sites[number] for sites in witnesses if number in sites}
-        if len(theirs) != 1:
+    for number in sorted(own_sites):
+        other_sites = {sites[number] for sites in witnesses if number in sites}
+        if len(other_sites) != 1:
             agreed = 0  # the others came from different lines themselves, or left nothing
             continue
-        (site,) = theirs
-        if site == mine[number]:
+        (site,) = other_sites
+        if site == own_sites[number]:
             agreed += 1
         elif agreed >= _AGREED:
-            return Divergence(number, mine[number], site)
+            return Divergence(number, own_sites[number], site)
         else:
             return None
     return None

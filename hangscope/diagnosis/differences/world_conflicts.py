@@ -65,13 +65,13 @@ def _sizes(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
         worlds[size].append(rank)
     if len(worlds) < 2:
         return None
-    most = max(len(told) for told in worlds.values())
-    usual = [told for told in worlds.values() if len(told) == most]
+    most = max(len(side) for side in worlds.values())
+    usual = [side for side in worlds.values() if len(side) == most]
     decided = len(usual) == 1
-    culprits = [r for told in worlds.values() if not decided or told is not usual[0] for r in told]
+    culprits = [r for side in worlds.values() if not decided or side is not usual[0] for r in side]
     conflict = " and ".join(
-        f"{rank_s(told)} expect{'s' if len(told) == 1 else ''} {size} ranks"
-        for size, told in sorted(worlds.items(), key=lambda item: len(item[1]))
+        f"{rank_s(side)} expect{'s' if len(side) == 1 else ''} {size} ranks"
+        for size, side in sorted(worlds.items(), key=lambda item: len(item[1]))
     )
     return _Contradiction(
         culprits,
@@ -135,10 +135,10 @@ def _apart(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
     home = known[0].host if known else None  # the lowest rank's, which should host the store
     on_own_host = False
     for facts in known:
-        if told := facts.rendezvous:
-            key, name = _rendezvous(told, facts.rank), told
-            if facts.host != home and is_loopback(told):
-                key, name = f"{key} of {facts.host}", f"{told} of host {facts.host}"
+        if address := facts.rendezvous:
+            key, name = _rendezvous(address, facts.rank), address
+            if facts.host != home and is_loopback(address):
+                key, name = f"{key} of {facts.host}", f"{address} of host {facts.host}"
                 on_own_host = True
             names.setdefault(key, name)
             where[key].append(facts.rank)

@@ -80,7 +80,7 @@ def without_ends_after_standstill(
         return processes
     stood_ns = max(latest.values()) + int(standstill_s(trace) * _SECOND_NS)
     bounds = rank_bounds(trace)
-    processes = _without_who_left_as_told(trace, front, bounds, processes, stood_ns)
+    processes = _without_handled_stops(trace, front, bounds, processes, stood_ns)
     if not any(process.end is End.CRASHED for process in processes.values()):
         return processes
     processes = _without_who_gave_up(trace, front, bounds, processes, stood_ns)
@@ -213,7 +213,7 @@ def _killed_for_lingering(trace: Trace, process: ProcessState) -> ProcessState:
     return replace(process, end=End.TORN_DOWN, secondary=True)
 
 
-def _without_who_left_as_told(
+def _without_handled_stops(
     trace: Trace,
     front: Frontiers,
     bounds: Bounds,
@@ -231,12 +231,12 @@ def _without_who_left_as_told(
     first = min((processes[rank] for rank in left), key=lambda h: (h.end_ns, h.rank))
     others = [process for process in processes.values() if process is not first]
     together = all(h.gone and abs(h.end_ns - first.end_ns) <= TOGETHER_NS for h in others)
-    told = any(
+    others_stopped = any(
         _was_waiting(trace, front, bounds, process.rank)
-        and (process.rank in left or _was_told(trace.ranks[process.rank]))
+        and (process.rank in left or _was_signalled(trace.ranks[process.rank]))
         for process in others
     )
-    if not (together and told) or trace.missing_ranks:
+    if not (together and others_stopped) or trace.missing_ranks:
         return processes
     stacks = {rank: trace.ranks[rank].main_stack for rank in left}
     return processes | {
@@ -253,7 +253,7 @@ def _without_who_left_as_told(
     }
 
 
-def _was_told(facts: RankFacts) -> bool:
+def _was_signalled(facts: RankFacts) -> bool:
     """Whether a signal from outside ended a rank, rather than a launcher's reaction to a
     failure."""
     exit_ = facts.exit
@@ -302,7 +302,7 @@ def _gave_up(trace: Trace, process: ProcessState, stood_ns: int) -> bool:
     exit_, exception = facts.exit, facts.exception
     if process.end is not End.CRASHED or exit_ is None:
         return False
-    if exit_.signal != SIGABRT or (exception is not None and exception.is_main_thread):
+    if not exit_.aborted or (exception is not None and exception.is_main_thread):
         return False
     return not exit_.at_ns or process.end_ns >= stood_ns
 

@@ -49,11 +49,11 @@ def external_stop(
     way = killed_together(trace, processes) or _exited_together(trace, front, processes)
     if way is not None:
         return Stop(way)
-    told = signalled_together(processes, trace)
-    if not told or outlived(told, processes, trace):
+    signalled = signalled_together(processes, trace)
+    if not signalled or outlived(signalled, processes, trace):
         return None
-    signal = min(s for rank in told if (s := signal_of(trace.ranks[rank])))
-    return Stop(name_of(signal), min(processes[rank].end_ns for rank in told))
+    signal = min(s for rank in signalled if (s := signal_of(trace.ranks[rank])))
+    return Stop(name_of(signal), min(processes[rank].end_ns for rank in signalled))
 
 
 def killed_together(trace: Trace, processes: Mapping[int, ProcessState]) -> str | None:

@@ -8,7 +8,6 @@ clause, at exit.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -49,8 +48,8 @@ def rewound_to_first_timeout(trace: Trace) -> Trace:
     if first not in gave_up and not _somebody_waits(trace, issued, ended):
         return trace  # a program that computed for long before its end
     until_ns = {r: _moment_ns(trace, r, first, at_ns) for r in trace.ranks}
-    told = {r: _told_to_end(trace.ranks[r], until_ns[r]) for r in left}
-    trace = replace(trace, ranks={**trace.ranks, **told})
+    leaving = {r: _signalled_to_end(trace.ranks[r], until_ns[r]) for r in left}
+    trace = replace(trace, ranks={**trace.ranks, **leaving})
     return _rewound(trace, issued, ended, until_ns)
 
 
@@ -64,8 +63,7 @@ def _expired_ns(trace: Trace) -> dict[int, int]:
     found: dict[int, int] = {}
     for rank, facts in trace.ranks.items():
         end = facts.exit
-        aborted = end is not None and end.signal == signal.SIGABRT and facts.exception is None
-        if end is None or not aborted or rank not in bounds:
+        if end is None or not facts.aborted_silently or rank not in bounds:
             continue
         rows = trace.records[slice(*bounds[rank])]
         limit = rows["created_ns"] + rows["timeout_ms"].astype(np.int64) * _MS_NS
@@ -140,7 +138,7 @@ def _facts_at(facts: RankFacts, until_ns: int, last_ns: int) -> RankFacts:
     return replace(facts, threads=threads or facts.threads, phases=phases)
 
 
-def _told_to_end(facts: RankFacts, until_ns: int) -> RankFacts:
+def _signalled_to_end(facts: RankFacts, until_ns: int) -> RankFacts:
     """A rank that was called away to its end: neither a failure nor a clean exit after that
     explains anything before."""
     error, end = facts.exception, facts.exit

@@ -120,10 +120,10 @@ def rewind_counters(members: Records, undone: Mapping[str, Records]) -> None:
     place = {pair: i for i, pair in enumerate(of)}
     for counter, rows in undone.items():
         for row in rows:
-            mine = place.get((int(row["rank"]), int(row["group"])))
-            if mine is not None:
+            index = place.get((int(row["rank"]), int(row["group"])))
+            if index is not None:
                 before = int(row["collective_seq"]) - 1
-                members[counter][mine] = min(int(members[counter][mine]), before)
+                members[counter][index] = min(int(members[counter][index]), before)
 
 
 def _without(trace: Trace, late: list[int]) -> Trace:

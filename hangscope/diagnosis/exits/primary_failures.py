@@ -24,8 +24,7 @@ from hangscope.diagnosis.processes.process_state import (
 from hangscope.diagnosis.records.coverage import known_only_from_journal
 from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.message_template import mask_numbers
-from hangscope.trace.model import Claim, ExitFacts, RankFacts, Trace
-from hangscope.trace.signals import SIGABRT, codes_of
+from hangscope.trace.model import Claim, RankFacts, Trace
 
 _TWIN_NS = 2_000_000_000
 
@@ -66,22 +65,17 @@ def _victims_of_launcher(
     result = dict(processes)
     for rank, process in processes.items():
         exit_ = trace.ranks[rank].exit
-        if process.end is not End.CRASHED or not _aborted(exit_):
+        if process.end is not End.CRASHED or exit_ is None or not exit_.aborted:
             continue
-        unsaid = None in got_other_size and trace.ranks[rank].exception is None
+        unnamed = None in got_other_size and trace.ranks[rank].exception is None
         # A log alone does not show why a process aborted itself: usually its watchdog timed out.
         silent = trace.only_logs and trace.ranks[rank].exception is None and rank != alone
         exchanging = (
             unranked and not trace.ranks[rank].exception and in_communication(process.stack)
         )
-        if rank in timed_out or rank in got_other_size or unsaid or silent or exchanging:
+        if rank in timed_out or rank in got_other_size or unnamed or silent or exchanging:
             result[rank] = replace(process, secondary=True)
     return result
-
-
-def _aborted(end: ExitFacts | None) -> bool:
-    """Whether a process aborted itself, according to its signal or status."""
-    return end is not None and (end.signal == SIGABRT or end.code in codes_of(SIGABRT))
 
 
 def aborted_alone(trace: Trace) -> int | None:
@@ -90,7 +84,7 @@ def aborted_alone(trace: Trace) -> int | None:
     That decides over Gloo, which has no watchdog, if nobody had waited until a timeout and nobody
     received more than it had asked for.
     """
-    aborted = [rank for rank, f in trace.ranks.items() if _aborted(f.exit)]
+    aborted = [rank for rank, f in trace.ranks.items() if f.exit is not None and f.exit.aborted]
     said = [f.exception.message for f in trace.ranks.values() if f.exception is not None]
     broken = bool(said) and all(_GLOO_BROKE.search(words) for words in said)
     gave_up = any(c.kind in ("timeout", "size_mismatch") for c in trace.claims)
@@ -117,23 +111,23 @@ def _with_another_model(
     The message numbers the members of DDP's group: whom else it names is known only if each
     author's number is its rank.
     """
-    told = {}
+    messages = {}
     for rank, process in processes.items():
         exception = trace.ranks[rank].exception
-        said = _MODEL.search(exception.message) if exception is not None else None
-        if said is not None and process.end is End.CRASHED:
-            told[rank] = said
-    sizes = {rank: said[2] for rank, said in told.items()}
-    if all(int(said[1]) == rank for rank, said in told.items()):
-        sizes = {int(said[3]): said[4] for said in told.values()} | sizes
+        message = _MODEL.search(exception.message) if exception is not None else None
+        if message is not None and process.end is End.CRASHED:
+            messages[rank] = message
+    sizes = {rank: message[2] for rank, message in messages.items()}
+    if all(int(message[1]) == rank for rank, message in messages.items()):
+        sizes = {int(message[3]): message[4] for message in messages.values()} | sizes
     if not trace.only_logs:  # for logs, each message is compared word by word
         processes = {
-            r: replace(h, secondary=False) if r in told else h for r, h in processes.items()
+            r: replace(h, secondary=False) if r in messages else h for r, h in processes.items()
         }
     usual = [size for size, count in Counter(sizes.values()).items() if count * 2 > len(sizes)]
     if len(sizes) < 3 or not usual:
         return processes
-    right = {rank for rank in told if sizes[rank] == usual[0]}
+    right = {rank for rank in messages if sizes[rank] == usual[0]}
     return {r: replace(h, secondary=True) if r in right else h for r, h in processes.items()}
 
 

@@ -45,23 +45,23 @@ def with_isolated_stops(
     if not torn or len(processes) < 2:
         return processes
     first = min((processes[rank] for rank in torn), key=lambda h: (h.end_ns, h.rank))
-    told_first = _told_with(first, processes, trace)
-    if not told_first.issuperset(torn):
+    signalled_first = _signalled_with(first, processes, trace)
+    if not signalled_first.issuperset(torn):
         return processes
-    if any(h.state == "stopped" and r not in told_first for r, h in processes.items()):
+    if any(h.state == "stopped" and r not in signalled_first for r, h in processes.items()):
         return processes  # that one survives a signal that all may have been sent
-    others = [h for r, h in processes.items() if r not in told_first and h.gone]
+    others = [h for r, h in processes.items() if r not in signalled_first and h.gone]
     if trace.missing_ranks or any(_ended_before(h, first, trace) for h in others):
         return processes
-    return _as_failed(processes, told_first)
+    return _as_failed(processes, signalled_first)
 
 
 def _as_failed(processes: dict[int, ProcessState], ranks: Iterable[int]) -> dict[int, ProcessState]:
-    told = {r: replace(processes[r], end=End.CRASHED, secondary=False) for r in ranks}
-    return {**processes, **told}
+    failed = {r: replace(processes[r], end=End.CRASHED, secondary=False) for r in ranks}
+    return {**processes, **failed}
 
 
-def _told_with(
+def _signalled_with(
     first: ProcessState, processes: Mapping[int, ProcessState], trace: Trace
 ) -> set[int]:
     """The ranks told to stop with the first one: all of its host at one moment, or it alone."""
@@ -84,12 +84,12 @@ def without_echoes_of_stop(
     A launcher also reacts to a failure with SIGTERM, but only among its own ranks and after one of
     these ended otherwise. What ranks raise as connections close is caused by the stop.
     """
-    told = {
+    hosts = {
         facts.host
         for facts in trace.ranks.values()
         if facts.exit is not None and facts.exit.signal == SIGTERM and not facts.exit.by_launcher
     }
-    if len(told - {None}) < 2:
+    if len(hosts - {None}) < 2:
         return processes
     echoes = {r: h for r, h in processes.items() if h.end is End.CRASHED and h.secondary}
     return processes | {r: replace(h, end=End.TORN_DOWN) for r, h in echoes.items()}

@@ -112,5 +112,5 @@ def _since_ns(processes: Mapping[int, ProcessState], ranks: list[int], by: tuple
         for h in (processes[r] for r in ranks)
         if h.wait is not None and h.wait.kind == "lock"
     ]
-    theirs = [h.wait for h in (processes[r] for r in by if r in processes) if h.wait is not None]
-    return min((w.since_ns for w in own or theirs if w.since_ns), default=0)
+    waits = [h.wait for h in (processes[r] for r in by if r in processes) if h.wait is not None]
+    return min((w.since_ns for w in own or waits if w.since_ns), default=0)

@@ -107,10 +107,6 @@ class Waits:
         """The ranks that wait at any of these places."""
         return {rank for place in self.at(indices) for rank in place.waiters}
 
-    def waiting(self, rank: int) -> bool:
-        """Whether the rank waits for anybody."""
-        return bool(self.out(rank))
-
     def add(self, place: Place) -> int:
         """Add a place that no rank waits at yet; returns its index."""
         self.places.append(place)

@@ -45,8 +45,8 @@ def _collectives(trace: Trace, unlisted: npt.NDArray[np.bool_]) -> npt.NDArray[n
     """Rows of numbered collectives in groups whose members no source lists."""
     records = trace.records
     none = Flag.P2P | Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH | Flag.SYNTHETIC
-    told = ~flagged(records["flags"], none) & (records["collective_seq"] > 0)
-    return np.flatnonzero(told & unlisted[records["group"]] & (records["group"] >= 0))
+    collective = ~flagged(records["flags"], none) & (records["collective_seq"] > 0)
+    return np.flatnonzero(collective & unlisted[records["group"]] & (records["group"] >= 0))
 
 
 def _places(trace: Trace, rows: npt.NDArray[np.intp]) -> _Keys:
@@ -90,8 +90,8 @@ def _kinds(trace: Trace) -> npt.NDArray[np.int64]:
     for index, signature in enumerate(trace.signatures):
         what = terms(signature)
         numel = None if what.op == _UNEVEN else what.numel
-        told = what.op == _UNEVEN or (what.op in _OF_ALL and numel is not None)
-        found.append(first.setdefault((what.op, numel), index) if told else NONE)
+        comparable = what.op == _UNEVEN or (what.op in _OF_ALL and numel is not None)
+        found.append(first.setdefault((what.op, numel), index) if comparable else NONE)
     return np.array([*found, NONE], np.int64)
 
 

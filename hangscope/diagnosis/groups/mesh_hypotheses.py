@@ -54,8 +54,8 @@ def by_mesh_hypotheses(trace: Trace, judge: Judge) -> Diagnosis | None:
     stories = {index: _stories(trace, index) for index in numbers}
     fitting = {
         index: shapes
-        for index, told in stories.items()
-        if (shapes := _shapes(told, trace, world, stated.get(index)))
+        for index, of_ranks in stories.items()
+        if (shapes := _shapes(of_ranks, trace, world, stated.get(index)))
     }
     if len(fitting) < len(numbers):
         return None  # a rank that waits in an unknown group may be right to do so
@@ -238,8 +238,8 @@ def _shapes(
 ) -> set[Shape]:
     """Every (stride, size) of blocks of the world that is consistent with what their members
     did."""
-    told = all(story.whole and (story.terms or story.place != NONE) for story in stories.values())
-    if stories.keys() != set(trace.ranks) or not told:
+    known = all(story.whole and (story.terms or story.place != NONE) for story in stories.values())
+    if stories.keys() != set(trace.ranks) or not known:
         return set()  # ranks in fewer groups than others give this number to another kind of group
     found = set()
     for length in divisors(world):

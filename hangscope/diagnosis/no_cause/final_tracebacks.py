@@ -273,8 +273,8 @@ def _left_well(context: Context, silent: list[int]) -> tuple[int, ...]:
     A launcher lists ranks that failed and ranks it stopped: one in neither list exited with status
     0.
     """
-    told = {r for r, facts in context.trace.ranks.items() if _listed(facts.exit)}
-    rest = {*context.trace.ranks, *context.trace.missing_ranks} - told
+    reported = {r for r, facts in context.trace.ranks.items() if _listed(facts.exit)}
+    rest = {*context.trace.ranks, *context.trace.missing_ranks} - reported
     return tuple(rest) if len(rest) == 1 and rest <= set(silent) else ()
 
 
@@ -292,8 +292,8 @@ def _fell_silent(context: Context, suspects: tuple[int, ...], most: tuple[int, .
     and no source says that they were stopped."""
     errors = [context.trace.ranks[r].exception for r in most]
     gave_up = any(e is not None and _TIMED_OUT.search(e.message) for e in errors)
-    told = {r: context.processes[r].end for r in suspects if r in context.processes}
-    return not gave_up and all(end is End.UNKNOWN for end in told.values())
+    ends = {r: context.processes[r].end for r in suspects if r in context.processes}
+    return not gave_up and all(end is End.UNKNOWN for end in ends.values())
 
 
 def _they(ranks: tuple[int, ...]) -> str:

@@ -130,9 +130,9 @@ def _why(facts: RankFacts, process: ProcessState, since_ns: int) -> tuple[str, s
             "(multiprocessing joins all others at exit)",
         )
     if _is_torn_down(facts):
-        told = f" ({words})" if (words := blocked_in(process)) else ""
+        detail = f" ({words})" if (words := blocked_in(process)) else ""
         return (
-            f"what runs last when it exits does not return{told}",
+            f"what runs last when it exits does not return{detail}",
             "py-spy dump --native shows where it is: functions registered with atexit before "
             "HangScope, or a library's own teardown (a device, a C++ thread)",
         )
@@ -187,8 +187,8 @@ def _threads(kept_by: list[ThreadStack]) -> tuple[str, str]:
 
 def _place(thread: ThreadStack) -> str:
     """The user's innermost line in a thread; without one, the outermost line."""
-    mine = [frame for frame in thread.stack if not is_library(frame)]
-    return where(mine[0] if mine else thread.stack[0])
+    frames = [frame for frame in thread.stack if not is_library(frame)]
+    return where(frames[0] if frames else thread.stack[0])
 
 
 def _finding(left: list[_Lingering], stood_s: float) -> Finding:

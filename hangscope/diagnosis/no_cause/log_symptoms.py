@@ -13,7 +13,6 @@ from hangscope.diagnosis.wording.stack_summary import places_of_stacks
 from hangscope.diagnosis.wording.unranked_processes import where_unranked_are
 from hangscope.trace.job_log.hangscope_output import OWN_ALL_CLEAR
 from hangscope.trace.model import Claim
-from hangscope.trace.signals import SIGABRT
 
 DEAD_THREAD: Final = "dead_thread"
 """A job log reader's note of a thread that died of an uncaught exception."""
@@ -66,10 +65,10 @@ def signs(context: Context) -> str:
 def _of_a_kind(context: Context) -> str:
     """What statements of a known kind show."""
     for kind, words in _SIGNS:
-        told = [c for c in context.trace.claims if c.kind == kind and not c.accused]
-        if told:
-            silent = kind == "timeout" and all(c.details.get("silence") for c in told)
-            return f"{_SILENCE if silent else words}{_whose(context, kind, told)}, {_NOBODY}"
+        claims = [c for c in context.trace.claims if c.kind == kind and not c.accused]
+        if claims:
+            silent = kind == "timeout" and all(c.details.get("silence") for c in claims)
+            return f"{_SILENCE if silent else words}{_reporters(context, kind, claims)}, {_NOBODY}"
     return ""
 
 
@@ -112,13 +111,13 @@ def _of_last_dumped(context: Context) -> str:
 
 def rendezvous_advice(claims: Iterable[Claim]) -> str:
     """Advice if ranks waiting for each other report how many had arrived; otherwise empty."""
-    told = [c for c in claims if c.kind == "rendezvous"]
-    if any(_too_many(told)):
+    timeouts = [c for c in claims if c.kind == "rendezvous"]
+    if any(_too_many(timeouts)):
         return (
             "end what is left of an earlier launch, and give every launch its own MASTER_PORT or "
             "file; the launcher and the script must agree on WORLD_SIZE"
         )
-    if _came(told):
+    if _came(timeouts):
         return (
             "look for a process that was not started, or whose MASTER_ADDR, MASTER_PORT or "
             "WORLD_SIZE differs from the others'"
@@ -126,12 +125,12 @@ def rendezvous_advice(claims: Iterable[Claim]) -> str:
     return ""
 
 
-def _whose(context: Context, kind: str, told: list[Claim]) -> str:
+def _reporters(context: Context, kind: str, claims: list[Claim]) -> str:
     """Who said so, or more of what was said."""
-    by = tuple(sorted({c.reporter for c in told if c.reporter is not None}))
+    by = tuple(sorted({c.reporter for c in claims if c.reporter is not None}))
     whose = f" (reported by {rank_s(by)})" if by else ""
     if kind == "rendezvous":
-        return _came(told) or whose
+        return _came(claims) or whose
     aborted = _aborted(context) if kind == "size_mismatch" else ()
     if not aborted:
         return whose
@@ -170,4 +169,4 @@ def _came(meetings: list[Claim]) -> str:
 def _aborted(context: Context) -> tuple[int, ...]:
     """Ranks that ended by SIGABRT of their own."""
     ends = {r: f.exit for r, f in context.trace.ranks.items() if f.exit is not None}
-    return tuple(sorted(r for r, e in ends.items() if e.signal == SIGABRT or e.code == -SIGABRT))
+    return tuple(sorted(r for r, e in ends.items() if e.aborted))

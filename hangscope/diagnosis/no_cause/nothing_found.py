@@ -63,9 +63,11 @@ def without_cause(
         or ``quiescent``; None for a healthy one.
     """
     gave_up = may_have_given_up(context.trace)
-    told = (c for c in context.trace.claims if killed is None or not _tells_of_signals(context, c))
+    claims = (
+        c for c in context.trace.claims if killed is None or not _tells_of_signals(context, c)
+    )
     found = (
-        from_claims(tuple(c for c in told if gave_up.isdisjoint(c.accused)))
+        from_claims(tuple(c for c in claims if gave_up.isdisjoint(c.accused)))
         or by_stacks(context)
         or from_final_tracebacks(context)
         or unanswered_calls(context)
@@ -120,9 +122,9 @@ def _neither_killed_nor_moving(context: Context) -> Finding | None:
     over = bool(ends) or (bool(processes) and all(process.gone for process in processes.values()))
     if over and all(e is End.CLEAN for e in ends) and not trace.missing_ranks:
         return None
-    told = _failed_or_stopped(context, ends)
-    if told is not None:
-        return told
+    ended = _failed_or_stopped(context, ends)
+    if ended is not None:
+        return ended
     if trace.live:
         return after_silence(context)
     stood = stopped_after_a_standstill(context)

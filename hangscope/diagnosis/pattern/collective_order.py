@@ -76,8 +76,8 @@ def collective_first(context: Context, collective: Place, pair: Place) -> bool |
             part = part[(part["p2p_seq"] == number) & (part["peer"] == members[partner])]
             its = [r for r in part if context.families[r["signature"]] == op]
             said[-1] += [bool(r["collective_seq"] >= seq) for r in its[:1]]
-    told = [first for answers in said for first in answers]
-    return told[0] if said[0] and len(told) >= _ENOUGH and len({*told}) == 1 else None
+    known = [first for answers in said for first in answers]
+    return known[0] if said[0] and len(known) >= _ENOUGH and len({*known}) == 1 else None
 
 
 class _Orders:
@@ -109,8 +109,8 @@ class _Orders:
 
     def _broken(self, ranks: Collection[int], a: Meeting, b: Meeting) -> set[int]:
         others = (r for r in self._asked if r not in ranks and self._groups(r, a, b) is not None)
-        said = {r: self._a_first(r, a, b) for r in islice(others, _MOST_ASKED)}
-        known = {r: first for r, first in said.items() if first is not None}
+        seen = {r: self._a_first(r, a, b) for r in islice(others, _MOST_ASKED)}
+        known = {r: first for r, first in seen.items() if first is not None}
         if len(known) == 0:
             return set()
         suspects: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -150,13 +150,13 @@ class _Orders:
         Otherwise the numbers stand for other steps of one program: each replica may take as many
         micro-batches as its data requires.
         """
-        mine, its = self._groups(rank, a, b), self._groups(other, a, b)
-        assert mine is not None
+        own, its = self._groups(rank, a, b), self._groups(other, a, b)
+        assert own is not None
         assert its is not None
         for here, there, seq in ((0, 1, b[1]), (1, 0, a[1])):
             far = [
                 self._progress_in(who, groups[here]).get((groups[there], seq - 1))
-                for who, groups in ((rank, mine), (other, its))
+                for who, groups in ((rank, own), (other, its))
             ]
             if None not in far and far[0] != far[1]:
                 return False

@@ -42,23 +42,23 @@ def unlike_whom(
     found: dict[int, None] = {}
     for group in groups:
         votes: dict[bool, list[_Activity]] = {True: [], False: []}
-        mine = _activity_of(context, rank, group)
+        own = _activity_of(context, rank, group)
         for other, counterpart in counterparts(context, rank, group).items():
             if counterpart in without:
                 continue
-            theirs = _activity_of(context, counterpart, other)
-            differs = _pairs_differ(mine, theirs)
-            fell_behind = _diverged(mine.progress, theirs.progress)
+            sibling = _activity_of(context, counterpart, other)
+            differs = _pairs_differ(own, sibling)
+            fell_behind = _diverged(own.progress, sibling.progress)
             if fell_behind is None:
                 fell_behind = _lags_at_common_place(context, rank, group, other)
             if fell_behind is False:
-                fell_behind = _ran_past_counterpart(context, rank, group, mine, theirs)
+                fell_behind = _ran_past_counterpart(context, rank, group, own, sibling)
             if differs is not None or fell_behind is not None:
-                votes[bool(differs) or bool(fell_behind)].append(theirs)
-        apart = [its for its in votes[True] if not any(_unlike(its, f) for f in votes[False])]
-        apart = [its for its in apart if 2 * sum(_agree(its, f) for f in apart) > len(apart)]
+                votes[bool(differs) or bool(fell_behind)].append(sibling)
+        apart = [one for one in votes[True] if not any(_unlike(one, f) for f in votes[False])]
+        apart = [one for one in apart if 2 * sum(_agree(one, f) for f in apart) > len(apart)]
         if len(apart) > len(votes[False]):
-            found |= dict.fromkeys(its.rank for its in apart)
+            found |= dict.fromkeys(one.rank for one in apart)
     return tuple(found)
 
 
@@ -74,36 +74,36 @@ def _activity_of(context: Context, rank: int, group: int) -> _Activity:
     return _Activity(rank, halves_of(context, rank, group), progress_in(context, rank, group))
 
 
-def _pairs_differ(mine: _Activity, theirs: _Activity) -> bool | None:
+def _pairs_differ(own: _Activity, sibling: _Activity) -> bool | None:
     """Whether two counterparts issued different halves under one number; None if they share
     none."""
-    common = mine.pairs.keys() & theirs.pairs.keys()
-    return any(mine.pairs[k] != theirs.pairs[k] for k in common) if common else None
+    common = own.pairs.keys() & sibling.pairs.keys()
+    return any(own.pairs[k] != sibling.pairs[k] for k in common) if common else None
 
 
-def _unlike(mine: _Activity, theirs: _Activity) -> bool:
+def _unlike(own: _Activity, sibling: _Activity) -> bool:
     """Whether two counterparts differ, where they can be compared."""
-    return bool(_pairs_differ(mine, theirs) or _diverged(mine.progress, theirs.progress))
+    return bool(_pairs_differ(own, sibling) or _diverged(own.progress, sibling.progress))
 
 
-def _agree(mine: _Activity, theirs: _Activity) -> bool:
+def _agree(own: _Activity, sibling: _Activity) -> bool:
     """Whether two counterparts agree wherever they can be compared."""
-    common = mine.progress.keys() & theirs.progress.keys()
-    even = all(mine.progress[place] == theirs.progress[place] for place in common)
-    return even and not _pairs_differ(mine, theirs)
+    common = own.progress.keys() & sibling.progress.keys()
+    even = all(own.progress[place] == sibling.progress[place] for place in common)
+    return even and not _pairs_differ(own, sibling)
 
 
-def _diverged(mine: Progress, theirs: Progress) -> bool | None:
+def _diverged(own: Progress, sibling: Progress) -> bool | None:
     """Whether two counterparts were equally far at one time, but not at their last common place.
 
     None if they have too little in common or never were equally far: another stage, another
     program. So is one that keeps diverging: a mistake is made once.
     """
-    common = [place for place in mine if place in theirs]  # in the order they were issued
-    if len(common) < 2 or mine[common[0]] != theirs[common[0]]:
+    common = [place for place in own if place in sibling]  # in the order they were issued
+    if len(common) < 2 or own[common[0]] != sibling[common[0]]:
         return None
     ahead = [
-        (mine[place][0] - theirs[place][0], mine[place][1] - theirs[place][1]) for place in common
+        (own[place][0] - sibling[place][0], own[place][1] - sibling[place][1]) for place in common
     ]
     if sum(a != b for a, b in pairwise(ahead)) > _MOST_DIVERGENCES:
         return None
@@ -119,26 +119,26 @@ def _lags_at_common_place(context: Context, rank: int, group: int, other: int) -
     mates, counterparts = (context.trace.groups[g].ranks for g in (group, other))
     apart: dict[int, bool] = {}
     for mate, counterpart in zip(mates, counterparts, strict=True):
-        mine, its = progress_in(context, mate, group), progress_in(context, counterpart, other)
-        common = [place for place in mine if place in its]
+        own, sibling = progress_in(context, mate, group), progress_in(context, counterpart, other)
+        common = [place for place in own if place in sibling]
         if len(common) == 1:
-            apart[mate] = mine[common[0]] != its[common[0]]
+            apart[mate] = own[common[0]] != sibling[common[0]]
     return apart[rank] if rank in apart and False in apart.values() else None
 
 
 def _ran_past_counterpart(
-    context: Context, rank: int, group: int, mine: _Activity, theirs: _Activity
+    context: Context, rank: int, group: int, own: _Activity, sibling: _Activity
 ) -> bool:
     """Whether the rank has issued more in ``group`` than its counterpart had when that one went on
     to the next collective of another group, where this rank is still expected.
 
     A counterpart that nobody else followed there is ignored: it may have gone there too early.
     """
-    last = {other: max(seq for g, seq in mine.progress if g == other) for other, _ in mine.progress}
+    last = {other: max(seq for g, seq in own.progress if g == other) for other, _ in own.progress}
     due = [
-        theirs.progress[place]
+        sibling.progress[place]
         for place in ((g, seq + 1) for g, seq in last.items())
-        if place in theirs.progress and not _is_alone_at(context, theirs.rank, *place)
+        if place in sibling.progress and not _is_alone_at(context, sibling.rank, *place)
     ]
     if not due:
         return False

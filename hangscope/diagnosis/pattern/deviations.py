@@ -115,9 +115,9 @@ def came_like_siblings(context: Context, rank: int) -> bool:
     for place in context.waits.of(rank):
         if place.p2p or place.group < 0:
             continue
-        mine = _way_to(context, rank, place.group, place.seq)
-        others = counterparts(context, rank, place.group) if mine is not None else {}
-        if any(_way_to(context, r, other, place.seq) == mine for other, r in others.items()):
+        own_way = _way_to(context, rank, place.group, place.seq)
+        others = counterparts(context, rank, place.group) if own_way is not None else {}
+        if any(_way_to(context, r, other, place.seq) == own_way for other, r in others.items()):
             return True
     return False
 
@@ -194,7 +194,7 @@ def decide_mismatch(context: Context, mismatch: Mismatch) -> tuple[int, ...]:
     signatures = context.trace.signatures
     alike = _alike(signatures, mismatch.aspect == "reduce_op")
     past = [NONE if ops[i] == _UNEVEN else same for i, same in enumerate(alike)]
-    mine = [
+    sides = [
         (ops[int(records["signature"][p.row])], alike[int(records["signature"][p.row])])
         for p in mismatch.parts
     ]
@@ -204,14 +204,14 @@ def decide_mismatch(context: Context, mismatch: Mismatch) -> tuple[int, ...]:
         rows = context.collectives_of(other)
         here = rows[records["collective_seq"][rows] == mismatch.seq]
         kinds = set(records["signature"][here].tolist())
-        for index, (op, signature) in enumerate(mine):
+        for index, (op, signature) in enumerate(sides):
             votes[index] += signature in {alike[k] for k in kinds}
             by_name[index] += op in {ops[k] for k in kinds}
     if mismatch.aspect == "op" and not any(votes.values()):
         votes = by_name  # sizes differ between groups: another stage, other experts
     if votes:
         best = max(votes.values())
-        winners = [i for i in range(len(mine)) if votes[i] == best]
+        winners = [i for i in range(len(sides)) if votes[i] == best]
         if best and len(winners) == 1:
             return tuple(
                 sorted(r for i, p in enumerate(mismatch.parts) if i != winners[0] for r in p.ranks)
@@ -236,12 +236,12 @@ def _same_past(context: Context, mismatch: Mismatch, other: int, alike: Sequence
     For a group's first operations, everything before them counts. ``alike`` numbers equal
     signatures; -1 means that only the operation is compared.
     """
-    mine = _before(context, mismatch.group, mismatch.seq)
-    theirs = _before(context, other, mismatch.seq)
-    common = mine.keys() & theirs.keys()
+    own = _before(context, mismatch.group, mismatch.seq)
+    sibling = _before(context, other, mismatch.seq)
+    common = own.keys() & sibling.keys()
     enough = len(common) >= min(_PAST, mismatch.seq - 1)
-    told = not common or any(alike[mine[k]] != NONE for k in common)
-    return enough and told and all(alike[mine[k]] == alike[theirs[k]] for k in common)
+    comparable = not common or any(alike[own[k]] != NONE for k in common)
+    return enough and comparable and all(alike[own[k]] == alike[sibling[k]] for k in common)
 
 
 def same_program(context: Context, group: int, other: int, seq: int) -> bool:
@@ -249,17 +249,17 @@ def same_program(context: Context, group: int, other: int, seq: int) -> bool:
     all."""
     if group == other:
         return True
-    mine, theirs = (_before(context, g, seq + 1) for g in (group, other))
-    common = mine.keys() & theirs.keys()
-    return bool(common) and all(_could_be_one(context, mine[k], theirs[k]) for k in common)
+    first, second = (_before(context, g, seq + 1) for g in (group, other))
+    common = first.keys() & second.keys()
+    return bool(common) and all(_could_be_one(context, first[k], second[k]) for k in common)
 
 
 def _could_be_one(context: Context, signature: int, other: int) -> bool:
     """Whether two groups of one program may have issued these under one number."""
-    op, its_op = context.families[signature], context.families[other]
-    mine, its = context.trace.signatures[signature], context.trace.signatures[other]
-    same = mine.input_dtypes == its.input_dtypes and mine.input_sizes == its.input_sizes
-    return op == its_op and (same or op == _UNEVEN)
+    op, other_op = context.families[signature], context.families[other]
+    first, second = context.trace.signatures[signature], context.trace.signatures[other]
+    same = first.input_dtypes == second.input_dtypes and first.input_sizes == second.input_sizes
+    return op == other_op and (same or op == _UNEVEN)
 
 
 def _before(context: Context, group: int, seq: int) -> dict[int, int]:

@@ -78,10 +78,10 @@ def sent_unusually(context: Context, rank: int, peer: int) -> bool:
             steps.append([])
         elif record["peer"] == peer and is_sending(signature):
             steps[-1].append(input_numel(signature))
-    told = [step for step in steps if step]
-    if len(told) <= _USUAL_WAY:
+    sending = [step for step in steps if step]
+    if len(sending) <= _USUAL_WAY:
         return False
-    *earlier, newest = told
+    *earlier, newest = sending
     return not any(step[: len(newest)] == newest for step in earlier)
 
 

@@ -63,11 +63,11 @@ def deviations_from_siblings(
     at = {}
     for rank in near:
         places = context.waits.of(rank)
-        if mine := [p for p in places if p.group >= 0 and p.began_ns <= until_ns]:
-            at[rank] = mine
+        if waits := [p for p in places if p.group >= 0 and p.began_ns <= until_ns]:
+            at[rank] = waits
     found = {}
-    for rank, mine in sorted(at.items()):
-        left = _by_operation(context, rank, mine)
+    for rank, waits in sorted(at.items()):
+        left = _by_operation(context, rank, waits)
         if left is None and unlike_siblings(context, rank, shared):
             twin = _twin(context, rank, shared)
             if twin is not None and twin in at and skipped_step(context, twin, [rank]):
@@ -77,8 +77,8 @@ def deviations_from_siblings(
                 continue
             unlike = [g for g in shared if unlike_siblings(context, rank, [g])]
             aspect = "pair" if any(_has_pairs(context, rank, g) for g in unlike) else "order"
-            left = Deviation(rank, mine[0], aspect)
-        left = left or _by_operation(context, rank, mine, any_member=True)
+            left = Deviation(rank, waits[0], aspect)
+        left = left or _by_operation(context, rank, waits, any_member=True)
         if left is not None:
             found[rank] = left
     return list(found.values()) if len(found) < max(len(at), 2) else []
@@ -121,13 +121,13 @@ def _by_operation(
             members = context.trace.groups[other].ranks
             asked = members[:_MOST_MEMBERS] if any_member else (members[ranks.index(rank)],)
             rows = (context.row_of(other, r, place.seq) for r in asked)
-            its = next((row for row in rows if row != NONE), NONE)
-            if its == NONE or (_is_new(context, its) and not _is_new(context, row)):
+            sibling_row = next((row for row in rows if row != NONE), NONE)
+            if sibling_row == NONE or (_is_new(context, sibling_row) and not _is_new(context, row)):
                 continue  # nobody arrived there, or the sibling is the one that did something new
-            if _same_past(context, row, its):
-                aspect = _disagreement(context, row, its)
+            if _same_past(context, row, sibling_row):
+                aspect = _disagreement(context, row, sibling_row)
                 votes[aspect] += 1
-                examples[aspect] = its
+                examples[aspect] = sibling_row
         best = max(votes, key=lambda a: votes[a], default="")
         if best and votes[best] * 2 > votes.total():
             return Deviation(rank, place, best, examples[best])
@@ -137,9 +137,9 @@ def _by_operation(
 def _disagreement(context: Context, row: int, other: int) -> str:
     """How the operations of two groups differ; empty if they could be the same."""
     trace = context.trace
-    mine, its = (trace.signatures[int(trace.records["signature"][r])] for r in (row, other))
+    first, second = (trace.signatures[int(trace.records["signature"][r])] for r in (row, other))
     roots = _root_place(context, row), _root_place(context, other)
-    return aspect_of(terms(mine), terms(its), roots) or ""
+    return aspect_of(terms(first), terms(second), roots) or ""
 
 
 def _root_place(context: Context, row: int) -> int:
@@ -151,10 +151,10 @@ def _root_place(context: Context, row: int) -> int:
 
 def _same_past(context: Context, row: int, other: int) -> bool:
     """Whether the two ranks issued the same in their groups shortly before."""
-    mine, its = _before(context, row), _before(context, other)
-    common = mine.keys() & its.keys()
+    first, second = _before(context, row), _before(context, other)
+    common = first.keys() & second.keys()
     return len(common) >= _ENOUGH_PAST and not any(
-        _disagreement(context, mine[seq], its[seq]) for seq in common
+        _disagreement(context, first[seq], second[seq]) for seq in common
     )
 
 

@@ -72,10 +72,10 @@ def odd_stage(context: Context, suspects: Iterable[int], groups: Iterable[int]) 
     return next(iter(found.values())) if len(found) == 1 else None
 
 
-def _unlike_those_done(suspect: int, mine: Phases, others: dict[int, Phases]) -> OddStage | None:
+def _unlike_those_done(suspect: int, own: Phases, others: dict[int, Phases]) -> OddStage | None:
     """The suspect, if all ranks that left a line did so after the same count and it differs."""
     odd = None
-    for site, phase in mine.items():
+    for site, phase in own.items():
         left = {r: p[site] for r, p in others.items() if site in p and p[site].left}
         usual = {p.times for p in left.values()}
         if len(left) < _ENOUGH or len(usual) != 1:
@@ -86,7 +86,7 @@ def _unlike_those_done(suspect: int, mine: Phases, others: dict[int, Phases]) ->
     return odd
 
 
-def _fewer_than_all(suspect: int, mine: Phases, others: dict[int, Phases]) -> OddStage | None:
+def _fewer_than_all(suspect: int, own: Phases, others: dict[int, Phases]) -> OddStage | None:
     """The suspect, if it left its lines after fewer visits than any other rank has made.
 
     Ranks after it in the pipeline wait in vain for one more, so few others can have left. All of
@@ -97,7 +97,7 @@ def _fewer_than_all(suspect: int, mine: Phases, others: dict[int, Phases]) -> Od
         if len({p[site].times for p in others.values() if site in p and p[site].left}) > 1:
             return None
     less, more, fewest = set(), set(), None
-    for site, phase in mine.items():
+    for site, phase in own.items():
         there = {r: p[site].times for r, p in others.items() if site in p}
         if not phase.left or not there or min(there.values()) <= phase.times:
             continue

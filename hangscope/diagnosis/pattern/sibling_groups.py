@@ -33,11 +33,11 @@ Halves = dict[int, tuple[Half, ...]]
 def siblings(context: Context, group: int) -> list[int]:
     """Groups of the same kind and size without common ranks, a few of them."""
     groups = context.trace.groups
-    mine = groups[group]
-    if mine.desc == "default_pg" or len(mine.ranks) < 2:
+    own = groups[group]
+    if own.desc == "default_pg" or len(own.ranks) < 2:
         return []
-    members = set(mine.ranks)
-    alike = context.groups_alike[context.kinds[group], len(mine.ranks)]
+    members = set(own.ranks)
+    alike = context.groups_alike[context.kinds[group], len(own.ranks)]
     return list(islice((i for i in alike if members.isdisjoint(groups[i].ranks)), _MAX_SIBLINGS))
 
 
@@ -49,11 +49,11 @@ def counterparts(context: Context, rank: int, group: int) -> dict[int, int]:
     ranks = context.trace.groups[group].ranks
     if rank not in ranks:
         return {}
-    place, mine = ranks.index(rank), _program_of(context, rank, group)
+    place, own = ranks.index(rank), _program_of(context, rank, group)
     return {
         other: context.trace.groups[other].ranks[place]
         for other in siblings(context, group)
-        if not _runs_another_program(context, mine, other, place)
+        if not _runs_another_program(context, own, other, place)
     }
 
 
@@ -89,7 +89,7 @@ def _program_of(context: Context, rank: int, group: int) -> _Program:
     return _Program(directions, halves_of(context, rank, group))
 
 
-def _runs_another_program(context: Context, mine: _Program, other: int, place: int) -> bool:
+def _runs_another_program(context: Context, own: _Program, other: int, place: int) -> bool:
     """Whether a rank does what another place of a sibling group does, and not what its own place
     there does.
 
@@ -97,27 +97,27 @@ def _runs_another_program(context: Context, mine: _Program, other: int, place: i
     with nobody else throughout.
     """
     members = context.trace.groups[other].ranks
-    theirs = _program_of(context, members[place], other)
-    if not mine.directions or not theirs.directions:
+    sibling = _program_of(context, members[place], other)
+    if not own.directions or not sibling.directions:
         return False
-    if mine.directions.isdisjoint(theirs.directions):
+    if own.directions.isdisjoint(sibling.directions):
         return True  # one only sends, the other only receives
-    common = mine.halves.keys() & theirs.halves.keys()
-    if common and all(mine.halves[number] == theirs.halves[number] for number in common):
+    common = own.halves.keys() & sibling.halves.keys()
+    if common and all(own.halves[number] == sibling.halves[number] for number in common):
         return False
     others = (halves_of(context, rank, other) for rank in members[:_MAX_PLACES])
-    return any(_same_but_for_places(mine.halves, halves) for halves in others)
+    return any(_same_but_for_places(own.halves, halves) for halves in others)
 
 
-def _same_but_for_places(mine: Halves, theirs: Halves) -> bool:
+def _same_but_for_places(own: Halves, sibling: Halves) -> bool:
     """Whether two ranks issued the same halves under all common numbers, to partners at places
     that correspond one to one."""
-    common = mine.keys() & theirs.keys()
+    common = own.keys() & sibling.keys()
     places: set[tuple[object, object]] = set()
     for number in common:
-        if [_unplaced(half) for half in mine[number]] != [_unplaced(h) for h in theirs[number]]:
+        if [_unplaced(half) for half in own[number]] != [_unplaced(h) for h in sibling[number]]:
             return False
-        places |= {(a[1], b[1]) for a, b in zip(mine[number], theirs[number], strict=True)}
+        places |= {(a[1], b[1]) for a, b in zip(own[number], sibling[number], strict=True)}
     one_to_one = len({a for a, _ in places}) == len(places) == len({b for _, b in places})
     return len(common) >= _ENOUGH and one_to_one
 

@@ -40,12 +40,12 @@ def race_of_threads(context: Context, mismatch: Mismatch) -> bool:
             main = True
             continue
         low, high = context.bounds[rank]
-        mine = low + np.flatnonzero(records["group"][low:high] == mismatch.group)
-        users = records["thread"][mine]
+        own = low + np.flatnonzero(records["group"][low:high] == mismatch.group)
+        users = records["thread"][own]
         started = any(_STARTS_THREAD.search(f.filename) for f in context.stack(part.row)[-3:])
         foreign |= not started  # autograd's, say
         other |= started and bool((users == facts.pid).any())
-        parallel |= _take_turns(users) or _overlap(context, mine)
+        parallel |= _take_turns(users) or _overlap(context, own)
     parallel = parallel or _functions_meet(context, mismatch) or _has_twin(context, mismatch)
     return (main and other) or (parallel and not main and not foreign)
 
@@ -61,12 +61,12 @@ def began_unseen(context: Context, mismatch: Mismatch) -> bool:
         if _started_with(context.stack(part.row)) is None or thread <= 0:
             return False
         for rank in part.ranks:
-            mine = context.records_in(rank, mismatch.group)
-            here = mine["collective_seq"] == mismatch.seq
-            earlier = mine["thread"][mine["collective_seq"] < mismatch.seq]
-            issued_ns = int(mine["created_ns"][here].max(initial=0))
+            own = context.records_in(rank, mismatch.group)
+            here = own["collective_seq"] == mismatch.seq
+            earlier = own["thread"][own["collective_seq"] < mismatch.seq]
+            issued_ns = int(own["created_ns"][here].max(initial=0))
             seen = context.trace.ranks[rank].threads if rank in context.trace.ranks else ()
-            if set(mine["thread"][here].tolist()) & set(earlier.tolist()) or any(
+            if set(own["thread"][here].tolist()) & set(earlier.tolist()) or any(
                 t.source == "sample" and t.sampled_ns > issued_ns for t in seen
             ):
                 return False
@@ -117,11 +117,11 @@ def _has_twin(context: Context, mismatch: Mismatch) -> bool:
         function = _started_with(context.stack(part.row))
         for rank in part.ranks if function is not None else ():
             low, high = context.bounds[rank]
-            mine = records[low:high]
-            at_place = (mine["group"] == mismatch.group) & (mine["collective_seq"] == mismatch.seq)
-            elsewhere = mine["thread"][mine["group"] != mismatch.group]
-            here = mine["thread"][mine["group"] == mismatch.group]
-            known = {0, *mine["thread"][at_place].tolist()}
+            own = records[low:high]
+            at_place = (own["group"] == mismatch.group) & (own["collective_seq"] == mismatch.seq)
+            elsewhere = own["thread"][own["group"] != mismatch.group]
+            here = own["thread"][own["group"] == mismatch.group]
+            known = {0, *own["thread"][at_place].tolist()}
             known.update(set(elsewhere.tolist()) - set(here.tolist()))
             sampled = context.trace.ranks[rank].threads if rank in context.trace.ranks else ()
             if any(

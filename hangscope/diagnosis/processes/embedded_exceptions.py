@@ -49,15 +49,15 @@ def own_places(trace: Trace) -> dict[int, int]:
     These number the members of the group that worked together: one in which all members raise
     except those that failed. Ranks with no such known group are left out.
     """
-    told = {
+    known = {
         rank: failed
         for rank, facts in trace.ranks.items()
         if facts.exception is not None and (failed := failed_ranks(facts.exception.message))
     }
-    named = frozenset().union(*told.values())
-    for group in trace.groups if told else ():
-        silent = {place for place, rank in enumerate(group.ranks) if rank not in told}
-        if silent <= named and told.keys() <= set(group.ranks):
+    named = frozenset().union(*known.values())
+    for group in trace.groups if known else ():
+        silent = {place for place, rank in enumerate(group.ranks) if rank not in known}
+        if silent <= named and known.keys() <= set(group.ranks):
             return {rank: place for place, rank in enumerate(group.ranks)}
     return {}
 
@@ -72,13 +72,13 @@ def original(exception: ExceptionFacts, rank: int = NONE) -> ExceptionFacts:
     own = failed_ranks(exception.message)
     if own is not None and own != {rank}:
         return exception  # another rank's exception, reported to all
-    told = exception.message[exception.message.rfind(_TRACEBACK) + len(_TRACEBACK) :]
+    inner = exception.message[exception.message.rfind(_TRACEBACK) + len(_TRACEBACK) :]
     frames = [
-        Frame(match["name"], match["file"], int(match["line"])) for match in _FRAME.finditer(told)
+        Frame(match["name"], match["file"], int(match["line"])) for match in _FRAME.finditer(inner)
     ]
     ends = [
         match
-        for line in told.splitlines()
+        for line in inner.splitlines()
         if line.strip() and not line[0].isspace() and (match := _LAST_LINE.match(line))
     ]
     if not frames or not ends:

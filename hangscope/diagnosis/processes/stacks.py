@@ -103,14 +103,14 @@ def user_frames(stack: Stack) -> Stack:
     then frames of installed packages, without torch and Python, count instead. Without those
     either, all frames count.
     """
-    mine = tuple(frame for frame in stack if not is_library(frame))
-    return mine or tuple(frame for frame in stack if in_framework(frame)) or stack
+    frames = tuple(frame for frame in stack if not is_library(frame))
+    return frames or tuple(frame for frame in stack if in_framework(frame)) or stack
 
 
 def innermost(stack: Stack) -> Frame | None:
     """The user's innermost frame."""
-    mine = user_frames(stack)
-    return mine[0] if mine else None
+    frames = user_frames(stack)
+    return frames[0] if frames else None
 
 
 def where(frame: Frame | None) -> str:

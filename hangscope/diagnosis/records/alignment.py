@@ -45,20 +45,20 @@ class Side:
         return len(self.unfinished) - 1 - int(done[-1]) if len(done) else len(self.unfinished)
 
 
-def shift(mine: Side, others: Side) -> int:
-    """How many more halves ``mine`` has issued than ``others``; negative for fewer.
+def shift(own: Side, others: Side) -> int:
+    """How many more halves ``own`` has issued than ``others``; negative for fewer.
 
-    The ``k``-th half from the end of ``mine`` belongs to the ``k - shift``-th from the end of
+    The ``k``-th half from the end of ``own`` belongs to the ``k - shift``-th from the end of
     ``others``.
     """
-    ahead, behind = mine.waiting(), others.waiting()
-    apart = _numbers_apart(mine, others)
-    if apart > ahead == len(mine.seq) and behind == 0:
+    ahead, behind = own.waiting(), others.waiting()
+    apart = _numbers_apart(own, others)
+    if apart > ahead == len(own.seq) and behind == 0:
         return apart  # one side lost what finished in pairs; what is left of it is newer
     guess = ahead - behind  # both sides have finished equally many
     low, high = max(-behind, -_COMPARED), min(ahead, _COMPARED)
     nearest_first = sorted(range(low, high + 1), key=lambda by: (abs(by - guess), by))
-    fits = [(by, _fit(mine, others, by)) for by in nearest_first]
+    fits = [(by, _fit(own, others, by)) for by in nearest_first]
     # If no shift is possible, the clocks disagree; only patterns repeated on both sides can decide.
     fits = [(by, fit) for by, fit in fits if not fit.impossible] or fits
     for by, fit in fits:
@@ -68,13 +68,13 @@ def shift(mine: Side, others: Side) -> int:
     return next(by for by, fit in fits if fit.spread_ns <= bound)
 
 
-def _numbers_apart(mine: Side, others: Side) -> int:
+def _numbers_apart(own: Side, others: Side) -> int:
     """The offset between the numbers of both sides, if each side numbers its halves consecutively.
 
     0 if numbers are skipped: they then also count traffic to other ranks.
     """
-    in_a_row = all(len(side.seq) > 1 and (np.diff(side.seq) == 1).all() for side in (mine, others))
-    return int(mine.seq[-1] - others.seq[-1]) if in_a_row else 0
+    in_a_row = all(len(side.seq) > 1 and (np.diff(side.seq) == 1).all() for side in (own, others))
+    return int(own.seq[-1] - others.seq[-1]) if in_a_row else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +91,11 @@ class _Fit:
     spread_ns: int
 
 
-def _fit(mine: Side, others: Side, by: int) -> _Fit:
-    length = min(len(mine.seq) - max(by, 0), len(others.seq) - max(-by, 0), _COMPARED)
+def _fit(own: Side, others: Side, by: int) -> _Fit:
+    length = min(len(own.seq) - max(by, 0), len(others.seq) - max(-by, 0), _COMPARED)
     if length <= 0:
         return _Fit(0, same_numbers=False, spread_ns=np.iinfo(np.int64).max)
-    a, b = _newest(mine, max(by, 0), length), _newest(others, max(-by, 0), length)
+    a, b = _newest(own, max(by, 0), length), _newest(others, max(-by, 0), length)
     impossible = (a.ended_ns > 0) & (b.created_ns > a.ended_ns + _CLOCK_NS)
     impossible |= (b.ended_ns > 0) & (a.created_ns > b.ended_ns + _CLOCK_NS)
     timed = (a.created_ns > 0) & (b.created_ns > 0) & ~(a.unfinished & b.unfinished)

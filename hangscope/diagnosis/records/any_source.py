@@ -50,12 +50,12 @@ def _sent(trace: Trace, rank: int, half: Half, bounds: tuple[int, int], hidden: 
     """Number of sends a rank has issued to the receiver; None if unknown."""
     part = trace.records[bounds[0] : bounds[1]]
     pairs = part[(part["group"] == half.group) & (part["peer"] >= 0)]
-    mine = pairs[pairs["peer"] == half.rank]
+    own = pairs[pairs["peer"] == half.rank]
     if not hidden:
         sends = np.array([s.op == "send" for s in trace.signatures] or [False], bool)
-        return int(sends[mine["signature"]].sum())
-    if len(mine) != len(pairs):
+        return int(sends[own["signature"]].sum())
+    if len(own) != len(pairs):
         return None
     if trace.ranks[rank].only_active:
-        mine = part[part["group"] == half.group]  # finished sends are not listed, but counted
-    return int(mine["p2p_seq"].max()) if len(mine) else None
+        own = part[part["group"] == half.group]  # finished sends are not listed, but counted
+    return int(own["p2p_seq"].max()) if len(own) else None

@@ -32,12 +32,12 @@ def from_rings(trace: Trace) -> Bools:
 
     Only our own recorder reports heartbeats.
     """
-    told = {rank for rank, facts in trace.ranks.items() if facts.heartbeat_ns}
+    beating = {rank for rank, facts in trace.ranks.items() if facts.heartbeat_ns}
     rings = {
         s.rank
         for s in trace.sources
         if s.rank is not None
-        and (s.format == formats.RING or (s.rank in told and s.format in formats.DUMPS))
+        and (s.format == formats.RING or (s.rank in beating and s.format in formats.DUMPS))
     }
     if rings >= set(trace.ranks):
         return np.ones(len(trace.records), bool)
@@ -62,9 +62,9 @@ def returned(trace: Trace) -> Bools:
     rows = rows[~same]
     for first, end in zip(*_bounds(rank, np.unique(rank[rows])), strict=True):
         threads, from_end = np.unique(records["thread"][first:end][::-1], return_index=True)
-        mine = rows[(rows >= first) & (rows < end)]
-        newest = end - 1 - from_end[np.searchsorted(threads, records["thread"][mine])]
-        found[mine] = mine < newest
+        own = rows[(rows >= first) & (rows < end)]
+        newest = end - 1 - from_end[np.searchsorted(threads, records["thread"][own])]
+        found[own] = own < newest
     return found
 
 

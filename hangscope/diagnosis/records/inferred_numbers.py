@@ -56,12 +56,12 @@ def _lay(records: Records, numbers: Rows, kinds: Rows, members: list[Rows]) -> N
     measure = max(known or members, key=len)
     if not known:
         numbers[measure] = _LOST + len(measure) + np.arange(len(measure))
-    theirs = _side(records, kinds, measure)
+    side = _side(records, kinds, measure)
     last = int(numbers[measure[-1]])
     for rows in members:
         if rows is measure or (numbers[rows] > 0).all():
             continue
-        ahead = shift(_side(records, kinds, rows), theirs)
+        ahead = shift(_side(records, kinds, rows), side)
         numbers[rows] = np.maximum(last + ahead - np.arange(len(rows))[::-1], 0)
 
 

@@ -7,7 +7,7 @@ wait.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,29 +17,6 @@ from hangscope.diagnosis.records.kinds import is_on_host, is_sending, records_wh
 from hangscope.trace.model import Flag, Records, State, Trace, flagged
 
 _SECOND_NS = 10**9
-
-
-@dataclass(frozen=True, slots=True)
-class Unpaired:
-    """One direction between two ranks of a group in which one side has issued fewer halves."""
-
-    group: int
-    source: int
-    target: int
-    surplus: int
-    """Sends without a receive; negative: receives without a send."""
-    rows: tuple[int, ...]
-    """The newest halves of the side that issued more: those without a partner."""
-
-    @property
-    def row(self) -> int:
-        """The last of them."""
-        return self.rows[-1]
-
-    @property
-    def waiting(self) -> int:
-        """The rank whose half has no partner."""
-        return self.source if self.surplus > 0 else self.target
 
 
 def with_unpaired_halves(trace: Trace) -> tuple[Trace, frozenset[int]]:
@@ -57,8 +34,7 @@ def with_unpaired_halves(trace: Trace) -> tuple[Trace, frozenset[int]]:
         unseen &= still_ns >= trace.timeout_s * _SECOND_NS
     if not unseen.any():
         return trace, frozenset()
-    found = unpaired_halves(trace, np.ones(len(records), bool))
-    rows = [row for half in found for row in half.rows if unseen[row]]
+    rows = [row for row in _unpaired_halves(trace) if unseen[row]]
     if not rows:
         return trace, frozenset()
     rows += _batches_of(records, np.array(rows, np.int64)).tolist()
@@ -81,18 +57,15 @@ def _batches_of(records: Records, rows: npt.NDArray[np.int64]) -> npt.NDArray[np
     return found
 
 
-def unpaired_halves(trace: Trace, told: npt.NDArray[np.bool_]) -> list[Unpaired]:
-    """Every direction in which two ranks have issued different numbers of halves.
-
-    ``told``: the records to look at.
-    """
+def _unpaired_halves(trace: Trace) -> list[int]:
+    """Rows of the newest halves in each direction between two ranks, as many as one side has issued
+    more than the other."""
     records = trace.records
     flags = records["flags"]
     rows = np.flatnonzero(
         flagged(flags, Flag.P2P)
         & ~flagged(flags, Flag.COALESCED_BATCH)
         & ~records_where(trace, is_on_host)
-        & told
     )
     if not len(rows) or trace.missing_ranks or known_only_from_journal(trace):
         return []
@@ -110,12 +83,10 @@ def unpaired_halves(trace: Trace, told: npt.NDArray[np.bool_]) -> list[Unpaired]
     channel = (records["group"][rows].astype(np.int64) * span + source) * span + target
     keys, of_row = np.unique(channel, return_inverse=True)
     surplus = np.bincount(of_row, np.where(sends, 1, -1), len(keys)).astype(np.int64)
-    found = []
+    found: list[int] = []
     for index in np.flatnonzero(surplus).tolist():
-        group, pair = divmod(int(keys[index]), span * span)
-        one, two = divmod(pair, span)
-        if hidden.isdisjoint((one, two)):
-            mine = rows[(of_row == index) & (sends == (surplus[index] > 0))]
-            newest = mine[-abs(int(surplus[index])) :].tolist()
-            found.append(Unpaired(group, one, two, int(surplus[index]), tuple(newest)))
+        _, pair = divmod(int(keys[index]), span * span)
+        if hidden.isdisjoint(divmod(pair, span)):
+            ahead = rows[(of_row == index) & (sends == (surplus[index] > 0))]
+            found += ahead[-abs(int(surplus[index])) :].tolist()
     return found

@@ -46,11 +46,11 @@ def device_places(
     if not collectives.counting or any(facts.unobservable for facts in trace.ranks.values()):
         # A captured operation counts as issued, but none of its graph replays counts as finished.
         return []
-    told_already = {place.group for place in places if place.half is None}
+    groups = {place.group for place in places if place.half is None}
     unfinished = [
         one
         for one in _unfinished(trace, front, collectives)
-        if not (one.absent and one.group in told_already)
+        if not (one.absent and one.group in groups)
     ]
     if not unfinished:
         return []

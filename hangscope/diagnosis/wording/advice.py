@@ -181,8 +181,8 @@ def _takes_sizes_in_turn(context: Context, found: Mismatch, sides: tuple[Side, .
     records = context.trace.records
     rank = int(records["rank"][found.parts[0].row])
     low, high = context.bounds[rank]
-    mine = records[low:high]
-    here = (mine["group"] == found.group) & (mine["collective_seq"] <= found.seq)
+    issued = records[low:high]
+    here = (issued["group"] == found.group) & (issued["collective_seq"] <= found.seq)
     rows = np.flatnonzero(here)[-_LAST:] + low
     sizes = [
         numel(signature.input_sizes)
@@ -337,8 +337,8 @@ def _comparing(advice: Advice, cause: Cause, lines: list[str]) -> Advice:
     ``lines``: that of the accused, and that of the others.
     """
     if cause.diverged is not None:
-        seq, mine, theirs = cause.diverged
-        pair = f"{mine} with {theirs}, where they parted at #{seq}"
+        seq, own, others = cause.diverged
+        pair = f"{own} with {others}, where they parted at #{seq}"
     elif len(set(lines)) == 2:
         pair = f"{lines[0]} with {lines[1]}"
     else:

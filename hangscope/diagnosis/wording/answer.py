@@ -69,8 +69,8 @@ def _all_told(trace: Trace) -> bool:
     What a journal or another rank says about a rank does not show what it issued.
     """
     own = {source.rank for source in trace.sources if source.format in formats.RECORDS}
-    told = not own or own.issuperset(range(trace.world_size or 0))
-    return told and not trace.missing_ranks
+    all_speak = not own or own.issuperset(range(trace.world_size or 0))
+    return all_speak and not trace.missing_ranks
 
 
 def _takes_one_for_several(trace: Trace) -> bool:

@@ -91,18 +91,18 @@ def blocked_in(process: ProcessState | None) -> str:
     if words == _NO_ANSWER and (who := _answerer(process)):
         words = f"{who} does not answer"
     if wait is None or not wait.kind:
-        told = ", ".join(wait.helpers) if wait is not None else ""
+        details = ", ".join(wait.helpers) if wait is not None else ""
     elif wait.kind == "thread":
         words = words or "it waits there for a lock, a device or another thread of its own process"
-        told = ", ".join(wait.helpers)
+        details = ", ".join(wait.helpers)
     elif not words or wait.kind == "lock":
-        words, told = _in_kernel(wait, process), ""
+        words, details = _in_kernel(wait, process), ""
     else:
-        told = ", ".join(dict.fromkeys([*_details(process, wait), *wait.helpers]))
+        details = ", ".join(dict.fromkeys([*_details(process, wait), *wait.helpers]))
     if not words:
         return _IN_KERNEL if process.in_kernel else ""
     limit = _LIMIT if words == _NO_ANSWER or (wait is not None and wait.kind == "socket") else ""
-    return f"{words} ({told}){limit}" if told else f"{words}{limit}"
+    return f"{words} ({details}){limit}" if details else f"{words}{limit}"
 
 
 def asks_again(stack: Stack) -> bool:
@@ -130,9 +130,9 @@ def _in_library(process: ProcessState) -> str:
 def _below(process: ProcessState) -> list[tuple[str, str]]:
     """File and name of the functions below the user's innermost line."""
     below = list(process.stack)
-    mine = innermost(process.stack)
-    if mine is not None and mine in below and not is_library(mine):
-        below = below[: below.index(mine)]
+    own_frame = innermost(process.stack)
+    if own_frame is not None and own_frame in below and not is_library(own_frame):
+        below = below[: below.index(own_frame)]
     return [(frame.filename.replace("\\", "/"), frame.name) for frame in below]
 
 

@@ -49,8 +49,8 @@ def stands_behind(side: Side, other: Side) -> bool:
     )
     if at is None or there is None:
         return False
-    mine, theirs = side.stack[at], other.stack[there]
-    return mine[:2] == theirs[:2] and mine.line > theirs.line
+    frame, other_frame = side.stack[at], other.stack[there]
+    return frame[:2] == other_frame[:2] and frame.line > other_frame.line
 
 
 def been_there(context: Context, ranks: Collection[int], group: int, stack: Stack) -> bool:

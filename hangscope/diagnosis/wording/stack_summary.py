@@ -135,8 +135,8 @@ def _interrupted(context: Context) -> dict[int, Stack]:
         if not context.processes[rank].secondary:
             return {}
         stacks[rank] = error.stack
-    told = [facts.exception for facts in context.trace.ranks.values()]
-    pressed = any(e is not None and e.is_interrupt for e in told)
+    errors = [facts.exception for facts in context.trace.ranks.values()]
+    pressed = any(e is not None and e.is_interrupt for e in errors)
     return stacks if pressed else {}
 
 

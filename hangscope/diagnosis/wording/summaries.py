@@ -53,8 +53,8 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> Words:
         return _issued_extra(context, cause, place)
     if place.phase.startswith(STORE) and cause.culprits:
         return _key_not_set(cause, place)
-    told = _OF_VERDICT.get(cause.verdict)
-    return told(context, cause, place) if told else Words(f"{_who(cause)}: {cause.verdict.value}")
+    words = _OF_VERDICT.get(cause.verdict)
+    return words(context, cause, place) if words else Words(f"{_who(cause)}: {cause.verdict.value}")
 
 
 def _who(cause: Cause) -> str:
@@ -84,7 +84,7 @@ def _crash(context: Context, cause: Cause, place: Place | None) -> Words:
 
 
 def _contradiction(context: Context, cause: Cause, place: Place) -> Words:
-    """Halves that miss each other, differing calls of ``new_group``, contradictory sizes."""
+    """Halves that miss each other, differing calls of ``new_group``, an exchange that cannot be."""
     if cause.crossed:
         return Words(
             cause.crossed, "the two halves that were issued do not match, so neither completes"
@@ -95,10 +95,12 @@ def _contradiction(context: Context, cause: Cause, place: Place) -> Words:
             "every rank must create every group, in the same order: members are matched by the "
             "number of the call",
         )
+    what = {Verdict.DTYPE_MISMATCH: "dtypes", Verdict.P2P_UNMATCHED: "tags"}
+    differing = what.get(cause.verdict, "sizes")
     title = title_of(context, place)
     return Words(
-        f"The sizes of {title}{members_of(place)} contradict each other: {cause.conflict}",
-        "the exchange cannot complete with the sizes that its members passed",
+        f"The {differing} of {title}{members_of(place)} contradict each other: {cause.conflict}",
+        f"the exchange cannot complete with the {differing} that its members passed",
     )
 
 

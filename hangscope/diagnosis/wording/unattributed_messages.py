@@ -40,8 +40,8 @@ def with_unattributed_messages(
 def _troubles(context: Context) -> list[str]:
     """What logs say of connections and devices up to the first timeout."""
     claims = context.trace.claims
-    told = [c for c in claims if c.kind in _HARDWARE and not c.details.get("after_timeout")]
-    return [*dict.fromkeys(_text(context, c) for c in _up_to_first_timeout(claims, told))][:_MOST]
+    found = [c for c in claims if c.kind in _HARDWARE and not c.details.get("after_timeout")]
+    return [*dict.fromkeys(_text(context, c) for c in _up_to_first_timeout(claims, found))][:_MOST]
 
 
 def _explained(finding: Finding, troubles: list[str]) -> Finding:
@@ -56,16 +56,16 @@ def _explained(finding: Finding, troubles: list[str]) -> Finding:
 def _unattributed(claims: tuple[Claim, ...]) -> list[Claim]:
     """Statements about failures of an unknown rank, up to the first timeout: what comes after that
     is its consequence."""
-    told = [
+    found = [
         c for c in claims if c.details.get("unattributed") or (c.kind in _KINDS and not c.accused)
     ]
-    shown = {c.text: c for c in _up_to_first_timeout(claims, told)}
+    shown = {c.text: c for c in _up_to_first_timeout(claims, found)}
     return [*shown.values()][:_MOST]
 
 
-def _up_to_first_timeout(claims: tuple[Claim, ...], told: list[Claim]) -> list[Claim]:
+def _up_to_first_timeout(claims: tuple[Claim, ...], found: list[Claim]) -> list[Claim]:
     gave_up = min((c.at_ns for c in claims if c.kind in _GAVE_UP and c.at_ns), default=0)
-    return [c for c in told if not (gave_up and c.at_ns > gave_up)]
+    return [c for c in found if not (gave_up and c.at_ns > gave_up)]
 
 
 def _text(context: Context, claim: Claim) -> str:

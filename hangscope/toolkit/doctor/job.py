@@ -132,8 +132,8 @@ def examine(
         incarnation=incarnation,
     )
     keys = f"hangscope/doctor/{incarnation}"
-    mine = {"facts": facts_of(s, world), "findings": [asdict(f) for f in local]}
-    store.set(f"{keys}/facts/{world.rank}", json.dumps(mine))
+    report = {"facts": facts_of(s, world), "findings": [asdict(f) for f in local]}
+    store.set(f"{keys}/facts/{world.rank}", json.dumps(report))
     outcome = meet(store_group, timeout_s=timeout_s, site="doctor")
     if not outcome.met:
         raise timeout_error(store_group, outcome, timeout_s, "doctor")
@@ -162,9 +162,9 @@ def _decide(store: Any, keys: str, world_size: int) -> list[Finding]:
     everybody: dict[int, Mapping[str, Any]] = {}
     merged: dict[tuple[str, str], tuple[dict[str, Any], list[int]]] = {}
     for rank in range(world_size):
-        told = json.loads(store.get(f"{keys}/facts/{rank}"))
-        everybody[rank] = told["facts"]
-        for item in told["findings"]:
+        facts = json.loads(store.get(f"{keys}/facts/{rank}"))
+        everybody[rank] = facts["facts"]
+        for item in facts["findings"]:
             merged.setdefault((item["check"], item["what"]), (item, []))[1].append(rank)
     found = [Finding(**(item | {"ranks": tuple(ranks)})) for item, ranks in merged.values()]
     return [*found, *compare(everybody), *skew_findings(_clocks(store, keys, everybody))]
@@ -188,8 +188,8 @@ def _clocks(
         store.set(f"{keys}/ask/{rank}", "x")
         if _wait(store, f"{keys}/answer/{rank}", _TURN_S):
             got = time.time()
-            theirs = float(store.get(f"{keys}/answer/{rank}"))
-            offsets[host] = (theirs - (sent + got) / 2, (got - sent) / 2)
+            clock = float(store.get(f"{keys}/answer/{rank}"))
+            offsets[host] = (clock - (sent + got) / 2, (got - sent) / 2)
     return offsets
 
 

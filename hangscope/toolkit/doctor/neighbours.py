@@ -23,12 +23,12 @@ def read_neighbours(env: Mapping[str, str], proc: Path = Path("/proc")) -> list[
     own = _job(env)
     found = []
     for folder in proc.glob("[0-9]*"):
-        theirs = _environment(folder)
-        job = _job(theirs)
+        environment = _environment(folder)
+        job = _job(environment)
         if job is None or job == own or pid_namespace(folder) != namespace:
             continue
-        if all(theirs.get(name) == env.get(name) for name in _NUMBERED_ALIKE):
-            found.append(Neighbour(int(folder.name), job, theirs.get("CUDA_VISIBLE_DEVICES")))
+        if all(environment.get(name) == env.get(name) for name in _NUMBERED_ALIKE):
+            found.append(Neighbour(int(folder.name), job, environment.get("CUDA_VISIBLE_DEVICES")))
     return sorted(found, key=lambda neighbour: neighbour.pid)
 
 

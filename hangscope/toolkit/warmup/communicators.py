@@ -112,13 +112,13 @@ def _in_order(groups: Iterable[dist.ProcessGroup] | None) -> list[dist.ProcessGr
 
     known = list(c10d._world.pg_map) if groups is None else list(groups)
     world = dist.group.WORLD
-    mine = {
+    own = {
         str(group.group_name): group
         for group in (world if group is None else group for group in known)
         if group is not None and is_member(group)
     }
     # The default group first, because the others' communicators may be split from it.
-    return [mine[name] for name in sorted(mine, key=lambda n: (mine[n] is not world, len(n), n))]
+    return [own[name] for name in sorted(own, key=lambda n: (own[n] is not world, len(n), n))]
 
 
 def _devices(group: dist.ProcessGroup, device: torch.device | str | None) -> list[torch.device]:

@@ -118,8 +118,8 @@ def sync_parameters(
         _broadcast(bucket, source, group, receives=store_group.me != source)
         for bucket in _buckets(tensors, message_bytes)
     ]
-    mine = checksum(tensors)
-    said = compare(store_group, mine, timeout_s=timeout, what="sync_parameters: checksums")
+    own_checksum = checksum(tensors)
+    said = compare(store_group, own_checksum, timeout_s=timeout, what="sync_parameters: checksums")
     if len(said) > 1:
         wrong = minority(said)
         raise SyncError(
@@ -127,7 +127,7 @@ def sync_parameters(
             "or a device corrupts data",
             wrong,
         )
-    return SyncReport(len(tensors), sum(sent), len(sent), len(meta), mine)
+    return SyncReport(len(tensors), sum(sent), len(sent), len(meta), own_checksum)
 
 
 def named_state(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

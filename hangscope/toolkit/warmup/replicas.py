@@ -70,8 +70,8 @@ def compare_replicas(
     if len(compare(store_group, whole, timeout_s=timeout, what="compare_replicas")) == 1:
         return []
     # All members know that something differs, so all meet again to exchange details.
-    mine = json.dumps({name: checksum([tensor])[:DIGITS] for name, tensor in named})
-    said = compare(store_group, mine, timeout_s=timeout, what="compare_replicas: tensors")
+    checksums = json.dumps({name: checksum([tensor])[:DIGITS] for name, tensor in named})
+    said = compare(store_group, checksums, timeout_s=timeout, what="compare_replicas: tensors")
     views = {text: json.loads(text) for text in said}
     found = []
     for name in sorted({name for view in views.values() for name in view}):

@@ -139,8 +139,8 @@ def oldest_first(records: list[Any]) -> list[Any]:
 
 
 def _time(record: object) -> str:
-    told = (record.get(key) for key in _TIMES) if isinstance(record, dict) else ()
-    found = next((value for value in told if isinstance(value, str | int)), "")
+    stamps = (record.get(key) for key in _TIMES) if isinstance(record, dict) else ()
+    found = next((value for value in stamps if isinstance(value, str | int)), "")
     return str(found)
 
 

@@ -93,16 +93,16 @@ def apply_counters(records: Records, members: Records) -> None:
     half = flagged(records["flags"], Flag.P2P)
     batched = flagged(records["flags"], Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH)
     over = records["state"] == State.COMPLETED
-    told = np.zeros(len(records), bool)
+    counted = np.zeros(len(records), bool)
     for row in members:
         here = (records["group"] == row["group"]) & unknown
         if row["completed"] >= 0 and not half[here].any():
-            told |= here
+            counted |= here
             over |= here & (records["collective_seq"] <= row["completed"])
         elif (half & batched)[here].all() and over[here].any():
-            told |= here
-    records["state"][over & told] = State.COMPLETED
-    records["flags"][told] &= ~np.uint16(Flag.UNOBSERVED)
+            counted |= here
+    records["state"][over & counted] = State.COMPLETED
+    records["flags"][counted] &= ~np.uint16(Flag.UNOBSERVED)
 
 
 def _stated(status: Any, table: GroupTable) -> list[tuple[int, Mapping[str, Any]]]:

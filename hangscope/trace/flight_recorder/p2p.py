@@ -113,8 +113,8 @@ def _single_member_batches(records: Records, flags: Any, numbered: bool) -> Any:
         lone = np.flatnonzero(here & half & ~member)
         numbers = np.unique(records["p2p_seq"][here & half])
         unbroken = int(numbers[-1] - numbers[0]) + 1 == len(numbers)
-        told = bool((here & (member | (batch & half))).any())
-        batches = told or (numbered and len(lone) >= _ENOUGH_BATCHES)
+        explicit = bool((here & (member | (batch & half))).any())
+        batches = explicit or (numbered and len(lone) >= _ENOUGH_BATCHES)
         lone = lone[lone < len(records) - 1]  # no record follows the last one to show a gap
         if unbroken and batches and gap[lone].all():
             found.append(lone)

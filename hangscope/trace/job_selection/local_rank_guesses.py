@@ -37,7 +37,7 @@ def retract_wrong_guesses(
         if fragment.source.format == formats.LOG:
             logs[fragment.source.path].append(fragment)
     launchers = {
-        path: _ends(told) for path, told in logs.items() if any(map(_has_launcher_output, told))
+        path: _ends(parts) for path, parts in logs.items() if any(map(_has_launcher_output, parts))
     }
     found = list(fragments)
     shared = _same_local_rank_on_several_nodes(logs) | _differing_in_a_number({*logs, *silent})
@@ -49,8 +49,8 @@ def retract_wrong_guesses(
         if not named and path not in launchers:
             continue  # logs of single processes of this node cannot contradict the guess
         ends = launchers.get(path, set())
-        elsewhere = any(p != path and ends.isdisjoint(told) for p, told in launchers.items())
-        others = [f for p, told in logs.items() if p != path for f in told]
+        elsewhere = any(p != path and ends.isdisjoint(parts) for p, parts in launchers.items())
+        others = [f for p, parts in logs.items() if p != path for f in parts]
         itself = [f for f in others if f.facts.rank == guess.facts.rank and len(f.records)]
         outlived = any(0 < _ended_ns(guess) < f.facts.observed_ns for f in itself)
         if named or elsewhere or itself:

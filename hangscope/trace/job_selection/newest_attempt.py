@@ -274,11 +274,11 @@ class _Folder:
 
         An empty dump has only its file date, which copying renews.
         """
-        told = [last_seen_ns(f) for f in self.fragments if len(f.records)]
-        if not told:
+        last_ns = [last_seen_ns(f) for f in self.fragments if len(f.records)]
+        if not last_ns:
             return self.times()
         empty = {f.facts.rank for f in self.fragments if not len(f.records)}
-        return {r: min(at, max(told)) if r in empty else at for r, at in self.times().items()}
+        return {r: min(at, max(last_ns)) if r in empty else at for r, at in self.times().items()}
 
 
 def _newest_folder(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:

@@ -45,7 +45,7 @@ def drop_unrelated_logs(fragments: Sequence[Fragment]) -> tuple[list[Fragment], 
             logs[fragment.source.path].append(fragment)
     if recorded:
         job = _job_of(recorded)
-        reasons = {path: why for path, told in logs.items() if (why := _contradiction(told, job))}
+        reasons = {path: why for path, parts in logs.items() if (why := _contradiction(parts, job))}
     else:
         reasons = _stacks_outside_world(logs)
     kept = [f for f in fragments if f.source.path not in reasons]
@@ -54,14 +54,14 @@ def drop_unrelated_logs(fragments: Sequence[Fragment]) -> tuple[list[Fragment], 
 
 def _stacks_outside_world(logs: Mapping[str, Sequence[Fragment]]) -> dict[str, str]:
     """Files with nothing but stacks of a rank beyond the world size that a log states."""
-    telling = {path: told for path, told in logs.items() if any(map(_has_evidence, told))}
-    ranks = [f.facts.rank for told in telling.values() for f in told]
-    stated = max((f.facts.world_size or 0 for told in telling.values() for f in told), default=0)
+    telling = {path: parts for path, parts in logs.items() if any(map(_has_evidence, parts))}
+    ranks = [f.facts.rank for parts in telling.values() for f in parts]
+    stated = max((f.facts.world_size or 0 for parts in telling.values() for f in parts), default=0)
     world = max(stated, *(rank + 1 for rank in ranks)) if stated else 0
     return {
-        path: f"stacks of rank {told[0].facts.rank}, the log speaks of {world}"
-        for path, told in logs.items()
-        if path not in telling and world and min(f.facts.rank for f in told) >= world
+        path: f"stacks of rank {parts[0].facts.rank}, the log speaks of {world}"
+        for path, parts in logs.items()
+        if path not in telling and world and min(f.facts.rank for f in parts) >= world
     }
 
 
@@ -92,27 +92,27 @@ def _span(fragment: Fragment) -> tuple[int, ...]:
     return (int(created.min()), int(created.max()), *ends) if len(created) else ends
 
 
-def _contradiction(told: Sequence[Fragment], job: _Job) -> str:
+def _contradiction(parts: Sequence[Fragment], job: _Job) -> str:
     """Why a log cannot be this job's; empty if nothing contradicts that."""
-    ranks = [f.facts.rank for f in told if f.facts.rank != NONE]
-    stated = max((f.facts.world_size or 0 for f in told), default=0)
+    ranks = [f.facts.rank for f in parts if f.facts.rank != NONE]
+    stated = max((f.facts.world_size or 0 for f in parts), default=0)
     counted = max(stated, max(ranks, default=-1) + 1)
     if 0 < job.world < counted:
         return f"speaks of {counted} ranks, the records of {job.world}"
     known = dict(job.processes)
-    own = {(f.facts.rank, f.facts.pid) for f in told if f.facts.pid and f.facts.rank in known}
+    own = {(f.facts.rank, f.facts.pid) for f in parts if f.facts.pid and f.facts.rank in known}
     if own and own.isdisjoint(job.processes):
         rank, pid = min(own, key=lambda process: process[0])
         return f"its rank {rank} is process {pid}, that of the records {known[rank]}"
-    away_ns = _distance_ns(list(_event_times(told)), job)
+    away_ns = _distance_ns(list(_event_times(parts)), job)
     if away_ns > _FAR_NS:
         return f"what it tells lies {away_ns // (24 * _HOUR_NS)} days from the records"
     return ""
 
 
-def _event_times(told: Iterable[Fragment]) -> Iterable[int]:
+def _event_times(parts: Iterable[Fragment]) -> Iterable[int]:
     """The times (ns) of the events in a log."""
-    for fragment in told:
+    for fragment in parts:
         yield from _span(fragment)
         yield from (claim.at_ns for claim in fragment.claims if claim.at_ns)
 

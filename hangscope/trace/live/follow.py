@@ -261,9 +261,9 @@ class LiveRun:
             matcher = GroupMatcher(sort_fragments(fragments))
             by_path = {s.path: s for s in trace.sources}
             ours = [by_path[f.source.path] for f in own]
-            mine = set(map(id, ours))
+            own_parts = set(map(id, ours))
             trace = replace(
-                trace, sources=(*ours, *(s for s in trace.sources if id(s) not in mine))
+                trace, sources=(*ours, *(s for s in trace.sources if id(s) not in own_parts))
             )
             table = LiveTable(
                 [ring.reader for ring in rings],

@@ -167,8 +167,8 @@ def _merge_exits(exits: Sequence[ExitFacts]) -> ExitFacts | None:
     if not exits:
         return None
     own = [e.at_ns for e in exits if e.kind in _OWN_WORDS and not e.by_launcher and e.at_ns]
-    told = [e.at_ns for e in exits if e.by_launcher]
-    if own and told and min(own) <= min(told):
+    asked_ns = [e.at_ns for e in exits if e.by_launcher]
+    if own and asked_ns and min(own) <= min(asked_ns):
         # It was already exiting when the launcher stopped the rest.
         exits = [e for e in exits if not e.by_launcher]
     best = min(exits, key=lambda e: _EXIT_ORDER.index(e.kind) if e.kind in _EXIT_ORDER else 9)

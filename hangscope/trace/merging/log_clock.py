@@ -31,16 +31,16 @@ def align_log_clocks(fragments: list[Fragment]) -> list[Fragment]:
 
     A log that shares no event with the records is shifted like the other logs, if those agree.
     """
-    told: dict[str, Moments] = defaultdict(dict)
+    logged: dict[str, Moments] = defaultdict(dict)
     for fragment in fragments:
         if fragment.source.format == formats.LOG:
-            told[fragment.source.path].update(_logged_times(fragment))
-    wanted = {key for moments in told.values() for key in moments}
+            logged[fragment.source.path].update(_logged_times(fragment))
+    wanted = {key for moments in logged.values() for key in moments}
     if not wanted:
         return fragments
     recorded = [f for f in fragments if f.source.format != formats.LOG]
     known = _recorded_times(recorded, wanted)
-    shifts = {path: _shift(moments, known) for path, moments in told.items()}
+    shifts = {path: _shift(moments, known) for path, moments in logged.items()}
     found = {shift for shift in shifts.values() if shift is not None}
     usual = next(iter(found)) if len(found) == 1 else 0
     if not any(found):

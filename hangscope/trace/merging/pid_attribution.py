@@ -29,8 +29,8 @@ def attribute_by_pid(fragments: Sequence[Fragment]) -> list[Fragment]:
         if rank is not None:
             fragment = replace(fragment, facts=replace(fragment.facts, rank=rank))
         claims = [(c, _accused_rank(c, known, path)) for c in fragment.claims]
-        told = tuple(_accusing(c, rank) if rank is not None else c for c, rank in claims)
-        found.append(replace(fragment, claims=told))
+        attributed = tuple(_accusing(c, rank) if rank is not None else c for c, rank in claims)
+        found.append(replace(fragment, claims=attributed))
         killed = {rank: c for c, rank in claims if rank is not None and c.kind == "oom"}
         found += [_oom_killed(rank, claim, fragment) for rank, claim in killed.items()]
     return found

@@ -201,9 +201,9 @@ def _note(line: LogLine, found: re.Match[str]) -> LogLine:
         hour, minute, second = map(int, groups["clock"].split(":"))
         if month <= 12:
             line = line._replace(at=(month, day, hour * 3600 + minute * 60 + second))
-    told = groups.get("rank") or rank_of_places(groups)
+    number = groups.get("rank") or rank_of_places(groups)
     return line._replace(
-        rank=int(told) if told else line.rank,
+        rank=int(number) if number else line.rank,
         task=int(groups["task"]) if groups.get("task") else line.task,
         pid=int(groups["pid"]) if groups.get("pid") else line.pid,
         local_rank=int(groups["local"]) if groups.get("local") else line.local_rank,

@@ -107,8 +107,8 @@ class DebugTraces:
     def finish(self, evidence: Evidence) -> None:
         """Turn announcements into operations, unless ranks themselves say what they wait in."""
         evidence.world_size = max(evidence.world_size or 0, self._processes()) or None
-        told = any(n.operations or n.counters for n in evidence.ranks.values())
-        if told or evidence.comparisons:
+        known = any(n.operations or n.counters for n in evidence.ranks.values())
+        if known or evidence.comparisons:
             return
         stood = _has_stood(evidence)
         for name, begun in self._begun.items():
@@ -132,10 +132,10 @@ class DebugTraces:
 
     def _wrapper(self, line: LogLine, at_ns: int) -> bool:
         found = _WRAPPER.search(line.text)
-        told = fingerprint(found["print"]) if found else None
-        if found is None or told is None or told[0] is None:
+        step = fingerprint(found["print"]) if found else None
+        if found is None or step is None or step[0] is None:
             return False
-        place, (seq, signature) = int(found["place"]), told
+        place, (seq, signature) = int(found["place"]), step
         rank = line.rank_or(place)
         known = self._wrapped[rank]
         # Groups are not named. Numbers that go back, or group ranks that differ from the rank, show

@@ -232,13 +232,13 @@ def comparison(text: str) -> Comparison | None:
 
 def _fingerprints(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
     """Record a comparison; which ranks it is about is known only at the end of the log."""
-    told = comparison(line.text)
-    if told is None:
+    compared = comparison(line.text)
+    if compared is None:
         return False
-    place, sides = told
+    place, sides = compared
     if place not in sides:
         return False
-    evidence.comparisons.append((line, at_ns, told))
+    evidence.comparisons.append((line, at_ns, compared))
     evidence.claim(
         "fingerprint_mismatch",
         line,
@@ -267,11 +267,11 @@ def resolve_comparisons(evidence: Evidence) -> None:
     Messages use group ranks. If a writer's group rank differs from its rank, the group is a
     subgroup, and only what each writer says about itself can be attributed.
     """
-    told = evidence.comparisons
-    smaller = any(line.rank not in (None, place) for line, _, (place, _) in told)
+    comparisons = evidence.comparisons
+    smaller = any(line.rank not in (None, place) for line, _, (place, _) in comparisons)
     agreed: dict[tuple[int, Signature], int] = {}
     """Up to which rank all are known to have issued an operation."""
-    for line, at_ns, (place, sides) in told:
+    for line, at_ns, (place, sides) in comparisons:
         seq, mine = _compared_seq(line.text), sides[place]
         if smaller:
             if line.rank is not None:
@@ -286,7 +286,7 @@ def resolve_comparisons(evidence: Evidence) -> None:
                 if rank != place:
                     _operation(evidence, rank, seq, mine, State.SCHEDULED, at_ns, line)
             agreed[seq, mine] = max(agreed.get((seq, mine), 0), below)
-    told.clear()
+    comparisons.clear()
 
 
 def fingerprint(text: str) -> tuple[int | None, Signature] | None:

@@ -76,29 +76,29 @@ class FrTrace:
         row = _ROW.match(line.text)
         if self._report is None or row is None:
             return False  # another rank writes in between
-        key, told = row["key"], row["told"].strip()
+        key, text = row["key"], row["told"].strip()
         if key == "group info":
-            name, _, desc = told.partition(":")
+            name, _, desc = text.partition(":")
             self._report.group = (name[:100], desc[:200])
         elif key == "collective":
-            self._report.op = told.rpartition(":")[2]
+            self._report.op = text.rpartition(":")[2]
         elif key == "missing ranks":
-            self._report.missing = _ranks(told)
+            self._report.missing = _ranks(text)
         elif key == "expected ranks":
-            whole = self._report.group == DEFAULT_GROUP and told.isdecimal()
-            self._report.members = tuple(range(int(told[:6]))) if whole else _ranks(told)
+            whole = self._report.group == DEFAULT_GROUP and text.isdecimal()
+            self._report.members = tuple(range(int(text[:6]))) if whole else _ranks(text)
         elif key == "error msg":
-            _note_culprits(self._report, told, evidence)
+            _note_culprits(self._report, text, evidence)
             self._report = None
         elif key == "collective state" and not self._report.differs:
-            if told != "completed":
+            if text != "completed":
                 _note(self._report, evidence)
             self._report = None
         return True
 
 
-def _ranks(told: str) -> tuple[int, ...]:
-    found = _RANKS.search(told)
+def _ranks(text: str) -> tuple[int, ...]:
+    found = _RANKS.search(text)
     return rank_ranges(found[1]) if found else ()
 
 
@@ -145,9 +145,9 @@ def _note(report: _Report, evidence: Evidence) -> None:
         )
 
 
-def _note_culprits(report: _Report, told: str, evidence: Evidence) -> None:
+def _note_culprits(report: _Report, text: str, evidence: Evidence) -> None:
     """Accuse the smaller side, whichever of them torch calls the culprits."""
-    culprits = {int(rank) for rank, kind in _CULPRIT.findall(told) if kind not in _NO_MISMATCH}
+    culprits = {int(rank) for rank, kind in _CULPRIT.findall(text) if kind not in _NO_MISMATCH}
     others = set(report.members) - culprits
     if not culprits or not others:
         return

@@ -87,9 +87,9 @@ class Titles:
             return
         self._told.append((rank, seen))
         self._replicas |= self._pids.setdefault(rank, seen.pid) != seen.pid
-        told = len(self._pids) > 1 and not self._replicas
+        several = len(self._pids) > 1 and not self._replicas
         for its_rank, dump in self._told:
-            dump.rank = its_rank if told else None
+            dump.rank = its_rank if several else None
 
 
 class Stacks:

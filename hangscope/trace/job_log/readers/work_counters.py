@@ -40,7 +40,7 @@ def note_counters(message: Message, evidence: Evidence) -> bool:
     found = _LAST_ENQUEUED.search(text) if "enqueued" in text else None
     if found is None:
         return False
-    told = _counters(found, text)
+    counters = _counters(found, text)
     group = message.group
     signal = _DUMP_SIGNAL.search(text)
     if signal:
@@ -50,10 +50,10 @@ def note_counters(message: Message, evidence: Evidence) -> bool:
     if message.rank is not None:
         notes = evidence.of(message.rank)
         known = notes.counters.setdefault(group, Counters())
-        known.enqueued = max(known.enqueued, told.enqueued)
-        known.completed = max(known.completed, told.completed)
-        if told.started > 0:
-            known.started = max(known.started, told.started)
+        known.enqueued = max(known.enqueued, counters.enqueued)
+        known.completed = max(known.completed, counters.completed)
+        if counters.started > 0:
+            known.started = max(known.started, counters.started)
         known.at_ns = known.at_ns or message.at_ns
         known.line = message.line.number
         _note_group(text, group, notes)

@@ -133,10 +133,10 @@ def _adopt_group(operation: Operation, evidence: Evidence) -> bool:
 def _by_counters(notes: RankNotes, operation: Operation) -> GroupId | None:
     """The one labelled group of the rank in which this number can be the overdue one."""
     alike = [o for o in notes.operations if o.seq == operation.seq]
-    told = {o.group for o in alike} - {UNKNOWN_GROUP}
+    known = {o.group for o in alike} - {UNKNOWN_GROUP}
     if sum(o.group == UNKNOWN_GROUP for o in alike) > 1:
         return None  # several groups are at this number
-    labelled = {g: c for g, c in notes.counters.items() if g not in (UNKNOWN_GROUP, *told)}
+    labelled = {g: c for g, c in notes.counters.items() if g not in (UNKNOWN_GROUP, *known)}
     fitting = [
         g
         for g, c in labelled.items()

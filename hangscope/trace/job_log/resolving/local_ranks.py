@@ -30,8 +30,8 @@ def spans_nodes(evidence: Evidence) -> bool:
     # In a hang nearly every rank on a launcher's node prints something. If most ranks up to the
     # largest are silent, or there are more ranks than a node has, it is another node's launcher.
     failed = {Process(f.pid, f.machine) for f in evidence.ends.failures if f.pid is not None}
-    told = failed | evidence.ends.stopped
-    if largest >= max(_ON_ONE_NODE, len(told)):
+    ended = failed | evidence.ends.stopped
+    if largest >= max(_ON_ONE_NODE, len(ended)):
         return True
     heard = set(evidence.ranks) | {f.local_rank for f in evidence.ends.failures}
     return bool(evidence.ranks) and len(heard) * 2 <= largest + 1

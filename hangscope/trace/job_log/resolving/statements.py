@@ -117,8 +117,8 @@ def resolve_addresses(evidence: Evidence) -> None:
     for index, (claim, group) in enumerate(evidence.claims):
         absent = claim.details.get("waits_for_address_of", _silent_first(claim, evidence))
         if isinstance(absent, int) and absent < world and not (served and absent == 0):
-            told = replace(claim, kind="missing_ranks", accused=(absent,), certain=True)
-            evidence.claims[index] = (told, group)
+            accusing = replace(claim, kind="missing_ranks", accused=(absent,), certain=True)
+            evidence.claims[index] = (accusing, group)
 
 
 def _silent_first(claim: Claim, evidence: Evidence) -> int | None:
@@ -151,8 +151,8 @@ def resolve_traps(evidence: Evidence) -> None:
                 trouble.message = f"{trouble.message.partition(chr(10))[0]} ({_IN_A_KERNEL})"
     for place, (claim, group) in enumerate(evidence.claims):
         if claim.kind == "device_error" and _TRAPPED.search(claim.text):
-            told = replace(claim, kind="timeout", accused=(), certain=False)
-            evidence.claims[place] = (told, group)
+            timeout = replace(claim, kind="timeout", accused=(), certain=False)
+            evidence.claims[place] = (timeout, group)
 
 
 def resolve_store_barrier(evidence: Evidence) -> None:
@@ -167,8 +167,8 @@ def resolve_store_barrier(evidence: Evidence) -> None:
         if claim.kind == "rendezvous" and claim.details.get("clients") == world:
             not_come = ", ".join(map(str, absent[:20]))
             words = f"{joined} of {world} ranks came to the barrier of a store, not {not_come}"
-            told = replace(claim, accused=absent, certain=len(absent) == 1, reporter=None)
-            evidence.claims[place] = (replace(told, text=words), group)
+            accusing = replace(claim, accused=absent, certain=len(absent) == 1, reporter=None)
+            evidence.claims[place] = (replace(accusing, text=words), group)
 
 
 def _expected(claim: Claim) -> int:
