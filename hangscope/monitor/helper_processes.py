@@ -6,14 +6,12 @@ healthy as a job that computes.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from hangscope.trace.processes.procfs import stat_of
+from hangscope.monitor.process_table import TICKS_PER_SECOND, process_table
 
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 BUSY = 0.2
 """CPU seconds per second that count as work; the same threshold as for the ranks themselves."""
 BARELY_BUSY = 0.01
@@ -45,32 +43,22 @@ class HelperProcesses:
         passed_s = now_s - self._at_s
         if self._at_s and passed_s < MIN_INTERVAL_S:
             return True
-        used_s = (ticks - self._ticks) / _TICKS_PER_SECOND
+        used_s = (ticks - self._ticks) / TICKS_PER_SECOND
         first = not self._at_s
         self._at_s, self._ticks = now_s, ticks
         return first or used_s / passed_s > least
 
     def _used(self, ranks: set[int]) -> int:
         """CPU ticks of the ranks' descendants, including those that ended and were reaped."""
-        table: dict[int, tuple[int, int, int]] = {}
-        for entry in os.scandir(self._proc):
-            if not entry.name.isdecimal():
-                continue
-            words = stat_of(entry.name, self._proc)
-            try:
-                # After the name: state, ppid, ..., utime, stime, cutime, cstime (11th to 14th).
-                own, ended = sum(map(int, words[11:13])), sum(map(int, words[13:15]))
-                table[int(entry.name)] = (int(words[1]), own, ended)
-            except (ValueError, IndexError):
-                continue  # it has just ended
+        table = process_table(self._proc)
         children: dict[int, list[int]] = {}
-        for pid, (parent, _, _) in table.items():
-            children.setdefault(parent, []).append(pid)
+        for pid, row in table.items():
+            children.setdefault(row.parent, []).append(pid)
         total, todo, seen = 0, [pid for pid in ranks if pid in table], set(ranks)
         while todo:
             pid = todo.pop()
-            _, own, ended = table[pid]
-            total += ended + (own if pid not in ranks else 0)
+            row = table[pid]
+            total += row.reaped_ticks + (row.own_ticks if pid not in ranks else 0)
             fresh = [child for child in children.get(pid, ()) if child not in seen]
             seen.update(fresh)
             todo += fresh

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from hangscope.monitor.journal import Journal
 from hangscope.monitor.processes import ProcessEnd, ProcessWatch
 from hangscope.monitor.rank_state import is_blocked_from_outside
+from hangscope.monitor.starting_ranks import StartingRanks
 from hangscope.monitor.stop_signals import LOOK_S, StopSignals
 from hangscope.ring.reader import decode_text
 from hangscope.trace.live.follow import LiveRun
@@ -84,6 +85,8 @@ class LocalRanks:
         self._told: dict[int, tuple[str | None, bool | None, KernelWait | None]] = {}
         self._ends: dict[int, ProcessEnd] = {}
         self._stop_signals = StopSignals(processes)
+        self._starting = StartingRanks()
+        self._watched_starting: dict[int, int] = {}
         self._asked = 0
         """How many have been ended by a signal of `_ASKING`."""
         self._is_hung = False
@@ -93,6 +96,11 @@ class LocalRanks:
     def alive(self) -> int:
         """Number of processes that have not ended."""
         return self._processes.alive
+
+    @property
+    def known(self) -> set[int]:
+        """Ranks of this node that have a ring or at least a process."""
+        return {*self.seen, *self._watched_starting}
 
     def discover(self) -> None:
         """Look for new rings."""
@@ -105,6 +113,8 @@ class LocalRanks:
             if is_remote(decode_text(header.boot_id), header.pid_namespace):
                 continue  # of another node or container: here that pid is an unrelated process
             self.seen[ring.rank] = pid
+            if (starting := self._watched_starting.pop(ring.rank, pid)) != pid:
+                self._processes.remove(starting)  # it has only started the rank
             self.local_world_size = self.local_world_size or header.local_world_size
             self.key = self.key or ring.key
             if self.journal is None:
@@ -160,6 +170,23 @@ class LocalRanks:
         """Whether ranks of this node have yet to show up."""
         return len(self.seen) < self.local_world_size
 
+    def are_starting(self) -> bool:
+        """Whether ranks of this node that have yet to show up, or may have, are busy starting."""
+        if self.local_world_size and not self.are_incomplete():
+            return False
+        self._starting.look(self.seen)
+        for rank, pid in self._starting.pids.items():
+            if rank not in self._watched_starting and self._processes.add(rank, pid):
+                self._watched_starting[rank] = pid
+        return self._starting.are_busy
+
+    def note_starting(self) -> None:
+        """Write to the journal which ranks have a process but have not begun to record."""
+        for rank in self._starting.pids.keys() - self.seen.keys():
+            facts = self._starting.facts(rank)
+            if facts is not None:
+                self._note_seen(facts)
+
     def note_ends(self, timeout_s: float) -> bool:
         """Wait up to ``timeout_s`` for processes to end, and record how; True if any did."""
         ends = self._wait(timeout_s)
@@ -193,17 +220,20 @@ class LocalRanks:
             if rank in facts and facts[rank].pid == pid and facts[rank].alive
         }
         self._is_hung = hung
-        if self.journal is None:
-            return
         for pid, look in self._looks.items():
-            told = (look.process_state, look.gil_blocked, look.wait)
-            known = self._told.get(pid)
-            if known is not None and look.wait is not None and look.wait.is_same(known[2]):
-                told = (*told[:2], known[2])
             # Readers take a process's newest entry, so one is written when it moves on, too.
-            if known != told and (hung or known is not None):
-                self._told[pid] = told
-                self.journal.seen(look)
+            if hung or pid in self._told:
+                self._note_seen(look)
+
+    def _note_seen(self, look: RankFacts) -> None:
+        """Write to the journal what holds up a process, unless the last entry says the same."""
+        pid = look.pid or 0
+        told, known = (look.process_state, look.gil_blocked, look.wait), self._told.get(pid)
+        if known is not None and look.wait is not None and look.wait.is_same(known[2]):
+            told = (*told[:2], known[2])
+        if self.journal is not None and known != told:
+            self._told[pid] = told
+            self.journal.seen(look)
 
     def kill(self) -> None:
         """End the remaining processes: SIGTERM first, then SIGKILL.

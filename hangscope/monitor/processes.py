@@ -74,6 +74,14 @@ class ProcessWatch:
         self._poll.register(descriptor, select.POLLIN)
         return True
 
+    def remove(self, pid: int) -> None:
+        """Stop watching a process."""
+        for descriptor, (_, watched) in list(self._by_fd.items()):
+            if watched == pid:
+                del self._by_fd[descriptor]
+                self._poll.unregister(descriptor)
+                os.close(descriptor)
+
     def wait(self, timeout_s: float) -> list[ProcessEnd]:
         """Sleep until a process ends or ``timeout_s`` is over; returns the ends, oldest first."""
         if not self._by_fd:

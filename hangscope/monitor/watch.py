@@ -191,8 +191,12 @@ class Monitor:
             self._others = OtherNodes(self._config.timeout_s)
 
     def _is_gathering(self, elapsed_s: float) -> bool:
-        """Whether ranks of this node are missing that may still be importing torch."""
-        return self._ranks.are_incomplete() and elapsed_s < self._config.timeout_s
+        """Whether ranks of this node are missing that may still be importing torch.
+
+        They may take as long as the time-out, and longer while they are busy with it.
+        """
+        busy = elapsed_s < NO_RANKS_S and self._ranks.are_starting()
+        return busy or (self._ranks.are_incomplete() and elapsed_s < self._config.timeout_s)
 
     def _expects_more(self, idle_s: float) -> bool:
         """Whether ranks of this node may still be starting (a slower torch import)."""
@@ -214,6 +218,7 @@ class Monitor:
     def _look(self, *, final: bool, stalled_s: float = 0.0) -> None:
         """Look at the job once and report what is new."""
         began_s = time.process_time()
+        self._ranks.note_starting()
         trace, diagnosis = self._diagnosed(stalled_s)
         partly = self._sees_part(trace)
         restrained = self._limited_to_seen(diagnosis, trace, final=final) if partly else diagnosis
@@ -372,7 +377,7 @@ class Monitor:
             self._end_if_asked()  # the other monitor that has reported ends only its own ranks
             return
         where = f"more: hangscope analyze {self._config.directory}"
-        if len(self._ranks.rings) < len(trace.ranks) or self._sees_part(trace):
+        if trace.ranks.keys() - self._ranks.known or self._sees_part(trace):
             where += " and the run directories of the other nodes"
         self._ranks.note_look(trace.ranks, hung=True)
         print_report(diagnosis, where=where, out=self._out)

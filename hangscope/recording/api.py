@@ -4,33 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from hangscope.recording.enable import OWNER
 from hangscope.recording.identity import (
-    JobPlace,
     place_from_arguments,
-    place_from_environment,
     ring_identity,
     run_directory,
     run_id_from_environment,
 )
-from hangscope.recording.local_leader import is_local_leader
+from hangscope.recording.monitor_start import MONITOR_OF, MonitorStart, is_first_of_node
 from hangscope.recording.native_dumps import keep_native_dumps
-from hangscope.recording.ring_location import discard, link_latest, open_ring
+from hangscope.recording.ring_location import discard, open_ring
 from hangscope.recording.session import Session
-from hangscope.recording.settings import Settings, settings_from_process
+from hangscope.recording.settings import settings_from_process
 from hangscope.recording.warn_once import warn_once
 from hangscope.recording.watcher import HEARTBEAT_INTERVAL_S
-
-MONITORED = "HANGSCOPE_INTERNAL_MONITORED"
-"""Set by `hangscope run`, which is itself the monitor."""
-MONITOR_OF = "HANGSCOPE_INTERNAL_MONITOR_OF"
-"""The run and attempt for which this process, or an ancestor, has already started a monitor."""
+from hangscope.ring.job_place import JobPlace, place_from_environment
 
 _session: Session | None = None
 _dumps_variable: str | None = None
@@ -89,14 +81,11 @@ def start(*, rank: int = -1, world_size: int = -1) -> bool:
     except Exception as error:
         warn_once(f"torch's own dumps stay where they are: {_explain(error)}")
     try:
-        if _starts_monitor(place, ring.path):
-            if own_choice:
-                link_latest(directory)
-            name = f"{run_id}.{place.attempt}"
-            watched = os.environ.get(MONITORED) or os.environ.get(MONITOR_OF) == name
-            if settings.monitor and not watched:
-                _start_monitor(directory, run_id, place, settings)
-                os.environ[MONITOR_OF] = name
+        monitor = MonitorStart(directory, run_id, place, settings, link=own_choice)
+        if is_first_of_node(place, ring.path):
+            monitor.start()
+        elif place.is_numbered:
+            session.watcher.on_beats.append(monitor.stand_in(ring.path))
     except Exception as error:
         warn_once(f"no monitor: {_explain(error)}; the recording goes on without one")
     return True
@@ -237,11 +226,6 @@ def _place(rank: int, world_size: int) -> JobPlace:
     return place_from_arguments(rank, max(world_size, rank + 1), os.environ)
 
 
-def _starts_monitor(place: JobPlace, ring: Path) -> bool:
-    """Whether this process starts its node's monitor."""
-    return place.local_rank == 0 if place.is_numbered else is_local_leader(ring)
-
-
 def _place_in_default_group() -> tuple[int, int] | None:
     """Rank and world size if the default group was created before recording began."""
     import torch.distributed as dist
@@ -249,42 +233,6 @@ def _place_in_default_group() -> tuple[int, int] | None:
     if not (dist.is_available() and dist.is_initialized()):
         return None
     return dist.get_rank(), dist.get_world_size()
-
-
-def _start_monitor(directory: Path, run_id: str, place: JobPlace, settings: Settings) -> None:
-    """Start the node's monitor as a daemon: in its own session, and not as a child of this process.
-
-    Launchers kill sessions and wait for children, so the monitor must be in neither. It is started
-    through a short-lived process that leaves it to init; the job's own ``wait()`` never sees it.
-    """
-    environment = {
-        key: value
-        for key, value in os.environ.items()
-        if key not in ("HANGSCOPE", "LD_PRELOAD") and not key.startswith("HANGSCOPE_INTERNAL_")
-    }
-    # numpy would otherwise start a BLAS thread per core.
-    environment["OPENBLAS_NUM_THREADS"] = "1"
-    command = [
-        sys.executable,
-        "-m",
-        "hangscope.monitor",
-        "--directory", str(directory),
-        "--run-id", run_id,
-        "--attempt", str(place.attempt),
-        "--local-world-size", str(place.local_world_size),
-        "--timeout", repr(settings.timeout_s),
-        "--on-hang", settings.on_hang,
-        "--detach",
-    ]  # fmt: skip
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        start_new_session=True,
-        env=environment,
-        cwd="/",
-    ):
-        pass  # it detaches at once; waiting for the intermediate process leaves no zombie
 
 
 def _advice(error: BaseException) -> str:

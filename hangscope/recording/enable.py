@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hangscope.recording.identity import place_from_environment
+from hangscope.ring.job_place import place_from_environment
 
 OWNER = "HANGSCOPE_INTERNAL_OWNER"
 """Environment marker: pid of the rank that records; children that inherit it do not record."""

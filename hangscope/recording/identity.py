@@ -12,74 +12,11 @@ import platform
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from hangscope.ring.job_place import OPEN_MPI, JobPlace, integer
 from hangscope.ring.process_identity import boot_id, pid_namespace, start_ticks
 from hangscope.ring.writer import RingIdentity
-
-_OPEN_MPI = (
-    "OMPI_COMM_WORLD_RANK",
-    "OMPI_COMM_WORLD_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-)
-_HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
-RANK_VARIABLES = (
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    _OPEN_MPI,
-    _HYDRA,
-    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"),
-    ("PMI_RANK", "PMI_SIZE", "", ""),
-)
-"""(rank, world size, local rank, local world size) variables of each launcher, most specific first.
-
-If mpirun runs inside a Slurm allocation, srun has started its daemons and the ranks inherit their
-Slurm variables, so mpirun's come first. ``PMI_RANK`` alone comes last: srun sets it as well
-(``--mpi=pmi2``), and srun's own variables tell more.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class JobPlace:
-    """A process's position in its job: its ranks and the sizes they count in."""
-
-    rank: int
-    world_size: int
-    local_rank: int
-    """The global rank if the launcher gives no local rank."""
-    local_world_size: int
-    """0 if not known."""
-    node_rank: int
-    attempt: int
-    is_numbered: bool = True
-    """Whether the launcher gives a local rank."""
-
-
-def place_from_environment(environ: Mapping[str, str]) -> JobPlace | None:
-    """This process's position according to its launcher's variables; None without any."""
-    for names in RANK_VARIABLES:
-        rank, world, local_rank, local_world = (_integer(environ.get(name)) for name in names)
-        if rank is None or world is None or not 0 <= rank < world:
-            continue
-        if names is _HYDRA and local_rank is None:
-            continue
-        node = environ.get("GROUP_RANK") or (
-            None if names is _OPEN_MPI else environ.get("SLURM_NODEID")
-        )
-        return JobPlace(
-            rank=rank,
-            world_size=world,
-            local_rank=rank if local_rank is None else local_rank,
-            local_world_size=local_world or 0,
-            node_rank=_integer(node) or 0,
-            attempt=_integer(
-                environ.get("TORCHELASTIC_RESTART_COUNT") or environ.get("SLURM_RESTART_COUNT")
-            )
-            or 0,
-            is_numbered=local_rank is not None,
-        )
-    return None
 
 
 def place_from_arguments(rank: int, world_size: int, environ: Mapping[str, str]) -> JobPlace:
@@ -88,9 +25,9 @@ def place_from_arguments(rank: int, world_size: int, environ: Mapping[str, str])
     The launcher may still give a local rank, which is what every node needs for its monitor. It
     usually does not tell how many ranks the node has.
     """
-    local_rank = _integer(environ.get("LOCAL_RANK"))
-    node_rank = _integer(environ.get("GROUP_RANK") or environ.get("NODE_RANK")) or 0
-    local_world = _integer(environ.get("LOCAL_WORLD_SIZE"))
+    local_rank = integer(environ.get("LOCAL_RANK"))
+    node_rank = integer(environ.get("GROUP_RANK") or environ.get("NODE_RANK")) or 0
+    local_world = integer(environ.get("LOCAL_WORLD_SIZE"))
     if local_rank is None or not 0 <= local_rank <= rank:
         return JobPlace(rank, world_size, rank, local_world or 0, 0, 0, is_numbered=False)
     if not local_world and node_rank > 0:
@@ -108,16 +45,16 @@ def run_id_from_environment(environ: Mapping[str, str]) -> str:
     if elastic and elastic != "none":
         return _clean(elastic)
     namespace = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid")
-    if namespace and environ.get(_OPEN_MPI[0]):
+    if namespace and environ.get(OPEN_MPI[0]):
         return _clean(f"mpirun-{namespace}")  # a step of Slurm is one of its daemons
     slurm = environ.get("SLURM_JOB_ID")
     if slurm:
         step = environ.get("SLURM_STEP_ID", "")
         return _clean(f"slurm-{slurm}" + (f".{step}" if step else ""))
     address = f"{environ.get('MASTER_ADDR', '')}:{environ.get('MASTER_PORT', '')}"
-    nodes = _integer(environ.get("GROUP_WORLD_SIZE")) or 1
-    world = _integer(environ.get("WORLD_SIZE")) or 1
-    local = _integer(environ.get("LOCAL_WORLD_SIZE")) or world
+    nodes = integer(environ.get("GROUP_WORLD_SIZE")) or 1
+    world = integer(environ.get("WORLD_SIZE")) or 1
+    local = integer(environ.get("LOCAL_WORLD_SIZE")) or world
     if nodes == 1 and local == world and elastic and not _has_own_rendezvous(environ):
         ticks = start_ticks(os.getppid())
         return f"run-{os.getppid()}-{ticks}"
@@ -191,13 +128,6 @@ def _torch_version() -> str:
 
     torch = sys.modules.get("torch")
     return str(getattr(torch, "__version__", ""))
-
-
-def _integer(text: str | None) -> int | None:
-    try:
-        return int(text) if text is not None else None
-    except ValueError:
-        return None
 
 
 def _clean(text: str) -> str:

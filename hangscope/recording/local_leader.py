@@ -1,8 +1,10 @@
-"""Elects the rank that starts a machine's monitor if no launcher assigns local ranks."""
+"""Elects the rank that starts a machine's monitor if no launcher assigns local ranks, or if local
+rank 0 is late."""
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 from hangscope.ring.header import RingHeader, decode_header
@@ -17,8 +19,20 @@ def is_local_leader(ring: Path) -> bool:
     harmless: their monitors report a cause only once.
     """
     own = _header(ring)
-    others = (_header(path) for path in ring.parent.glob("*.ring") if path != ring)
-    return own is None or not any(_is_before(other, own) for other in others if other is not None)
+    return own is None or not any(_is_before(other, own) for other in _others(ring))
+
+
+def is_local_rank_0_absent(ring: Path) -> bool:
+    """Whether the process to which the launcher gave local rank 0 has not begun to record here."""
+    own = _header(ring)
+    return own is not None and not any(
+        _life(other) == _life(own) and other.local_rank == 0 for other in _others(ring)
+    )
+
+
+def _others(ring: Path) -> Iterator[RingHeader]:
+    headers = (_header(path) for path in ring.parent.glob("*.ring") if path != ring)
+    return (header for header in headers if header is not None)
 
 
 def _is_before(other: RingHeader, own: RingHeader) -> bool:

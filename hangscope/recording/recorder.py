@@ -314,7 +314,7 @@ class Recorder:
 
         if dist.is_initialized():
             return dist.get_rank(), dist.get_world_size()
-        from hangscope.recording.identity import place_from_environment
+        from hangscope.ring.job_place import place_from_environment
 
         place = place_from_environment(os.environ)
         return (place.rank, place.world_size) if place else (0, 1)

@@ -69,8 +69,8 @@ class Session:
             self.guard,
             stacks=settings.stacks,
             native=NativeStatus.available(),
-            on_beat=self.lifecycle.note_end_of_program,
         )
+        self.watcher.on_beats.append(self.lifecycle.note_end_of_program)
         self._patches = Patches()
         self._fault_file: TextIO | None = None
         self._fault_signal = 0

@@ -118,8 +118,8 @@ def read_settings(environ: Mapping[str, str], warn: Callable[[str], None]) -> Se
 
 def settings_from_process() -> Settings:
     """Settings of this process; only a node's first rank prints warnings."""
-    from hangscope.recording.identity import place_from_environment
     from hangscope.recording.warn_once import warn_once
+    from hangscope.ring.job_place import place_from_environment
 
     place = place_from_environment(os.environ)
     first = place is None or place.local_rank == 0

@@ -30,14 +30,14 @@ class Watcher(threading.Thread):
         *,
         stacks: bool,
         native: NativeStatus | None = None,
-        on_beat: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(name="hangscope-watcher", daemon=True)
         self._recorder = recorder
         self._on_error = on_error
         self._stacks = stacks
         self._native = native
-        self._on_beat = on_beat
+        self.on_beats: list[Callable[[], object]] = []
+        """Called at every heartbeat."""
         self._stop_event = threading.Event()
 
     def stop(self) -> None:
@@ -67,7 +67,8 @@ class Watcher(threading.Thread):
         """One heartbeat: groups, native counters, stacks."""
         recorder = self._recorder
         recorder.ring.beat()
-        self._on_beat()
+        for call in self.on_beats:
+            call()
         recorder.groups.scan()
         if self._native is not None:
             self._native.merge(recorder)

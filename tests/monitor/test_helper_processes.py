@@ -44,7 +44,7 @@ def test_compiler_is_busy_and_sleeper_is_not() -> None:
 
 def stat(proc: Path, pid: int, parent: int, own: int, ended: int) -> None:
     (proc / str(pid)).mkdir(exist_ok=True)
-    rest = f"S {parent} 1 1 0 -1 0 0 0 0 0 {own} 0 {ended} 0 20 0 1"
+    rest = f"S {parent} 1 1 0 -1 0 0 0 0 0 {own} 0 {ended} 0 20 0 1 0 77"
     (proc / str(pid) / "stat").write_text(f"{pid} (a name) with ) {rest}\n")
 
 
@@ -80,7 +80,7 @@ def test_a_fifth_of_a_core_is_busy(
 ) -> None:
     now_s = 1000.0
     monkeypatch.setattr(helper_processes, "time", SimpleNamespace(monotonic=lambda: now_s))
-    monkeypatch.setattr(helper_processes, "_TICKS_PER_SECOND", 100)
+    monkeypatch.setattr(helper_processes, "TICKS_PER_SECOND", 100)
     stat(tmp_path, 10, 1, own=0, ended=0)
     stat(tmp_path, 11, 10, own=50, ended=0)
     found = HelperProcesses(tmp_path)

@@ -24,7 +24,8 @@ RUN = "one-run"
 _RANK = f"""
 import os, sys, time
 from pathlib import Path
-from hangscope.recording.identity import place_from_environment, ring_identity
+from hangscope.recording.identity import ring_identity
+from hangscope.ring.job_place import place_from_environment
 from hangscope.recording.ring_location import open_ring
 wanted = int(sys.argv[2])
 while wanted and os.getpid() != wanted:  # go through the pids of this namespace

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from hangscope.recording.enable import is_launch
-from hangscope.recording.identity import place_from_environment, run_id_from_environment
+from hangscope.recording.identity import run_id_from_environment
+from hangscope.ring.job_place import place_from_environment
 from hangscope.toolkit.launching.master import master_address, master_port
 from hangscope.toolkit.launching.world import get_world_info
 

@@ -9,13 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from hangscope.recording.identity import (
-    JobPlace,
-    place_from_arguments,
-    place_from_environment,
-    ring_identity,
-)
+from hangscope.recording.identity import place_from_arguments, ring_identity
 from hangscope.recording.local_leader import is_local_leader
+from hangscope.ring.job_place import JobPlace, place_from_environment
 from hangscope.ring.process_identity import start_ticks
 from hangscope.ring.writer import RingIdentity, RingWriter
 

@@ -72,7 +72,8 @@ def test_two_worlds_have_one_rank_of_the_same_number_each() -> None:
 _RANK = """
 import os, sys, time
 from pathlib import Path
-from hangscope.recording.identity import place_from_environment, ring_identity
+from hangscope.recording.identity import ring_identity
+from hangscope.ring.job_place import place_from_environment
 from hangscope.recording.ring_location import open_ring
 identity = ring_identity(place_from_environment(os.environ), "one-run", timeout_s=9.0,
                          heartbeat_interval_s=1.0)

@@ -133,6 +133,8 @@ def missing(
         more = fewer_steps()
         return Advice(f"{look}; {more.fix}", more.playbook)
     if first:
+        if process is not None and not stack:
+            look += ": py-spy dump shows it even before torch is imported"
         return Advice(
             f"{look}; check RANK, WORLD_SIZE and MASTER_ADDR of that process and what runs before "
             "init_process_group",

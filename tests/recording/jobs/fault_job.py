@@ -36,7 +36,7 @@ _NOT_RECORDED = {
     "enable", "_is_rank_now", "_is_multiprocessing_child", "_is_launcher", "is_launch",
     "start_on_init",
     "_argument", "extend_history", "dump", "stop", "start", "warn_once",
-    "current_session", "phase", "record", "__repr__", "_start_monitor", "settings_from_process",
+    "current_session", "phase", "record", "__repr__", "_start", "settings_from_process",
 }  # fmt: skip
 _MAKERS = {"beginner", "issuer", "_writer", "key_reader", "shape_reader", "blocking_flag_reader"}
 """What these make is called for every operation."""

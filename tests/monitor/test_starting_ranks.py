@@ -1,0 +1,119 @@
+"""Ranks that have a process but do not record yet are found, watched and told apart from lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from hangscope.monitor import starting_ranks
+from hangscope.monitor.starting_ranks import StartingRanks
+from tests.real_jobs import environment, torchrun
+
+SLEEPS = "import time; time.sleep(60)"
+WORKS = "while True: pass"
+
+
+@pytest.fixture
+def processes() -> Iterator[ExitStack]:
+    with ExitStack() as running:
+        yield running
+
+
+def launched(processes: ExitStack, rank: int, code: str = SLEEPS, **variables: str) -> int:
+    """Start a process as a launcher would; returns its id."""
+    place = {"RANK": str(rank), "WORLD_SIZE": "4", "MASTER_PORT": f"{os.getpid()}", **variables}
+    process = subprocess.Popen([sys.executable, "-c", code], env={**environment(), **place})
+    processes.callback(process.wait)
+    processes.callback(process.kill)
+    return process.pid
+
+
+def looked(recorded: dict[int, int], times: int = 1) -> StartingRanks:
+    """After so many looks."""
+    found = StartingRanks()
+    for number in range(times):
+        if number:
+            time.sleep(starting_ranks.LOOK_S)
+        found.look(recorded)
+    return found
+
+
+def test_rank_without_a_ring_is_found(processes: ExitStack) -> None:
+    recorded = launched(processes, 0)
+    starting = launched(processes, 2)
+    launched(processes, 0)  # a helper of the recorded rank has inherited its variables
+    launched(processes, 1, MASTER_PORT="1")  # of another job
+    launched(processes, 1, WORLD_SIZE="8")
+    launched(processes, 1, TORCHELASTIC_RESTART_COUNT="1")
+    found = looked({0: recorded})
+    assert found.pids == {2: starting}
+    facts = found.facts(2)
+    assert facts is not None
+    assert (facts.rank, facts.pid, facts.alive) == (2, starting, True)
+
+
+def test_first_of_several_processes_of_a_rank_is_the_rank(processes: ExitStack) -> None:
+    recorded = launched(processes, 0)
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+    outer = launched(processes, 1, code.replace("sys.argv[1]", repr("input()")))
+    assert looked({0: recorded}).pids == {1: outer}
+
+
+def test_importing_is_busy_and_sleeping_is_not(processes: ExitStack) -> None:
+    recorded = launched(processes, 0, WORKS)
+    launched(processes, 1)
+    time.sleep(1.0)  # until it has started
+    assert not looked({0: recorded}, times=2).are_busy
+    launched(processes, 2, WORKS)
+    assert looked({0: recorded}, times=2).are_busy
+
+
+def test_rank_that_has_ended_has_no_facts(processes: ExitStack) -> None:
+    recorded, starting = launched(processes, 0), launched(processes, 1)
+    found = looked({0: recorded})
+    os.kill(starting, signal.SIGKILL)
+    os.waitid(os.P_PID, starting, os.WEXITED | os.WNOWAIT)
+    assert found.facts(1) is None
+
+
+_JOB = """
+import os, signal, time
+if os.environ["RANK"] == "{rank}":
+    {does}
+import torch.distributed as dist
+dist.init_process_group("gloo")
+"""
+
+
+def log_of(tmp_path: Path, rank: int, does: str) -> str:
+    """The job's log if a rank does something else before it imports torch."""
+    script = tmp_path / "job.py"
+    script.write_text(_JOB.format(rank=rank, does=does))
+    variables = environment(
+        HANGSCOPE="1",
+        HANGSCOPE_TIMEOUT="2",
+        HANGSCOPE_ON_HANG="kill",
+        HANGSCOPE_DIR=str(tmp_path / "runs"),
+    )
+    return torchrun(script, 2, variables, timeout_s=120).output
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_rank_that_hangs_before_it_imports_torch_is_named(tmp_path: Path, rank: int) -> None:
+    """Also if it is local rank 0, which would have started the monitor."""
+    log = log_of(tmp_path, rank, "time.sleep(300)")
+    assert f"[hangscope] Rank {rank} never reached init_process_group" in log
+    assert "py-spy dump shows it even before torch is imported" in " ".join(log.split())
+
+
+def test_rank_that_imports_slowly_is_awaited(tmp_path: Path) -> None:
+    log = log_of(tmp_path, 1, "end = time.monotonic() + 8\n    while time.monotonic() < end: pass")
+    assert "[hangscope]" not in log
