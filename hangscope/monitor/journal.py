@@ -37,8 +37,12 @@ class Journal:
         by_launcher: bool,
         untold: list[int] | None,
         told: list[int],
+        recorded: bool,
     ) -> None:
-        """A rank's process ended; by then ``told`` had been sent a stop signal, ``untold`` not."""
+        """A rank's process ended; by then ``told`` had been sent a stop signal, ``untold`` not.
+
+        ``recorded``: whether it had begun to record.
+        """
         self._write(
             {
                 "event": "exit",
@@ -51,12 +55,16 @@ class Journal:
                 "by_launcher": by_launcher,
                 "untold": untold,
                 "told": told,
+                **_unless(recorded),
             }
         )
 
-    def seen(self, facts: RankFacts) -> None:
-        """What the newest look found out about a rank's process that its ring cannot tell."""
-        self._write(seen_event(facts))
+    def seen(self, facts: RankFacts, *, recorded: bool) -> None:
+        """What the newest look found out about a rank's process that its ring cannot tell.
+
+        ``recorded``: whether it has a ring.
+        """
+        self._write({**seen_event(facts), **_unless(recorded)})
 
     def verdict(
         self, verdict: str, culprits: tuple[int, ...], summary: str, confidence: str
@@ -90,3 +98,7 @@ class Journal:
                 file.write(json.dumps(event, separators=(",", ":")) + "\n")
         except OSError:
             pass
+
+
+def _unless(recorded: bool) -> dict[str, bool]:
+    return {} if recorded else {"recorded": False}

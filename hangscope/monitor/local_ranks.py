@@ -233,7 +233,8 @@ class LocalRanks:
             told = (*told[:2], known[2])
         if self.journal is not None and known != told:
             self._told[pid] = told
-            self.journal.seen(look)
+            recorded = pid in self.seen.values() or look.initialized is not False
+            self.journal.seen(look, recorded=recorded)
 
     def kill(self) -> None:
         """End the remaining processes: SIGTERM first, then SIGKILL.
@@ -268,8 +269,16 @@ class LocalRanks:
         if self.journal is not None:
             look = self._looks.pop(end.pid, None)
             if look is not None and (self._is_hung or is_blocked_from_outside(look)):
-                self.journal.seen(look)
-            self.journal.exit(end, oom=oom, by_launcher=by_launcher, untold=untold, told=told)
+                self.journal.seen(look, recorded=True)
+            self.journal.exit(
+                end,
+                oom=oom,
+                by_launcher=by_launcher,
+                untold=untold,
+                told=told,
+                recorded=end.pid in self.seen.values()
+                or not self._starting.was_before_torch(end.rank),
+            )
 
     def _rank_of(self, pid: int, rank: int) -> int | None:
         """The rank that a process itself declares; None if it only started ranks."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -17,10 +18,13 @@ from hangscope.ring.job_place import JobPlace, place_from_environment
 from hangscope.trace.model import RankFacts
 from hangscope.trace.processes.kernel_waits import main_thread_wait
 from hangscope.trace.processes.process import look_here
-from hangscope.trace.processes.procfs import PROC
+from hangscope.trace.processes.procfs import PROC, lines_of
 
 LOOK_S = 1.0
 """How often the process table is read: it may be long, and nothing here is urgent."""
+LATER_LOOK_S = 10.0
+"""The same once ranks have been missing for `LATER_S`: perhaps they are not meant to record."""
+LATER_S = 120.0
 BUSY = 0.005
 """CPU seconds per second that count as starting: on a crowded machine, imports get little."""
 _JOB_VARIABLES = (
@@ -60,7 +64,10 @@ class StartingRanks:
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc = proc
+        self._began_s = time.monotonic()
         self._looked_at_s = 0.0
+        self._processes: dict[int, list[int]] = {}
+        self._before_torch: set[int] = set()
         self._ticks: dict[int, int] = {}
         self._job: _Launched | None = None
         self.pids: dict[int, int] = {}
@@ -75,19 +82,34 @@ class StartingRanks:
         """
         now_s = time.monotonic()
         passed_s = now_s - self._looked_at_s
-        if passed_s < LOOK_S:
+        if passed_s < (LOOK_S if now_s - self._began_s < LATER_S else LATER_LOOK_S):
             return
         self._looked_at_s = now_s
         table = process_table(self._proc)
-        self.pids = self._starting(table, recorded)
+        found = self._found(table, recorded)
+        self._processes = {rank: pids for rank, pids in found.items() if rank not in recorded}
+        pythons = {r: list(filter(self._is_python, pids)) for r, pids in self._processes.items()}
+        self.pids = {rank: pids[0] for rank, pids in pythons.items() if pids}
         rows = {pid: table[pid] for pid in self.pids.values()}
         ticks = {pid: row.own_ticks + row.reaped_ticks for pid, row in rows.items()}
         used = sum(count - self._ticks.get(pid, 0) for pid, count in ticks.items())
         self.are_busy = used / TICKS_PER_SECOND / passed_s > BUSY
         self._ticks = ticks
+        self._before_torch = {rank for rank in self.pids if not self._has_torch(rank)}
+
+    def was_before_torch(self, rank: int) -> bool:
+        """Whether no process of a rank had loaded torch a moment ago; False if that is not known.
+
+        One that has loaded it may take part in the job without being recorded: recording may be
+        switched off there, or have failed.
+        """
+        return rank in self._before_torch and time.monotonic() - self._looked_at_s < 2 * LOOK_S
 
     def facts(self, rank: int) -> RankFacts | None:
-        """What can be seen of one of them from outside; None if it has just ended."""
+        """What can be seen of one of them from outside; None if it has just ended.
+
+        ``initialized`` is False if it has not loaded torch, and None otherwise.
+        """
         pid = self.pids[rank]
         process = look_here(pid, 0)
         if not process.alive:
@@ -96,28 +118,29 @@ class StartingRanks:
             rank=rank,
             pid=pid,
             alive=True,
+            initialized=None if self._has_torch(rank) else False,
             process_state=process.state,
             held_by=process.held_by,
             wait=main_thread_wait(pid, runs=process.state == "running", proc=self._proc),
             observed_ns=time.time_ns(),
         )
 
-    def _starting(
+    def _found(
         self, table: Mapping[int, ProcessRow], recorded: Mapping[int, int]
-    ) -> dict[int, int]:
-        """Process ids by rank: of several processes of one rank, the first to start."""
+    ) -> dict[int, list[int]]:
+        """The processes of each rank of the job, in the order in which they started."""
         for pid in recorded.values():
             self._job = self._job or self._launched(pid)
-        if self._job is None:
-            return {}
-        found: dict[int, int] = {}
+        found: dict[int, list[int]] = defaultdict(list)
         for pid in sorted(table, key=lambda pid: (table[pid].start_ticks, pid)):
-            if not self._is_python(pid):
-                continue
             launched = self._launched(pid)
-            if launched is not None and launched.is_of_job(self._job):
-                found.setdefault(launched.place.rank, pid)
-        return {rank: pid for rank, pid in found.items() if rank not in recorded}
+            if launched and self._job and launched.is_of_job(self._job):
+                found[launched.place.rank].append(pid)
+        return found
+
+    def _has_torch(self, rank: int) -> bool:
+        maps = (lines_of(self._proc / str(pid) / "maps") for pid in self._processes[rank])
+        return any("/libtorch" in line for lines in maps for line in lines)
 
     def _is_python(self, pid: int) -> bool:
         """Whether a process runs Python; its wrappers (a shell, a profiler) are not the rank."""

@@ -195,7 +195,7 @@ class Monitor:
 
         They may take as long as the time-out, and longer while they are busy with it.
         """
-        busy = elapsed_s < NO_RANKS_S and self._ranks.are_starting()
+        busy = self._ranks.are_starting() and elapsed_s < NO_RANKS_S
         return busy or (self._ranks.are_incomplete() and elapsed_s < self._config.timeout_s)
 
     def _expects_more(self, idle_s: float) -> bool:

@@ -19,6 +19,7 @@ from tests.real_jobs import environment, torchrun
 
 SLEEPS = "import time; time.sleep(60)"
 WORKS = "while True: pass"
+WRAPPER = "import subprocess, sys; subprocess.run([sys.executable, '-c', {!r}])"
 
 
 @pytest.fixture
@@ -30,9 +31,10 @@ def processes() -> Iterator[ExitStack]:
 def launched(processes: ExitStack, rank: int, code: str = SLEEPS, **variables: str) -> int:
     """Start a process as a launcher would; returns its id."""
     place = {"RANK": str(rank), "WORLD_SIZE": "4", "MASTER_PORT": f"{os.getpid()}", **variables}
-    process = subprocess.Popen([sys.executable, "-c", code], env={**environment(), **place})
+    command = [sys.executable, "-c", code]
+    process = subprocess.Popen(command, env={**environment(), **place}, start_new_session=True)
     processes.callback(process.wait)
-    processes.callback(process.kill)
+    processes.callback(os.killpg, process.pid, signal.SIGKILL)
     return process.pid
 
 
@@ -57,13 +59,31 @@ def test_rank_without_a_ring_is_found(processes: ExitStack) -> None:
     assert found.pids == {2: starting}
     facts = found.facts(2)
     assert facts is not None
-    assert (facts.rank, facts.pid, facts.alive) == (2, starting, True)
+    assert (facts.rank, facts.pid, facts.alive, facts.initialized) == (2, starting, True, False)
+    assert found.was_before_torch(2)
+
+
+def test_rank_that_has_loaded_torch_may_take_part_unrecorded(
+    processes: ExitStack, tmp_path: Path
+) -> None:
+    recorded = launched(processes, 0)
+    library = tmp_path / "libtorch_cpu.so"
+    library.write_bytes(b"x")
+    maps = f"import mmap; f = open({str(library)!r}); m = mmap.mmap(f.fileno(), 0, access=1)"
+    launched(processes, 1, f"{maps}; {SLEEPS}")
+    launched(processes, 2, WRAPPER.format(f"{maps}; {SLEEPS}"))
+    time.sleep(1.0)  # until they have started
+    found = looked({0: recorded})
+    for rank in (1, 2):
+        facts = found.facts(rank)
+        assert facts is not None
+        assert facts.initialized is None
+        assert not found.was_before_torch(rank)
 
 
 def test_first_of_several_processes_of_a_rank_is_the_rank(processes: ExitStack) -> None:
     recorded = launched(processes, 0)
-    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
-    outer = launched(processes, 1, code.replace("sys.argv[1]", repr("input()")))
+    outer = launched(processes, 1, WRAPPER.format(SLEEPS))
     assert looked({0: recorded}).pids == {1: outer}
 
 
@@ -93,13 +113,13 @@ dist.init_process_group("gloo")
 """
 
 
-def log_of(tmp_path: Path, rank: int, does: str) -> str:
+def log_of(tmp_path: Path, rank: int, does: str, **extra: str) -> str:
     """The job's log if a rank does something else before it imports torch."""
     script = tmp_path / "job.py"
     script.write_text(_JOB.format(rank=rank, does=does))
     variables = environment(
+        **{"HANGSCOPE_TIMEOUT": "2", **extra},
         HANGSCOPE="1",
-        HANGSCOPE_TIMEOUT="2",
         HANGSCOPE_ON_HANG="kill",
         HANGSCOPE_DIR=str(tmp_path / "runs"),
     )
@@ -112,6 +132,14 @@ def test_rank_that_hangs_before_it_imports_torch_is_named(tmp_path: Path, rank: 
     log = log_of(tmp_path, rank, "time.sleep(300)")
     assert f"[hangscope] Rank {rank} never reached init_process_group" in log
     assert "py-spy dump shows it even before torch is imported" in " ".join(log.split())
+
+
+def test_rank_that_is_killed_before_it_imports_torch_has_crashed(tmp_path: Path) -> None:
+    """The journal tells it from a rank whose ring was lost, which may have waited itself."""
+    until = f"while not list(__import__('pathlib').Path({str(tmp_path)!r}).glob('*/*.ring'))"
+    does = f"{until}: time.sleep(0.1)\n    time.sleep(6); os.kill(os.getpid(), 9)"
+    log = log_of(tmp_path, 1, does, HANGSCOPE_TIMEOUT="60")
+    assert "[hangscope] Rank 1 crashed: killed by SIGKILL" in log
 
 
 def test_rank_that_imports_slowly_is_awaited(tmp_path: Path) -> None:

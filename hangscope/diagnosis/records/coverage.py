@@ -195,7 +195,10 @@ def known_only_from_journal(trace: Trace) -> tuple[int, ...]:
 
 
 def recorded_ranks(trace: Trace) -> frozenset[int]:
-    """Ranks with a record of their operations, even an empty one; a log is not such a record."""
+    """Ranks with a record of their operations, even an empty one; a log is not such a record.
+
+    A rank that was seen before it could begin to record has issued nothing.
+    """
     recorded = {
         s.rank
         for s in trace.sources
@@ -203,6 +206,7 @@ def recorded_ranks(trace: Trace) -> frozenset[int]:
     }
     if not trace.sources or recorded.issuperset(trace.ranks):
         return frozenset(trace.ranks)
+    recorded.update(rank for rank, facts in trace.ranks.items() if facts.initialized is False)
     rows = trace.records
     if not trace.only_logs:  # next to dumps, a log's lines say little about what a rank has issued
         rows = rows[~flagged(rows["flags"], Flag.SYNTHETIC)]

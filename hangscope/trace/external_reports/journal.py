@@ -16,7 +16,8 @@ JSON lines. The first names the format and the run; every other is an event::
 ``seen`` events are observations of living processes, which cannot be recovered from rings once the
 processes are gone. A monitor writes them for a job that hangs: when something begins or ceases to
 hold up a rank, when what a rank waits for changes, and when the job ends. Recorded fixtures contain
-them, too. The last one of each process counts.
+them, too. The last one of each process counts. ``"recorded": false`` in any event says that the
+process had not begun to record: it hung, worked or ended before it imported torch.
 """
 
 from __future__ import annotations
@@ -183,6 +184,7 @@ def _process(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
         pid=as_int(event.get("pid"), 0, low=0, high=_MOST) or None,
         run_id=as_name(head.get("run_id")) or None,
         attempt=None if attempt == NONE else attempt,
+        initialized=False if event.get("recorded") is False else None,
     )
 
 
