@@ -66,6 +66,10 @@ class Journal:
         """
         self._write({**seen_event(facts), **_unless(recorded)})
 
+    def unseen(self, rank: int, pid: int) -> None:
+        """What was seen of a process before it could record no longer tells what it does."""
+        self._write({"event": "unseen", "rank": rank, "pid": pid, "at_ns": time.time_ns()})
+
     def verdict(
         self, verdict: str, culprits: tuple[int, ...], summary: str, confidence: str
     ) -> None:

@@ -113,8 +113,10 @@ class LocalRanks:
             if is_remote(decode_text(header.boot_id), header.pid_namespace):
                 continue  # of another node or container: here that pid is an unrelated process
             self.seen[ring.rank] = pid
-            if (starting := self._watched_starting.pop(ring.rank, pid)) != pid:
+            starting = self._watched_starting.pop(ring.rank, pid)
+            if starting != pid:
                 self._processes.remove(starting)  # it has only started the rank
+            self._take_back(ring.rank, starting)
             self.local_world_size = self.local_world_size or header.local_world_size
             self.key = self.key or ring.key
             if self.journal is None:
@@ -182,10 +184,19 @@ class LocalRanks:
 
     def note_starting(self) -> None:
         """Write to the journal which ranks have a process but have not begun to record."""
-        for rank in self._starting.pids.keys() - self.seen.keys():
+        for rank, pid in self._starting.pids.items():
+            if rank in self.seen:
+                continue
             facts = self._starting.facts(rank)
             if facts is not None:
                 self._note_seen(facts)
+            else:
+                self._take_back(rank, pid)
+
+    def _take_back(self, rank: int, pid: int) -> None:
+        """A process is past the point at which it was seen as starting."""
+        if self.journal is not None and self._told.pop(pid, None) is not None:
+            self.journal.unseen(rank, pid)
 
     def note_ends(self, timeout_s: float) -> bool:
         """Wait up to ``timeout_s`` for processes to end, and record how; True if any did."""
@@ -233,8 +244,7 @@ class LocalRanks:
             told = (*told[:2], known[2])
         if self.journal is not None and known != told:
             self._told[pid] = told
-            recorded = pid in self.seen.values() or look.initialized is not False
-            self.journal.seen(look, recorded=recorded)
+            self.journal.seen(look, recorded=pid in self.seen.values())
 
     def kill(self) -> None:
         """End the remaining processes: SIGTERM first, then SIGKILL.

@@ -49,8 +49,10 @@ class _Launched(NamedTuple):
     """The values of `_JOB_VARIABLES`."""
 
     def is_of_job(self, other: _Launched) -> bool:
-        """Whether both belong to the same attempt of the same job."""
-        return self.job == other.job and self.place.world_size == other.place.world_size
+        """Whether both belong to the same attempt of the same job, on the same node of it."""
+        one, two = self.place, other.place
+        same_node = (one.world_size, one.node_rank) == (two.world_size, two.node_rank)
+        return same_node and self.job == other.job
 
 
 class StartingRanks:
@@ -98,27 +100,24 @@ class StartingRanks:
         self._before_torch = {rank for rank in self.pids if not self._has_torch(rank)}
 
     def was_before_torch(self, rank: int) -> bool:
-        """Whether no process of a rank had loaded torch a moment ago; False if that is not known.
-
-        One that has loaded it may take part in the job without being recorded: recording may be
-        switched off there, or have failed.
-        """
+        """Whether no process of a rank had loaded torch a moment ago; False if not known."""
         return rank in self._before_torch and time.monotonic() - self._looked_at_s < 2 * LOOK_S
 
     def facts(self, rank: int) -> RankFacts | None:
-        """What can be seen of one of them from outside; None if it has just ended.
+        """What can be seen of one of them from outside.
 
-        ``initialized`` is False if it has not loaded torch, and None otherwise.
+        None if it has just ended or has loaded torch: then it may take part in the job without
+        being recorded, because recording is switched off there or has failed.
         """
         pid = self.pids[rank]
         process = look_here(pid, 0)
-        if not process.alive:
+        if not process.alive or self._has_torch(rank):
             return None
         return RankFacts(
             rank=rank,
             pid=pid,
             alive=True,
-            initialized=None if self._has_torch(rank) else False,
+            initialized=False,
             process_state=process.state,
             held_by=process.held_by,
             wait=main_thread_wait(pid, runs=process.state == "running", proc=self._proc),

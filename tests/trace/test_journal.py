@@ -54,6 +54,16 @@ def test_ranks_signalled_by_then(tmp_path: Path) -> None:
     assert facts.exit.signalled == {0, 3}
 
 
+def test_process_seen_before_it_could_record_has_issued_nothing(tmp_path: Path) -> None:
+    starting = {"event": "seen", "rank": 1, "pid": 7, "alive": True, "recorded": False}
+    (facts,) = _facts(tmp_path, starting)
+    assert (facts.alive, facts.initialized) == (True, False)
+    assert _facts(tmp_path, {**starting, "recorded": True})[0].initialized is None
+    assert _facts(tmp_path, starting, {"event": "unseen", "rank": 1, "pid": 7}) == []
+    end = {"event": "exit", "rank": 1, "pid": 7, "signal": 9, "recorded": False}
+    assert _facts(tmp_path, end)[0].initialized is False
+
+
 @pytest.mark.parametrize("rank", [-1, 10**12, 1 << 17, True, "1", 1.0, None])
 def test_number_that_is_no_rank_belongs_to_none(tmp_path: Path, rank: object) -> None:
     events = ({"event": "exit", "rank": rank}, {"event": "seen", "rank": rank, "alive": True})

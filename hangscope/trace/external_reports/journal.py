@@ -17,7 +17,10 @@ JSON lines. The first names the format and the run; every other is an event::
 processes are gone. A monitor writes them for a job that hangs: when something begins or ceases to
 hold up a rank, when what a rank waits for changes, and when the job ends. Recorded fixtures contain
 them, too. The last one of each process counts. ``"recorded": false`` in any event says that the
-process had not begun to record: it hung, worked or ended before it imported torch.
+process had not begun to record: it hung, worked or ended before it loaded torch. If it is seen to
+have loaded torch after all, but still has no ring, ``unseen`` takes back what was seen of it::
+
+    {"event": "unseen", "rank": 2, "pid": 4711, "at_ns": 0}
 """
 
 from __future__ import annotations
@@ -108,6 +111,8 @@ def _rank_facts(events: Iterable[dict[str, Any]], head: dict[str, Any]) -> list[
             ends.setdefault(facts.rank, facts)
         elif event.get("event") == "seen" and (facts := _observation(event, head)) is not None:
             seen[facts.rank] = facts
+        elif event.get("event") == "unseen" and (rank := _rank(event.get("rank"))) is not None:
+            seen.pop(rank, None)
     return [*ends.values(), *seen.values()]
 
 
