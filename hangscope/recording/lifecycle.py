@@ -37,12 +37,14 @@ class Lifecycle:
         phases: PhaseStack,
         guard: Callable[[BaseException], None],
         before_exit: Callable[[], None] = lambda: None,
+        after_program: Callable[[], None] = lambda: None,
         catch_up: Callable[[], None] = lambda: None,
     ) -> None:
         self._ring = ring
         self._phases = phases
         self._guard = guard
         self._before_exit = before_exit
+        self._after_program = after_program
         self._catch_up = catch_up
         self._pid = os.getpid()
         self._patches = Patches()
@@ -229,6 +231,9 @@ class Lifecycle:
                 self._ring.record_exit(ExitKind.CODE, self._exit_code)
             else:
                 self._ring.record_exit(ExitKind.CLEAN, 0)
+                # Exit functions that were registered before ours run now. After a failure, the
+                # stack on record is that of the failure, which tells more.
+                self._after_program()
         except Exception as error:
             self._guard(error)
 

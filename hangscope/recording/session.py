@@ -36,7 +36,7 @@ from hangscope.ring.layout import Unobservable
 from hangscope.ring.writer import RingWriter
 
 FAULT_SIGNAL_CANDIDATES = tuple(range(int(signal.SIGRTMAX) - 5, int(signal.SIGRTMIN) + 5, -1))
-JOIN_TIMEOUT_S = 0.5
+PAUSE_TIMEOUT_S = 0.5
 
 
 class Session:
@@ -55,7 +55,14 @@ class Session:
         self.settings = settings
         self.pid = os.getpid()
         self.phases = PhaseStack(ring)
-        self.lifecycle = Lifecycle(ring, self.phases, self.guard, self._before_exit, self._catch_up)
+        self.lifecycle = Lifecycle(
+            ring,
+            self.phases,
+            self.guard,
+            before_exit=self._before_exit,
+            after_program=self._after_program,
+            catch_up=self._catch_up,
+        )
         self.recorder = Recorder(
             ring,
             warn_once,
@@ -139,10 +146,12 @@ class Session:
             self.recorder.catch_up()
 
     def _before_exit(self) -> None:
-        """The interpreter is shutting down: none of our code may run in other threads from now."""
-        self.watcher.stop()
-        self.watcher.join(JOIN_TIMEOUT_S)
+        """The interpreter is shutting down: no other thread of ours may touch torch from now on."""
+        self.watcher.pause(PAUSE_TIMEOUT_S)
         self._catch_up()
+
+    def _after_program(self) -> None:
+        self.watcher.watch_exit()
 
     def _unregister_fault_handler(self) -> None:
         if self._fault_file is not None:

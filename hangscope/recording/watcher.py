@@ -39,12 +39,43 @@ class Watcher(threading.Thread):
         self.on_beats: list[Callable[[], object]] = []
         """Called at every heartbeat."""
         self._stop_event = threading.Event()
+        self._idle = threading.Event()
+        self._turn = threading.Event()
+        self._watches_exit = False
 
     def stop(self) -> None:
         """Ask the thread to end; returns at once."""
+        self._watches_exit = False
         self._stop_event.set()
+        self._turn.set()
+
+    def pause(self, timeout_s: float) -> None:
+        """End what the thread does with the job's objects, but keep it for `watch_exit`.
+
+        Returns once it touches none of them, or after ``timeout_s``. Python starts no new threads
+        once it has begun to exit.
+        """
+        self._watches_exit = True
+        self._stop_event.set()
+        self._idle.wait(timeout_s)
+
+    def watch_exit(self) -> None:
+        """Let a paused thread go on with heartbeats and stacks, until the interpreter ends it."""
+        self._turn.set()
 
     def run(self) -> None:
+        self._watch_program()
+        self._idle.set()
+        if self._watches_exit:
+            self._turn.wait()
+        while self._watches_exit:
+            # Nothing of torch, no lock: the interpreter may end this thread at any instruction.
+            time.sleep(HEARTBEAT_INTERVAL_S)
+            self._recorder.ring.beat()
+            if self._stacks:
+                self._recorder.ring.write_sample(sample_threads(skip=self.ident))
+
+    def _watch_program(self) -> None:
         due = 0.0
         # Signals that request stacks go to this thread only: in another thread, a signal could
         # interrupt the very system call it hangs in.

@@ -138,16 +138,18 @@ class KernelWait:
     kind: str = ""
     """``"lock"`` (of a file), ``"locked file"`` (it sleeps with a file open that another process
     has locked), ``"child"``, ``"pipe"`` (empty), ``"full pipe"``, ``"fifo"`` (being opened),
-    ``"socket"``, ``"thread"`` (a lock or condition inside the process), ``"processor"`` or
-    ``"exec"`` (it now runs another program); empty if unknown."""
+    ``"socket"``, ``"thread"`` (a lock or condition inside the process), ``"semaphore"`` (in memory
+    that processes share), ``"processor"`` or ``"exec"`` (it now runs another program); empty if
+    unknown."""
     what: str = ""
     """The file, the peer's address, or the CPU quota, if known."""
     processes: tuple[int, ...] = ()
-    """Those who hold the lock, are waited for, or are at the other end."""
+    """Those who hold the lock, are waited for, are at the other end, or share the semaphore."""
     names: tuple[str, ...] = ()
     """The same in words: ``sleep 9999 (pid 4711)``."""
     alone: bool = False
-    """Whether no other process is at the other end: of a pipe nobody, of a socket it itself."""
+    """Whether no other process is at the other end: of a pipe nobody, of a socket it itself; or no
+    other one shares the semaphore."""
     locked: tuple[str, ...] = ()
     """Files on which the process itself holds a lock."""
     helpers: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ import pytest
 from hangscope.diagnosis.processes.process_state import End, ProcessState, activity, process_of
 from hangscope.diagnosis.wording.blocked import blocked_in
 from hangscope.diagnosis.wording.playbook import missing
-from hangscope.trace.model import Frame, KernelWait, RankFacts
+from hangscope.trace.model import Frame, KernelWait, RankFacts, Stack, ThreadStack
 
 LIB = "/usr/lib/python3.11"
 MINE = Frame("fetch", "/home/me/subprocess.py", 7)
@@ -130,3 +130,32 @@ def test_unknown_state_is_not_described() -> None:
     assert blocked_in(_process()) == ""
     assert blocked_in(_process(Frame("dumps", f"{LIB}/json/encoder.py", 1))) == ""
     assert blocked_in(_process(Frame("wait", f"{LIB}/subprocess.py", 1), state="busy")) == ""
+
+
+_AWAITS = (
+    Frame("select", f"{LIB}/selectors.py", 468),
+    Frame("_run_once", f"{LIB}/asyncio/base_events.py", 1890),
+    Frame("run_forever", f"{LIB}/asyncio/base_events.py", 607),
+    MINE,
+)
+
+
+def _in_threads(main: Stack, *others: tuple[str, Stack]) -> ProcessState:
+    threads = [ThreadStack(name, False, stack, 9) for name, stack in others]
+    facts = RankFacts(1, alive=True, threads=(ThreadStack("MainThread", True, main, 9), *threads))
+    return process_of(facts, None)
+
+
+def test_thread_that_the_main_one_may_await_is_named() -> None:
+    """The one of the pool before one that the program itself has started."""
+    beat = ("beat", (Frame("beat", "/home/me/metrics.py", 12),))
+    fetch = Frame("fetch", "/home/me/data.py", 30)
+    pool = ("asyncio_0", (fetch, Frame("run", f"{LIB}/concurrent/futures/thread.py", 58)))
+    library = ("tqdm", (Frame("wait", f"{LIB}/threading.py", 331),))
+    told = blocked_in(_in_threads(_AWAITS, beat, library, pool))
+    assert told == (
+        "what it awaits never completes (thread asyncio_0 is at data.py:30 in fetch, thread beat "
+        "is at metrics.py:12 in beat)"
+    )
+    assert blocked_in(_in_threads(_AWAITS, library)) == "what it awaits never completes"
+    assert blocked_in(_in_threads((MINE,), beat, pool)) == "", "it waits for none of them"

@@ -210,6 +210,19 @@ def test_verdict_on_a_lock_is_the_same_after_the_job_was_killed() -> None:
         (KernelWait("pipe", alone=True), (), "no other process is left"),
         (KernelWait("socket", "10.0.0.7:443"), (), "waits for 10.0.0.7:443; give that call a time"),
         (KernelWait("thread"), (), "a lock, a device or another thread of its own process"),
+        (KernelWait("semaphore"), (), "a lock or semaphore that processes share"),
+        (KernelWait("semaphore", alone=True), (), "no other process has it any more"),
+        (KernelWait("semaphore", names=("python (pid 7)",)), (), "python (pid 7) can hold it"),
+        (
+            KernelWait("semaphore", alone=True),
+            (Frame("put", "/usr/lib/python3.11/multiprocessing/queues.py", 9),),
+            "that queue is full",
+        ),
+        (
+            KernelWait("semaphore", alone=True),
+            (Frame("get", "/usr/lib/python3.11/multiprocessing/queues.py", 9),),
+            "no other process has it any more",
+        ),
         (
             KernelWait("pipe", alone=True, helpers=("python (pid 7, killed by SIGKILL)",)),
             (Frame("get", "/usr/lib/python3.11/multiprocessing/queues.py", 9),),
@@ -228,6 +241,22 @@ def test_what_the_culprit_waits_for_is_reported(
     found = diagnose(job.trace())
     assert found.culprits == (1,)
     assert words in found.findings[0].fix
+
+
+def test_rank_that_may_hold_the_semaphore_of_another_one_makes_it_likely() -> None:
+    """Nobody knows who holds a semaphore, only which processes share it."""
+    told = {}
+    for sharing in ((), (100,)):
+        job = _job(3)
+        _stands(job, 1, KernelWait("semaphore", "", sharing, ("python (pid 100)",)[: len(sharing)]))
+        for rank in (0, 2):
+            job.op(rank, done=False)
+        found = diagnose(job.trace())
+        told[sharing] = (*_told(found), "rank 0 can hold it" in found.findings[0].fix)
+    assert told == {
+        (): ("missing_rank", (1,), "certain", False),
+        (100,): ("missing_rank", (1,), "likely", True),
+    }
 
 
 def test_runnable_rank_without_cpu_time() -> None:

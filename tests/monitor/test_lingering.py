@@ -9,7 +9,15 @@ import pytest
 from tests.real_jobs import environment, torchrun
 
 _JOB = """
-import atexit, subprocess, sys, threading, time, torch, torch.distributed as dist
+import atexit, subprocess, sys, threading, time
+
+def flush():
+    threading.Event().wait()
+
+if sys.argv[1] == "flush":
+    atexit.register(flush)
+
+import torch, torch.distributed as dist
 
 def feed():
     threading.Event().wait()
@@ -32,6 +40,8 @@ elif sys.argv[1] == "one goes on":
     if rank == 0:
         subprocess.run(["sleep", "40"], stdout=-3, stderr=-3)
     sys.exit()
+elif sys.argv[1] == "flush":
+    pass
 elif rank == 0:
     threading.Thread(target=feed, name="feeder").start()
 else:
@@ -61,9 +71,19 @@ def test_reason_for_a_lingering_process_is_reported(script: Path, tmp_path: Path
     result = torchrun(script, 2, _environment(tmp_path), arguments=["stay"], timeout_s=90)
     first = result.said[0]
     assert first.startswith("[hangscope] The programs of ranks 0, 1 were over ")
-    assert "their processes have not ended: it waits for thread feeder (job.py:5 in feed)" in first
-    assert "rank 1: a function that runs at exit is at job.py:8 in close" in result.output
+    assert "their processes have not ended: it waits for thread feeder (job.py:13 in feed)" in first
+    assert "rank 1: a function that runs at exit is at job.py:16 in close" in result.output
     assert "HANGSCOPE_ON_HANG=kill: ending the job" in result.output
+
+
+def test_exit_function_from_before_torch_was_imported_is_found(
+    script: Path, tmp_path: Path
+) -> None:
+    """Such functions run last, as that of ``logging`` does: HangScope's own has run by then."""
+    result = torchrun(script, 2, _environment(tmp_path), arguments=["flush"], timeout_s=90)
+    first = result.said[0]
+    assert first.startswith("[hangscope] The programs of ranks 0, 1 were over ")
+    assert "a function that runs at exit is at job.py:5 in flush" in first
 
 
 def test_only_remaining_stalled_rank_is_reported(script: Path, tmp_path: Path) -> None:
@@ -71,7 +91,7 @@ def test_only_remaining_stalled_rank_is_reported(script: Path, tmp_path: Path) -
     result = torchrun(script, 2, _environment(tmp_path), arguments=["one goes on"], timeout_s=90)
     first = result.said[0]
     assert first.startswith("[hangscope] Rank 0 is all that is left of the job, and has not moved")
-    assert "job.py:23 in <module>: the program that it started has not ended (sleep 40" in first
+    assert "job.py:31 in <module>: the program that it started has not ended (sleep 40" in first
     assert "HANGSCOPE_ON_HANG=kill: ending the job" in result.output
 
 

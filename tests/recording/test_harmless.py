@@ -260,9 +260,10 @@ def test_wait_of_the_job_sees_its_own_children_only(tmp_path: Path) -> None:
     assert f"{RESULT} True, no other" in job.output, job.output
 
 
-def test_interpreter_shutdown(tmp_path: Path) -> None:
-    job = small("at-exit", tmp_path)
-    without = ranks("small_job", 1, environment(), arguments=("at-exit",))
+@pytest.mark.parametrize("manner", ["at-exit", "late-exit"])
+def test_interpreter_shutdown(manner: str, tmp_path: Path) -> None:
+    job = small(manner, tmp_path)
+    without = ranks("small_job", 1, environment(), arguments=(manner,))
     assert job.returncode == without.returncode, (job.output, without.output)
     assert RESULT in job.output
     assert job.said == []

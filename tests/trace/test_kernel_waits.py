@@ -21,7 +21,11 @@ from hangscope.trace.model import RankFacts
 from hangscope.trace.processes import kernel_waits
 from hangscope.trace.processes.cgroups import cpu_limit
 from hangscope.trace.processes.descriptors import processes_at_other_end
-from hangscope.trace.processes.kernel_waits import describe_process, main_thread_wait
+from hangscope.trace.processes.kernel_waits import (
+    children_of,
+    describe_process,
+    main_thread_wait,
+)
 from hangscope.trace.wait_codec import decode_wait, encode_wait
 from tests.live_rings import RingRank
 
@@ -209,6 +213,46 @@ def test_peer_on_the_same_host(processes: Processes) -> None:
 
 def test_lock_inside_a_process(processes: Processes) -> None:
     code = "import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()"
+    assert _waits(processes.start(code).pid, "thread").processes == ()
+
+
+SEMAPHORE = """
+import multiprocessing, sys, time
+
+def take(lock, hold_s):
+    lock.acquire()
+    print(1, flush=True)
+    time.sleep(hold_s)
+
+context = multiprocessing.get_context("fork")
+lock = context.Lock()
+child = context.Process(target=take, args=(lock, float(sys.argv[1])), daemon=True)
+child.start()
+if sys.argv[1] == "0":
+    child.join()
+else:
+    time.sleep(0.5)
+lock.acquire()
+"""
+
+
+def test_semaphore_of_a_process_that_has_ended(processes: Processes) -> None:
+    wait = _waits(processes.start(SEMAPHORE, "0").pid, "semaphore")
+    assert (wait.processes, wait.alone) == ((), True)
+
+
+def test_semaphore_that_another_process_can_hold(processes: Processes) -> None:
+    waiter = processes.start(SEMAPHORE, "60")
+    wait = _waits(waiter.pid, "semaphore")
+    assert (list(wait.processes), wait.alone) == (children_of(waiter.pid), False)
+
+
+def test_thread_that_is_joined_is_no_other_process(processes: Processes) -> None:
+    """The kernel wakes whoever joins a thread as if others shared that word."""
+    code = (
+        "import ctypes, threading, time; id = threading.Thread(target=time.sleep, args=(60,)); "
+        "id.start(); ctypes.CDLL(None).pthread_join(ctypes.c_void_p(id.ident), None)"
+    )
     assert _waits(processes.start(code).pid, "thread").processes == ()
 
 

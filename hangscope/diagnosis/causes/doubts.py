@@ -114,6 +114,8 @@ def _doubt_held_up(context: Context, cause: Cause) -> Cause:
         others = rank_s(process.waits_for)
         if wait.kind == "socket":
             return cause.doubted(f"rank {rank} waits for an answer of {others}")
+        if wait.kind == "semaphore":
+            return cause.doubted(f"{others} may hold the semaphore that rank {rank} waits for")
         if wait.kind == "locked file":
             return cause.doubted(f"{others} holds a lock that rank {rank} may wait for")
     return cause

@@ -11,11 +11,12 @@ import functools
 import re
 
 from hangscope.diagnosis.processes.stacks import is_library
-from hangscope.trace.model import NONE, RankFacts, Stack, Trace
+from hangscope.trace.model import NONE, RankFacts, Stack, ThreadStack, Trace
 
 _WAITS_FOR_THREAD = re.compile(
     r"(?:^|[\\/])(?:threading|queue)\.py$|[\\/](?:concurrent[\\/]futures|asyncio)[\\/]"
 )
+_POOL = re.compile(r"[\\/]concurrent[\\/]futures[\\/]thread\.py$")
 _INNER = 3
 """A wait for another thread shows within this many innermost frames."""
 
@@ -58,6 +59,24 @@ def group_stack(facts: RankFacts, thread: int, newest: int) -> Stack:
     own = [t for t in facts.threads if thread in (t.native_id, facts.pid if t.is_main else 0)]
     stack = max(own, key=lambda t: t.sampled_ns).stack if own else ()
     return stack if stack and _has_users(stack) else ()
+
+
+def awaited_threads(facts: RankFacts, stack: Stack) -> tuple[ThreadStack, ...]:
+    """The threads in the program's own code, if the main one waits for a thread in ``stack``.
+
+    A stack ends where the main thread awaits a result (``asyncio``, a pool, a queue, a join): what
+    it awaits is at work, or hangs, in one of these; threads of a pool come first.
+    """
+    if stack is not facts.main_stack or not stack or not _waits(stack):
+        return ()
+    newest_ns = max((thread.sampled_ns for thread in facts.threads), default=0)
+    now = (t for t in facts.threads if t.sampled_ns == newest_ns and not t.is_main)
+    own = [thread for thread in now if thread.stack and _has_users(thread.stack)]
+    return tuple(sorted(own, key=lambda thread: not _is_in_pool(thread.stack)))
+
+
+def _is_in_pool(stack: Stack) -> bool:
+    return any(_POOL.search(frame.filename) for frame in stack)
 
 
 @functools.lru_cache(4096)

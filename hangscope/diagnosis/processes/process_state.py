@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from hangscope.diagnosis.processes.active_thread import working_stack
+from hangscope.diagnosis.processes.active_thread import awaited_threads, working_stack
 from hangscope.diagnosis.processes.failure_messages import (
     SECONDARY_TYPES,
     is_about_others,
@@ -23,6 +23,7 @@ from hangscope.trace.model import (
     KernelWait,
     RankFacts,
     Stack,
+    ThreadStack,
 )
 from hangscope.trace.signals import SIGHUP, SIGINT, SIGTERM, codes_of, name_of
 
@@ -85,6 +86,8 @@ class ProcessState:
     """What its main thread was blocked on, if ``stack`` is that thread's."""
     waits_for: tuple[int, ...] = ()
     """The ranks among the processes named by ``wait``."""
+    awaited: tuple[ThreadStack, ...] = ()
+    """Its other threads in the program's own code, if ``stack`` waits for one of its threads."""
     wakes: bool = False
     """Whether its main thread keeps waking up, and so is not in one endless call."""
     beat_ns: int = 0
@@ -123,7 +126,9 @@ class ProcessState:
                 since_ns=wait.since_ns,
                 seen_ns=wait.seen_ns,
             )
-        return replace(self, stack=stack, wait=wait, waits_for=(), in_kernel=False, wakes=False)
+        return replace(
+            self, stack=stack, wait=wait, waits_for=(), awaited=(), in_kernel=False, wakes=False
+        )
 
     @property
     def aborted(self) -> bool:
@@ -186,6 +191,7 @@ def _process_of(facts: RankFacts, thread: int | None) -> ProcessState:
             stack=stack,
             held_by=(facts.held_by or "") if state == "stopped" else "",
             in_kernel=facts.process_state == "disk-sleep",
+            awaited=awaited_threads(facts, stack),
         )
     # The exception precedes the exit it leads to; its time counts.
     ended_ns = own_failure.at_ns if own_failure else 0

@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 
 from hangscope.diagnosis.processes.process_state import ProcessState
-from hangscope.diagnosis.processes.stacks import base, innermost, is_library, user_frames
+from hangscope.diagnosis.processes.stacks import (
+    base,
+    innermost,
+    is_library,
+    user_frames,
+    where,
+)
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace.facts import RUNNABLE
 from hangscope.trace.model import KernelWait, Stack
@@ -29,6 +35,10 @@ _BLOCKED_IN_CALL = (
     (
         r"^<frozen importlib\._bootstrap>:acquire$",
         "another thread of its own process is importing the same module",
+    ),
+    (
+        r"multiprocessing/synchronize\.py:wait(?:_for)?$",
+        "no other process sets the event or notifies the condition that it waits for",
     ),
     (r"queue\.py:join$", "items of that queue are never marked as done (task_done)"),
 )
@@ -72,6 +82,7 @@ _WAITS_FOR = {
     "socket": "it waits for {what}",
 }
 """Kinds of `KernelWait` that need no further words, and their meaning."""
+_SHOWN_THREADS = 2
 _UNNAMED = {"socket": "a connection"}
 _IN_KERNEL = (
     "its main thread is in an uninterruptible system call (state D): look for a disk or a network "
@@ -87,22 +98,39 @@ def blocked_in(process: ProcessState | None) -> str:
         return compiles
     if process.state == "busy":
         return ""
-    words, wait = _in_library(process), process.wait
+    words, details = _with_kernel(_in_library(process), process)
+    if not words:
+        return _IN_KERNEL if process.in_kernel else ""
+    asks = words == _NO_ANSWER or (process.wait is not None and process.wait.kind == "socket")
+    limit = _LIMIT if asks else ""
+    told = ", ".join(dict.fromkeys([*_own_threads(process), *details]))
+    return f"{words} ({told}){limit}" if told else f"{words}{limit}"
+
+
+def _with_kernel(words: str, process: ProcessState) -> tuple[str, tuple[str, ...]]:
+    """What it waits for if the kernel's word counts as well, and details.
+
+    ``words``: what its library functions wait for, if known.
+    """
+    wait = process.wait
     if words == _NO_ANSWER and (who := _answerer(process)):
         words = f"{who} does not answer"
     if wait is None or not wait.kind:
-        details = ", ".join(wait.helpers) if wait is not None else ""
-    elif wait.kind == "thread":
+        return words, wait.helpers if wait is not None else ()
+    if wait.kind == "thread":
         words = words or "it waits there for a lock, a device or another thread of its own process"
-        details = ", ".join(wait.helpers)
-    elif not words or wait.kind == "lock":
-        words, details = _in_kernel(wait, process), ""
-    else:
-        details = ", ".join(dict.fromkeys([*_details(process, wait), *wait.helpers]))
-    if not words:
-        return _IN_KERNEL if process.in_kernel else ""
-    limit = _LIMIT if words == _NO_ANSWER or (wait is not None and wait.kind == "socket") else ""
-    return f"{words} ({details}){limit}" if details else f"{words}{limit}"
+        return words, wait.helpers
+    if wait.kind == "semaphore":
+        return _in_call(process) or _semaphore(wait, process), wait.helpers
+    if not words or wait.kind == "lock":
+        return _in_kernel(wait, process), ()
+    return words, (*_details(process, wait), *wait.helpers)
+
+
+def _own_threads(process: ProcessState) -> list[str]:
+    """Where the threads are that the main one may wait for."""
+    shown = process.awaited[:_SHOWN_THREADS]
+    return [f"thread {thread.name} is at {where(innermost(thread.stack))}" for thread in shown]
 
 
 def asks_again(stack: Stack) -> bool:
@@ -121,10 +149,12 @@ def _details(process: ProcessState, wait: KernelWait) -> tuple[str, ...]:
 
 def _in_library(process: ProcessState) -> str:
     """What the library functions below the user's innermost line wait for."""
-    below = _below(process)
-    return _first_match(
-        _BLOCKED_IN_CALL, [f"{file}:{name}" for file, name in below]
-    ) or _first_match(_BLOCKED_IN, [file for file, _ in below])
+    return _in_call(process) or _first_match(_BLOCKED_IN, [file for file, _ in _below(process)])
+
+
+def _in_call(process: ProcessState) -> str:
+    """What certain library functions below the user's innermost line wait for."""
+    return _first_match(_BLOCKED_IN_CALL, [f"{file}:{name}" for file, name in _below(process)])
 
 
 def _below(process: ProcessState) -> list[tuple[str, str]]:
@@ -174,6 +204,19 @@ def _in_kernel(wait: KernelWait, process: ProcessState) -> str:
         names=names,
         holder=holder_of(wait, process.waits_for),
     )
+
+
+def _semaphore(wait: KernelWait, process: ProcessState) -> str:
+    """Nothing tells who holds a semaphore, only who could."""
+    words = "it waits for a lock or semaphore that processes share (multiprocessing)"
+    if wait.alone:
+        return (
+            f"{words}, and no other process has it any more: one that ended, or this one, took it "
+            "and did not release it"
+        )
+    if who := rank_s(process.waits_for) if process.waits_for else ", ".join(wait.names):
+        return f"{words}; {who} can hold it as well"
+    return words
 
 
 def _starves(wait: KernelWait) -> str:

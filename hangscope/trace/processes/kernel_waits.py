@@ -20,6 +20,7 @@ from hangscope.trace.processes.cgroups import cpu_limit
 from hangscope.trace.processes.descriptors import processes_at_other_end, target_of
 from hangscope.trace.processes.file_locks import FileLocks
 from hangscope.trace.processes.procfs import PROC, lines_of, stat_of
+from hangscope.trace.processes.shared_memory import processes_that_share, shared_mapping_at
 from hangscope.trace.processes.sockets import peer_of
 from hangscope.trace.signals import name_of
 
@@ -35,6 +36,7 @@ _CANNOT_ANSWER = frozenset(_STATES.values())
 _MOST_CHILDREN = 64
 _STARVING_SHARE = 0.05
 """With a smaller CPU quota a process hardly makes progress, whatever its threads wait for."""
+_MOST_SHARING = 16
 _SHOWN, _SHOWN_NAMES = 60, 3
 _SAFE_TO_SHOW = re.compile(
     r"(?:/|\.\.?/)?(?:[\w.-]+/)*[\w-]{1,40}\.(?:py|sh|pl|rb|js)|[a-z][a-z-]{1,19}|\d{1,9}"
@@ -95,7 +97,7 @@ def exec_wait(pid: int, proc: Path = PROC) -> KernelWait:
 def _wait_in_function(function: str, pid: int, locks: FileLocks, proc: Path) -> KernelWait:
     """What is waited for, given the kernel function in which the thread sleeps."""
     if function.startswith("futex"):
-        return KernelWait("thread")
+        return _lock_in_memory(pid, proc)
     if _IN_LOCK.search(function):
         lock = locks.waited_for(pid)
         return KernelWait("lock", lock.path, lock.holders) if lock is not None else KernelWait()
@@ -116,6 +118,16 @@ def _wait_in_function(function: str, pid: int, locks: FileLocks, proc: Path) -> 
     if function.startswith("poll_schedule"):
         return _peer(pid, _polled_descriptors(pid, proc), proc)
     return KernelWait()
+
+
+def _lock_in_memory(pid: int, proc: Path) -> KernelWait:
+    """A lock or condition between threads, or a semaphore between processes."""
+    mapping = shared_mapping_at(pid, _syscall_arguments(pid, proc), proc)
+    if mapping is None:
+        return KernelWait("thread")
+    sharing = processes_that_share(mapping, proc)
+    others = tuple(other for other in sharing or () if other != pid)
+    return KernelWait("semaphore", "", others[:_MOST_SHARING], alone=sharing == [pid])
 
 
 def _pipe(pid: int, writes: bool, proc: Path) -> KernelWait:

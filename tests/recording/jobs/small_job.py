@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -112,9 +113,17 @@ def main() -> int:
         keep_busy()
         say("RESULT", value.tolist(), extra)
         return 0
+    elif MANNER == "late-exit":
+        outlive_python()
     dist.destroy_process_group()
     say("RESULT", value.tolist(), extra)
     return 0
+
+
+def outlive_python() -> None:
+    """Let the C library sleep for longer than a heartbeat after Python has ended."""
+    libc = ctypes.CDLL(None)
+    libc.__cxa_atexit(ctypes.cast(libc.sleep, ctypes.c_void_p), ctypes.c_void_p(2), None)
 
 
 def children() -> list[object]:
