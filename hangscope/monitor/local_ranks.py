@@ -22,6 +22,7 @@ from hangscope.trace.processes.process import is_remote
 
 TICK_S = 0.25
 KILL_GRACE_S = 5.0
+NOTE_AGAIN_NS = 20 * 10**9
 _ASKING = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end a process unless it handles them; SIGINT is missing because Python does."""
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -87,6 +88,7 @@ class LocalRanks:
         self._stop_signals = StopSignals(processes)
         self._starting = StartingRanks()
         self._watched_starting: dict[int, int] = {}
+        self._starting_noted_ns: dict[int, int] = {}
         self._asked = 0
         """How many have been ended by a signal of `_ASKING`."""
         self._is_hung = False
@@ -183,12 +185,18 @@ class LocalRanks:
         return self._starting.are_busy
 
     def note_starting(self) -> None:
-        """Write to the journal which ranks have a process but have not begun to record."""
+        """Write to the journal which ranks have a process but have not begun to record.
+
+        Again from time to time, as older looks count as silence.
+        """
         for rank, pid in self._starting.pids.items():
             if rank in self.seen:
                 continue
             facts = self._starting.facts(rank)
             if facts is not None:
+                if facts.observed_ns > self._starting_noted_ns.get(pid, 0) + NOTE_AGAIN_NS:
+                    self._starting_noted_ns[pid] = facts.observed_ns
+                    self._told.pop(pid, None)
                 self._note_seen(facts)
             else:
                 self._take_back(rank, pid)
