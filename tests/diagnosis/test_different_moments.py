@@ -52,7 +52,7 @@ def test_a_stack_that_fits_the_dumps_changes_nothing(tmp_path: Path, rank: int) 
     assert (found.culprits, found.confidence.value) == ((2,), "certain")
 
 
-def test_who_failed_after_its_dump_may_not_be_why_the_job_stood_still(tmp_path: Path) -> None:
+def test_rank_that_failed_after_its_dump_is_not_certainly_the_cause(tmp_path: Path) -> None:
     found = judged(tmp_path, job__log=FAILED.format(r=1))
     assert found.confidence.value == "ambiguous"
     assert found.culprits == (1, 2)
@@ -62,6 +62,6 @@ def test_who_failed_after_its_dump_may_not_be_why_the_job_stood_still(tmp_path: 
     )
 
 
-def test_the_failure_of_whom_all_wait_for_explains_it(tmp_path: Path) -> None:
+def test_failure_of_the_awaited_rank_is_the_cause(tmp_path: Path) -> None:
     found = judged(tmp_path, job__log=FAILED.format(r=2))
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))

@@ -52,7 +52,7 @@ def test_rank_in_no_launcher_list_had_exited_cleanly() -> None:
     assert "status 0" in found.summary
 
 
-def test_one_rank_elsewhere_and_one_silent_are_both_named() -> None:
+def test_rank_in_another_collective_and_silent_rank_are_both_named() -> None:
     waits = dict.fromkeys(range(6), REDUCE) | {6: BARRIER}
     found = judged(waits, 8)
     assert (found.culprits, found.confidence.value) == ((6, 7), "ambiguous")

@@ -3,8 +3,10 @@ rank."""
 
 from __future__ import annotations
 
+import pytest
+
 from hangscope.diagnosis.engine import diagnose
-from hangscope.diagnosis.model import Confidence, Diagnosis
+from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.trace.model import (
     ExceptionFacts,
     ExitFacts,
@@ -13,7 +15,7 @@ from hangscope.trace.model import (
     Source,
     ThreadStack,
 )
-from tests.diagnosis.builder import SECOND, START, Job
+from tests.diagnosis.builder import SECOND, START, Job, judged
 from tests.trace.logs import timeout, trace_of
 
 END = START + 60 * SECOND
@@ -138,3 +140,44 @@ def test_rank_silent_in_a_truncated_log_may_have_spoken_later() -> None:
     assert _blame(diagnose(trace_of(text))) == ("missing_rank", (3,))
     cut = text[: text.rindex("#1 <module>")]
     assert _blame(diagnose(trace_of(cut))) == ("inconclusive", ())
+
+
+def test_accused_rank_that_records_a_part_of_its_operations_is_at_most_likely_missing() -> None:
+    job = Job(4)
+    job.steps(4)
+    for rank in (0, 2, 3):
+        job.op(rank, done=False)
+    job.rank(1, unobservable=("a CUDA graph",))
+    assert judged(job.trace()) == (Verdict.MISSING_RANK, (1,), Confidence.LIKELY)
+
+
+def test_only_the_rank_with_a_cut_dump_may_wait_in_a_send_that_is_not_on_record() -> None:
+    """Its counters show how many collectives it issued, not its sends and receives."""
+    job = Job(6)
+    job.op(3, "send", peer=4)
+    job.op(4, "recv", peer=3)
+    job.steps(5)
+    for rank in (0, 3, 4, 5):
+        job.op(rank, done=False)
+    job.rows = [row for row in job.rows if row["rank"] != 2]
+    job.members.append({"rank": 2, "group": 0, "enqueued": 5, "completed": 5})
+    job.rank(2, newest_lost=True)
+    found = diagnose(job.trace())
+    assert _blame(found) == ("missing_rank", (1,))
+    assert any("what rank 2 issued last" in unknown for unknown in found.findings[0].unknowns)
+
+
+@pytest.mark.parametrize(
+    ("world", "waiting", "verdict"), [(3, 2, Verdict.MISSING_RANK), (8, 2, Verdict.INCONCLUSIVE)]
+)
+def test_many_ranks_whose_dumps_list_nothing_are_not_accused_by_a_few(
+    world: int, waiting: int, verdict: Verdict
+) -> None:
+    job = Job(world)
+    for rank in range(waiting):
+        job.op(rank, done=False)
+    for rank in range(world):
+        job.rank(rank, only_active=True, oldest_record_id=9)
+    found = diagnose(job.trace())
+    assert found.verdict is verdict
+    assert found.confidence is not Confidence.CERTAIN

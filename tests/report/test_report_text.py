@@ -183,7 +183,7 @@ def test_deadlock_prints_the_wait_for_graph_and_its_doubt() -> None:
     assert "Warn  rank_3: 2 records were half written" in text
 
 
-def test_sides_in_different_groups_name_theirs() -> None:
+def test_sides_in_different_groups_show_their_group() -> None:
     """On a cycle, operations of the same name and number may be of different groups."""
     assert "of dp" not in show(samples.hang().diagnosis)
     text = show(samples.deadlock().diagnosis, 100)

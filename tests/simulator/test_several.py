@@ -54,7 +54,7 @@ def test_an_answer_is_compared_with_all_ranks_at_fault() -> None:
     assert judge_several(case, found)[0] == outcomes.UNDECIDED
 
 
-def test_who_skipped_a_collective_is_ahead_of_all_counterparts_that_wait_in_it() -> None:
+def test_rank_that_skipped_a_collective_is_ahead_of_waiting_counterparts() -> None:
     """Hosts run ahead: the rank has issued a collective of that number since, a step later."""
     one = diagnose(ring_trace(draw(65, 650217, "skipped")))
     assert one.culprits == (12,)

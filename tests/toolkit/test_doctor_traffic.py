@@ -61,5 +61,5 @@ def test_d14_dtype_of_reductions() -> None:
     assert found(run([("all_reduce", 1, "Half"), ("all_gather", 10**6, "Half")])) == []
 
 
-def test_nothing_recorded_says_nothing() -> None:
+def test_no_findings_without_records() -> None:
     assert found(run([])) == []

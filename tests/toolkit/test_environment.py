@@ -59,7 +59,7 @@ def test_names_are_those_this_torch_version_reads() -> None:
     assert ASYNC not in old
 
 
-def test_the_report_tells_what_was_set_kept_and_conflicts() -> None:
+def test_report_lists_variables_set_kept_and_conflicting() -> None:
     report = configure({ASYNC: "9", "NCCL_SOCKET_IFNAME": "eth0"})
     assert ASYNC in report.kept
     assert ASYNC not in report.set
@@ -77,14 +77,14 @@ def test_user_settings_are_kept_unless_overwritten() -> None:
     assert env["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"] == "480"
 
 
-def test_former_name_set_by_the_user_stands() -> None:
+def test_deprecated_name_set_by_the_user_is_kept() -> None:
     env = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "50"}
     report = configure(env)
     assert "TORCH_FR_BUFFER_SIZE" not in env
     assert [p.kind for p in report.problems] == ["renamed"]
 
 
-def test_table_says_who_set_what_for_whom() -> None:
+def test_table_shows_the_origin_and_reader_of_each_variable() -> None:
     env = {ASYNC: "1", "TORCHELASTIC_RUN_ID": "r", "NCCL_TIMEOUT": "100"}
     report = configure(env)
     rows = {s.variable: s for s in report.settings}

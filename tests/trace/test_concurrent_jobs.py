@@ -103,7 +103,7 @@ def test_many_dumps_of_one_process_are_not_all_compared(
 
 
 @pytest.mark.parametrize("as_one_file", [False, True])
-def test_numbers_within_hosts_are_nobodys_ranks(tmp_path: Path, as_one_file: bool) -> None:
+def test_local_ranks_are_not_taken_for_ranks(tmp_path: Path, as_one_file: bool) -> None:
     """Two hosts of two ranks in a world of four; rank 3 is late, which is called 1 there."""
     found: dict[str, dict[str, Any]] = {"host0": {}, "host1": {}}
     for rank in range(4):

@@ -62,16 +62,14 @@ def _by_host(folder: Path, late: int, *, groups: tuple[str, ...]) -> Trace:
 
 
 @pytest.mark.parametrize("late", [0, 3])
-def test_the_rank_is_the_one_that_all_groups_it_used_have_in_common(
-    tmp_path: Path, late: int
-) -> None:
+def test_dump_is_of_the_rank_common_to_all_groups_it_used(tmp_path: Path, late: int) -> None:
     trace = _by_host(tmp_path, late, groups=("shard", "replica"))
     assert sorted(trace.ranks) == [0, 1, 2, 3]
     found = diagnose(trace)
     assert (found.verdict.value, found.culprits) == ("missing_rank", (late,))
 
 
-def test_where_several_are_in_all_of_them_the_dump_is_nobodys(tmp_path: Path) -> None:
+def test_dump_that_several_ranks_may_have_written_is_of_unknown_rank(tmp_path: Path) -> None:
     trace = _by_host(tmp_path, 3, groups=("shard",))
     assert sorted(trace.ranks) == [0, 1]
     assert len(trace.unread) == 2

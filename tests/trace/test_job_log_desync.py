@@ -163,7 +163,7 @@ COUNTS_ISSUED = """\
 """
 
 
-def test_a_report_that_counts_issued_operations_says_nothing_of_what_completed() -> None:
+def test_desync_report_of_issued_operations_proves_no_completion() -> None:
     """Rank 0 gave up waiting for an earlier one than the newest that it is said to have started."""
     trace = trace_of(timeout(0, 70) + COUNTS_ISSUED)
     assert counters(trace)[1, "0"] == (96, -1)

@@ -125,7 +125,7 @@ def test_log_of_one_rank_accuses_no_silent_one() -> None:
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
 
 
-def test_silent_abort_is_a_watchdogs() -> None:
+def test_abort_without_a_message_is_taken_for_a_watchdogs() -> None:
     table = "Failures:\n" + entry(1, -6, "12:10:09") + "Root Cause:\n" + entry(0, -6, "12:10:08")
     found = diagnose(trace_of(table))
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
@@ -299,7 +299,7 @@ TEARDOWN = {
 
 
 @pytest.mark.parametrize("end", TEARDOWN.values(), ids=TEARDOWN)
-def test_what_ends_a_rank_after_it_gave_up_waiting_explains_nothing(end: str) -> None:
+def test_end_after_a_timeout_is_not_the_cause(end: str) -> None:
     everybody = "".join(timeout(rank, 53) for rank in range(4))
     found = diagnose(trace_of(everybody + end))
     assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
@@ -308,7 +308,7 @@ def test_what_ends_a_rank_after_it_gave_up_waiting_explains_nothing(end: str) ->
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (1,))
 
 
-def test_what_a_rank_raised_before_it_gave_up_in_a_clean_up_counts() -> None:
+def test_exception_before_a_timeout_in_a_clean_up_is_the_cause() -> None:
     """Python prints both once the clean-up has failed as well."""
     text = "".join(timeout(rank, 53) for rank in range(4))
     text += (

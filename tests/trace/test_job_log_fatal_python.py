@@ -49,7 +49,7 @@ def test_ranks_that_a_watchdog_aborts_have_not_crashed() -> None:
     assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
 
 
-def test_an_abort_alone_accuses_nobody() -> None:
+def test_abort_alone_accuses_no_rank() -> None:
     text = "(Worker[rank=6] pid=71, ip=10.0.0.9) Fatal Python error: Aborted\n"
     found = diagnose(trace_of(text))
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())

@@ -25,7 +25,7 @@ def gave_up(ranks: tuple[int, ...], per_node: int = 4) -> str:
 
 @pytest.mark.parametrize("code", [-9, 1, -11])
 @pytest.mark.parametrize("silent", [2, 6])
-def test_silent_one_of_two_equal_local_ranks_ended(code: int, silent: int) -> None:
+def test_silent_one_of_two_ranks_with_one_local_rank_ended(code: int, silent: int) -> None:
     """Rank 6 had timed out when rank 2 was killed, and was reported as killed."""
     heard = tuple(rank for rank in range(8) if rank != silent)
     found = diagnose(trace_of(gave_up(heard) + ENDED.format(code=code, local=2)))

@@ -199,7 +199,7 @@ XID = "[Sat Aug 16 12:00:00 2025] NVRM: Xid (PCI:0000:1a:00): 145, pid=815, name
 
 
 @pytest.mark.parametrize("trouble", [BROKEN_LINK, XID], ids=["link", "device"])
-def test_what_may_hold_up_everybody_is_told(trouble: str) -> None:
+def test_possible_reason_of_a_stuck_collective_is_reported(trouble: str) -> None:
     found = diagnose(trace_of(WORLD + trouble + waits(0, 1, 2, 3)))
     assert told(found) == ("stuck_collective", ())
     (finding,) = found.findings

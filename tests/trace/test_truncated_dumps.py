@@ -68,7 +68,7 @@ def test_no_rank_that_may_wait_in_a_receive_is_missing(tmp_path: Path) -> None:
     assert 1 not in _judged(tmp_path).culprits
 
 
-def test_where_all_wait_one_of_which_little_is_left_may_wait_elsewhere(tmp_path: Path) -> None:
+def test_waiting_rank_with_a_cut_dump_may_wait_in_another_collective(tmp_path: Path) -> None:
     """Its counters show what it has issued, not what its device does before that."""
     done = [entry(seq) for seq in range(1, 9)]
     for rank in range(3):

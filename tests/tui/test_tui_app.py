@@ -377,7 +377,7 @@ def test_terminals_with_sixteen_colours_are_known(environment: dict[str, str], f
     assert has_few_colours(environment) is few
 
 
-def test_sixteen_colours_still_tell_operations_apart() -> None:
+def test_operations_differ_in_sixteen_colours() -> None:
     async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
         assert app.few_colours is not None
         seen: dict[str, set[str]] = {}

@@ -41,8 +41,6 @@ def missing_senders(
                 counts[rank] = count
     most = max(counts.values(), default=0)
     behind = tuple(sorted(r for r, count in counts.items() if count < most))
-    if len(behind) > 1 and any(trace.ranks[r].only_active for r in behind):
-        behind = ()  # their programs may differ, so at most a single outlier can be told
     return MissingSenders(behind, lost)
 
 
