@@ -29,7 +29,7 @@ from hangscope.diagnosis.causes.doubts import (
     doubt_inferred,
     doubt_logs,
     doubt_silent_nodes,
-    doubt_stuck_devices,
+    doubt_stuck_device,
     doubt_truncated,
 )
 from hangscope.diagnosis.causes.graph_causes import graph_causes
@@ -200,8 +200,8 @@ def _causes(context: Context) -> list[Cause]:
     found = doubt_crossed_p2p(context, found)
     found = accuse_handlers(context, found)
     found = accuse_all_vanished(context, found)
-    found = weigh_models(context, found + crash_causes(context, found))
-    return without_consequences(context, found)
+    found += crash_causes(context, found)
+    return without_consequences(context, [weigh_models(context, cause) for cause in found])
 
 
 def _doubted(
@@ -212,22 +212,23 @@ def _doubted(
     Also returns the ranks whose dumps were written too early to be used.
     """
     causes = wait_doubts.doubt_staggered_dumps(context, causes)
-    causes = wait_doubts.doubt_unobserved(context, causes)
+    causes = [wait_doubts.doubt_unobserved(context, cause) for cause in causes]
     causes = wait_doubts.doubt_short_waits(context, causes)
     causes = wait_doubts.doubt_ended_early(context, causes)
-    causes = doubt_equal_sides(context, causes)
+    causes = [doubt_equal_sides(context, cause) for cause in causes]
     causes = doubt_unknown_operations(context, causes)
-    causes = doubt_inferred(context, causes, inferred)
+    causes = [doubt_inferred(context, cause, inferred) for cause in causes]
     causes = doubt_logs(context, causes)
     causes = doubt_silent_nodes(context, causes)
-    causes = doubt_busy_ranks(context, causes)
-    causes = doubt_held_up(context, causes)
+    causes = [doubt_busy_ranks(context, cause) for cause in causes]
+    causes = [doubt_held_up(context, cause) for cause in causes]
     causes = doubt_truncated(context, causes)
-    causes = doubt_stuck_devices(context, causes)
+    causes = [doubt_stuck_device(context, cause) for cause in causes]
     causes, overtaken = doubt_overtaken(context, causes)
     causes, dumped_before = doubt_dumped_before(context, causes)
     causes = doubt_contradicted(context, causes)
-    causes = doubt_failures_of_waiting(context, doubt_by_stacks(context, causes))
+    causes = [doubt_by_stacks(context, cause) for cause in causes]
+    causes = doubt_failures_of_waiting(context, causes)
     causes = doubt_own_report(context, causes)
     causes = doubt_ends(context, causes)
     causes = doubt_clocks(causes, inferred)

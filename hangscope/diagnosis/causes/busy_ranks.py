@@ -14,15 +14,9 @@ from hangscope.trace.facts import RUNNABLE
 _OF_THE_ABSENT = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED)
 
 
-def doubt_busy_ranks(context: Context, causes: list[Cause]) -> list[Cause]:
+def doubt_busy_ranks(context: Context, cause: Cause) -> Cause:
     """Doubt that ranks are stuck that others wait for while they are seen to make progress."""
-    if not context.trace.live:
-        return causes
-    return [_doubt_busy(context, cause) for cause in causes]
-
-
-def _doubt_busy(context: Context, cause: Cause) -> Cause:
-    if cause.verdict not in _OF_THE_ABSENT or not cause.culprits:
+    if not context.trace.live or cause.verdict not in _OF_THE_ABSENT or not cause.culprits:
         return cause
     if not all(_makes_progress(context, rank) for rank in cause.culprits):
         return cause

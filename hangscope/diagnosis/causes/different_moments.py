@@ -22,13 +22,13 @@ _FROM_OUTSIDE = ("py-spy", "signal", "log")
 """Sources of stacks that are not of the moment of a record."""
 
 
-def doubt_by_stacks(context: Context, causes: list[Cause]) -> list[Cause]:
+def doubt_by_stacks(context: Context, cause: Cause) -> Cause:
     """Doubt that a rank never came where a stack taken from outside shows it inside a collective.
 
     Its record has nothing unfinished: either it came after the record was written, or it waits in
     something that the record does not hold.
     """
-    return [cause.doubted(*_waits_by_stack(context, cause)) for cause in causes]
+    return cause.doubted(*_waits_by_stack(context, cause))
 
 
 def _waits_by_stack(context: Context, cause: Cause) -> list[str]:

@@ -24,13 +24,8 @@ _DIFFERS = re.compile(
 _REFERENCE = 0
 
 
-def weigh_models(context: Context, causes: list[Cause]) -> list[Cause]:
-    """The causes; where ranks failed as their models differ from rank 0's, whoever is fewer."""
-    return [_weighed(context, cause) for cause in causes]
-
-
-def _weighed(context: Context, cause: Cause) -> Cause:
-    """The cause as it is, unless those who raise may be right.
+def weigh_models(context: Context, cause: Cause) -> Cause:
+    """The cause; where ranks failed as their models differ from rank 0's, whoever is fewer.
 
     The numbers in the messages are members of DDP's group: they are ranks where each is its
     writer's rank.

@@ -37,12 +37,8 @@ class Inferred:
     """Rows of sends and receives that count as unfinished because the other side issued fewer."""
 
 
-def doubt_inferred(context: Context, causes: list[Cause], inferred: Inferred) -> list[Cause]:
-    """Doubt causes that rest on members and numbers no source states."""
-    return [_doubt_inferred(context, cause, inferred) for cause in causes]
-
-
-def _doubt_inferred(context: Context, cause: Cause, inferred: Inferred) -> Cause:
+def doubt_inferred(context: Context, cause: Cause, inferred: Inferred) -> Cause:
+    """Doubt a cause that rests on members and numbers no source states."""
     cause = _doubt_members(context, cause, inferred.members)
     cause = _doubt_senders(context, cause)
     cause = _doubt_numbers(context, cause, inferred.numbers)
@@ -75,15 +71,11 @@ def _doubt_silent(context: Context, cause: Cause, silent_ns: dict[int, int]) -> 
     return cause.doubted(f"the node of {rank_s(unheard)} was last heard from {longest_s:.0f} s ago")
 
 
-def doubt_stuck_devices(context: Context, causes: list[Cause]) -> list[Cause]:
+def doubt_stuck_device(context: Context, cause: Cause) -> Cause:
     """Clear absent ranks whose own device is stuck according to its backend's counter.
 
     The rings do not show for whom they wait there.
     """
-    return [_doubt_stuck_device(context, cause) for cause in causes]
-
-
-def _doubt_stuck_device(context: Context, cause: Cause) -> Cause:
     if cause.mismatch is not None or cause.verdict not in _OF_THE_ABSENT:
         return cause
     absent = _absent(context, cause)
@@ -95,15 +87,11 @@ def _doubt_stuck_device(context: Context, cause: Cause) -> Cause:
     return cause.acquitting(standing, reason) if named else cause
 
 
-def doubt_held_up(context: Context, causes: list[Cause]) -> list[Cause]:
+def doubt_held_up(context: Context, cause: Cause) -> Cause:
     """Doubt the absence of ranks that seem to wait for another rank outside communication.
 
     Which of the two is to blame is open: what passes between them is not on record.
     """
-    return [_doubt_held_up(context, cause) for cause in causes]
-
-
-def _doubt_held_up(context: Context, cause: Cause) -> Cause:
     if cause.verdict is not Verdict.MISSING_RANK:
         return cause
     for rank in cause.culprits:

@@ -161,23 +161,20 @@ def _finished_together(context: Context, ranks: list[int]) -> bool:
     return len(last) == 1 and whole and bool(context.front.collective[rows].all())
 
 
-def doubt_equal_sides(context: Context, causes: list[Cause]) -> list[Cause]:
+def doubt_equal_sides(context: Context, cause: Cause) -> Cause:
     """With two ranks, doubt whether one left an operation out or the other issued one too many.
 
     A rank whose process was observed, or that keeps more ranks waiting than are accused, is
     certainly absent.
     """
-    few = "as few wait as are accused: they may have issued one operation too many"
-    return [c.doubted(few) if _may_be_tie(context, c) else c for c in causes]
-
-
-def _may_be_tie(context: Context, cause: Cause) -> bool:
-    """Whether as few wait as are accused and nothing is known about what those do."""
-    if cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED):
-        return False
     behind = cause.victims - set(cause.culprits)
-    few = len(behind) <= len(cause.culprits)
-    return few and not any(is_observed(context, rank) for rank in cause.culprits)
+    if (
+        cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED)
+        or len(behind) > len(cause.culprits)
+        or any(is_observed(context, rank) for rank in cause.culprits)
+    ):
+        return cause
+    return cause.doubted("as few wait as are accused: they may have issued one operation too many")
 
 
 def is_observed(context: Context, rank: int) -> bool:

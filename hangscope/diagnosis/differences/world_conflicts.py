@@ -7,7 +7,7 @@ ranks, and whatever the ranks fail in afterwards is its consequence.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from hangscope.diagnosis.cause import Cause, Words
@@ -61,14 +61,11 @@ def world_conflict(context: Context, ranks: Iterable[int], cause: Cause) -> Caus
 
 def _sizes(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
     worlds: dict[int, list[int]] = defaultdict(list)
-    for rank, size in _told(context, ranks).items():
+    for rank, size in _world_sizes(context, ranks).items():
         worlds[size].append(rank)
     if len(worlds) < 2:
         return None
-    most = max(len(side) for side in worlds.values())
-    usual = [side for side in worlds.values() if len(side) == most]
-    decided = len(usual) == 1
-    culprits = [r for side in worlds.values() if not decided or side is not usual[0] for r in side]
+    culprits, decided = _outvoted(worlds.values())
     conflict = " and ".join(
         f"{rank_s(side)} expect{'s' if len(side) == 1 else ''} {size} ranks"
         for size, side in sorted(worlds.items(), key=lambda item: len(item[1]))
@@ -83,20 +80,28 @@ def _sizes(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
     )
 
 
-def _told(context: Context, ranks: Iterable[int]) -> dict[int, int]:
+def _outvoted(sides: Collection[list[int]]) -> tuple[list[int], bool]:
+    """The ranks of all sides but the largest, and True; all ranks, and False, if none is."""
+    most = max(map(len, sides))
+    largest = [side for side in sides if len(side) == most]
+    decided = len(largest) == 1
+    return [r for side in sides if not decided or side is not largest[0] for r in side], decided
+
+
+def _world_sizes(context: Context, ranks: Iterable[int]) -> dict[int, int]:
     """The world size as each rank was told.
 
     What the job itself passed takes precedence over its launcher's variables: a program may change
     those, and one that has not got that far may still do so.
     """
     known = {rank: context.trace.ranks[rank] for rank in ranks if rank in context.trace.ranks}
-    told = {rank: facts for rank, facts in known.items() if facts.world_size}
-    said = {rank: facts for rank, facts in told.items() if facts.declared is not False}
-    return {rank: facts.world_size or 0 for rank, facts in (said or told).items()}
+    stating = {rank: facts for rank, facts in known.items() if facts.world_size}
+    declared = {rank: facts for rank, facts in stating.items() if facts.declared is not False}
+    return {rank: facts.world_size or 0 for rank, facts in (declared or stating).items()}
 
 
 def _outside(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
-    worlds = _told(context, ranks)
+    worlds = _world_sizes(context, ranks)
     outside = [rank for rank, size in worlds.items() if rank >= size]
     if not outside:
         return None
@@ -144,9 +149,7 @@ def _apart(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
             where[key].append(facts.rank)
     if len(where) < 2:
         return None
-    most = max(len(here) for here in where.values())
-    usual = [here for here in where.values() if len(here) == most]
-    decided = len(usual) == 1
+    culprits, decided = _outvoted(where.values())
     shown = sorted(where.items(), key=lambda item: (len(item[1]), item[1]))[:_SHOWN_PLACES]
     unknowns = []
     if any("://" in name and not name.startswith("tcp") for name in names.values()):
@@ -157,7 +160,7 @@ def _apart(context: Context, ranks: Sequence[int]) -> _Contradiction | None:
         )
     conflict = " and ".join(f"{rank_s(here)} at {names[key]}" for key, here in shown)
     return _Contradiction(
-        [r for here in where.values() if not decided or here is not usual[0] for r in here],
+        culprits,
         conflict,
         f"The ranks use different rendezvous addresses: {conflict}",
         "init_process_group meets the other ranks in a store, and these are different stores",

@@ -186,16 +186,12 @@ def _timeouts_s(context: Context) -> Timeouts:
     return recorded_timeouts(context) or Timeouts(_SHORT_TIMEOUT_S, _USUAL_TIMEOUT_S)
 
 
-def doubt_unobserved(context: Context, causes: list[Cause]) -> list[Cause]:
+def doubt_unobserved(context: Context, cause: Cause) -> Cause:
     """Doubt accused ranks that may themselves wait in their last operation, as no completions are
     recorded.
 
     No such accusation is certain; among several such ranks, any may wait for another.
     """
-    return [_doubt_unobserved(context, cause) for cause in causes]
-
-
-def _doubt_unobserved(context: Context, cause: Cause) -> Cause:
     if _rests_on_counters(context, cause):
         cause = cause.doubted("only the backend's counters show what has not finished")
     if not cause.places:
