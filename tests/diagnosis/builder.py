@@ -7,8 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.exits.primary_failures import judge_ends
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
+from hangscope.diagnosis.records.frontier import frontiers
+from hangscope.diagnosis.waiting.graph_builder import GraphBuilder
 from hangscope.trace.model import (
     MEMBER_DTYPE,
     RECORD_DTYPE,
@@ -171,6 +175,12 @@ def judged(trace: Trace) -> tuple[Verdict, tuple[int, ...], Confidence]:
     """The verdict on a trace, its culprits and its confidence."""
     found = diagnose(trace)
     return found.verdict, found.culprits, found.confidence
+
+
+def context_of(trace: Trace) -> Context:
+    """What rules are given: the trace with its wait-for graph."""
+    front, processes = frontiers(trace), judge_ends(trace)
+    return Context(trace, front, processes, GraphBuilder(trace, front, processes).build())
 
 
 def blame(diagnosis: Diagnosis) -> tuple[str, tuple[int, ...]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -36,11 +37,13 @@ def count(job: Job, finished: list[int], group: int = 0) -> None:
             )
 
 
-def test_operation_issued_by_all_and_completed_by_none_waits_on_devices() -> None:
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_operation_issued_by_all_and_completed_by_none_waits_on_devices(backend: str) -> None:
     job = Job(4)
     for _ in range(6):
         job.all(**UNSEEN)
     count(job, [5, 5, 5, 5])
+    job.signatures = [replace(signature, backend=backend) for signature in job.signatures]
     assert judged(rings(job)) == (Verdict.STUCK_COLLECTIVE, (), Confidence.LIKELY)
     (finding,) = diagnose(rings(job)).findings
     assert "what else is queued in their streams" in finding.fix
@@ -158,8 +161,18 @@ def test_recorded_ranks_in_different_groups_accuse_no_rank_without_ring() -> Non
     assert diagnose(rings(job, without=(0,))).culprits in ((), (1,))
 
 
-@pytest.mark.parametrize("stands", [True, False])
-def test_absent_rank_with_a_blocked_device_is_not_accused(stands: bool) -> None:
+@pytest.mark.parametrize(
+    ("stands", "facts", "named"),
+    [
+        (True, {}, ()),
+        (False, {}, (3,)),
+        (True, {"unobservable": ("a CUDA graph",)}, (3,)),
+    ],
+    ids=["on its device", "elsewhere", "counters are not all"],
+)
+def test_absent_rank_with_a_blocked_device_is_not_accused(
+    *, stands: bool, facts: dict[str, Any], named: tuple[int, ...]
+) -> None:
     """NCCL has not completed what ranks 1 and 3 have issued, and it is not observed for which rank
     it waits."""
     job = Job(4)
@@ -171,7 +184,8 @@ def test_absent_rank_with_a_blocked_device_is_not_accused(stands: bool) -> None:
     job.op(2, "barrier", **UNSEEN)
     count(job, [3 if stands else 4] * 4, group=pair)
     stopped_by_the_launcher(job)
-    assert diagnose(rings(job)).culprits == (() if stands else (3,))
+    job.rank(3, **facts)
+    assert diagnose(rings(job)).culprits == named
 
 
 @pytest.mark.parametrize("waited_for", [True, False])

@@ -15,7 +15,7 @@ from hangscope.trace.model import (
     Source,
     ThreadStack,
 )
-from tests.diagnosis.builder import SECOND, START, Job, judged
+from tests.diagnosis.builder import SECOND, START, Job, judged, stack_of
 from tests.trace.logs import timeout, trace_of
 
 END = START + 60 * SECOND
@@ -181,3 +181,15 @@ def test_many_ranks_whose_dumps_list_nothing_are_not_accused_by_a_few(
     found = diagnose(job.trace())
     assert found.verdict is verdict
     assert found.confidence is not Confidence.CERTAIN
+
+
+def test_cut_dump_of_a_rank_that_arrived_leaves_the_answer_certain() -> None:
+    job = Job(4)
+    job.steps(5)
+    for rank in (0, 3):
+        job.op(rank, done=False)
+    job.rows = [row for row in job.rows if row["rank"] != 2]
+    job.members.append({"rank": 2, "group": 0, "enqueued": 6, "completed": 5})
+    job.rank(2, newest_lost=True)
+    job.rank(1, threads=stack_of("load_batch"))
+    assert judged(job.trace()) == (Verdict.MISSING_RANK, (1,), Confidence.CERTAIN)

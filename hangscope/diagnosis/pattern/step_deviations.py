@@ -82,7 +82,7 @@ def skipped_step(context: Context, rank: int, others: Iterable[int]) -> bool:
     with others."""
     earlier, _ = _stretches(history_of(context, rank, {rank, *others}))
     common = Counter(tuple(stretch) for stretch in earlier).most_common(2)
-    if not common or common[0][1] < _USUAL_TIMES or len(common[0][0]) < 2:
+    if not common or len(common[0][0]) < 2:
         return False
     usual, times = common[0]
     if len(common) > 1 and common[1][1] == times:
