@@ -16,7 +16,7 @@ from hangscope.diagnosis.records.frontier import frontiers
 from hangscope.trace import formats
 from hangscope.trace.model import ExitFacts, Source
 
-from .builder import SECOND, START, Job
+from .builder import SECOND, START, Job, context_of
 
 
 class Mesh:
@@ -302,3 +302,59 @@ def test_counterparts_that_differ_from_each_other_are_no_measure(
     trace = job.trace()
     context = Context(trace, frontiers(trace), {}, Waits([], {}, {}))
     assert unlike_whom(context, 0, [shards[0]]) == apart
+
+
+def _pipelines(extra: dict[int, str]) -> Context:
+    """Three pairs exchange in six steps; in some steps rank 0 also sends a tensor of that dtype."""
+    job = Job(6)
+    pairs = [job.group(first, first + 1, desc="pipeline") for first in (0, 2, 4)]
+    for step in range(6):
+        for group in pairs:
+            sender, receiver = job.groups[group].ranks
+            job.op(sender, "send", group=group, peer=receiver)
+            job.op(receiver, "recv", group=group, peer=sender)
+        if step in extra:
+            job.op(0, "send", group=pairs[0], peer=1, dtype=extra[step])
+        job.all()
+    return context_of(job.trace())
+
+
+@pytest.mark.parametrize(("without", "unlike"), [((), (2, 4)), ((2,), (4,)), ((2, 4), ())], ids=str)
+def test_fellow_suspects_are_no_measure(without: tuple[int, ...], unlike: tuple[int, ...]) -> None:
+    assert unlike_whom(_pipelines({4: "Half"}), 0, [1], without) == unlike
+
+
+def test_like_counterparts_show_no_deviation() -> None:
+    assert unlike_whom(_pipelines({}), 0, [1]) == ()
+
+
+@pytest.mark.parametrize(("steps", "unlike"), [((6,), (2, 4)), ((1, 3, 5, 7), ())], ids=str)
+def test_group_that_diverges_again_and_again_runs_another_program(
+    steps: tuple[int, ...], unlike: tuple[int, ...]
+) -> None:
+    """A mistake is made once."""
+    job = Job(6)
+    pairs = [job.group(first, first + 1, desc="data") for first in (0, 2, 4)]
+    for step in range(8):
+        for group in pairs:
+            job.all(group=group)
+        if step in steps:
+            job.all(group=pairs[0])
+        job.all()
+    assert unlike_whom(context_of(job.trace()), 0, pairs[:1]) == unlike
+
+
+@pytest.mark.parametrize(("lagging", "unlike"), [((0,), (2, 4)), ((0, 1), ())], ids=str)
+def test_rank_that_lags_at_the_only_common_place_is_compared_with_its_group(
+    lagging: tuple[int, ...], unlike: tuple[int, ...]
+) -> None:
+    """If both members of a group lag, it runs another program."""
+    job = Job(6)
+    pairs = [job.group(first, first + 1, desc="data") for first in (0, 2, 4)]
+    for number in range(3):
+        for group in pairs:
+            for rank in job.groups[group].ranks:
+                if number < 2 or rank not in lagging:
+                    job.op(rank, group=group)
+    job.all()
+    assert unlike_whom(context_of(job.trace()), 0, pairs[:1]) == unlike
