@@ -55,7 +55,7 @@ class Journal:
                 "by_launcher": by_launcher,
                 "untold": untold,
                 "told": told,
-                **_unless(recorded),
+                **({} if recorded else {"recorded": False}),
             }
         )
 
@@ -64,7 +64,7 @@ class Journal:
 
         ``recorded``: whether it has a ring.
         """
-        self._write({**seen_event(facts), **_unless(recorded)})
+        self._write(seen_event(facts, recorded=recorded))
 
     def unseen(self, rank: int, pid: int) -> None:
         """What was seen of a process before it could record no longer tells what it does."""
@@ -102,7 +102,3 @@ class Journal:
                 file.write(json.dumps(event, separators=(",", ":")) + "\n")
         except OSError:
             pass
-
-
-def _unless(recorded: bool) -> dict[str, bool]:
-    return {} if recorded else {"recorded": False}

@@ -41,8 +41,11 @@ def write_observed(trace: Trace, target: Path, redactor: Redactor | None = None)
         If the file cannot be written.
     """
     ringed = {s.rank for s in trace.sources if s.format == formats.RING}
-    seen = [facts for rank, facts in trace.ranks.items() if rank in ringed]
-    seen = [facts for facts in seen if facts.alive is not None]
+    seen = [
+        facts
+        for rank, facts in trace.ranks.items()
+        if facts.alive is not None and (rank in ringed or facts.initialized is False)
+    ]
     if not seen:
         return False
     first = seen[0]
@@ -55,7 +58,10 @@ def write_observed(trace: Trace, target: Path, redactor: Redactor | None = None)
         "looks": trace.looks,
         "live": trace.live,
     }
-    lines = [head, *(seen_event(facts, redactor) for facts in seen)]
+    lines = [
+        head,
+        *(seen_event(facts, redactor, recorded=facts.rank in ringed) for facts in seen),
+    ]
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     target.write_text(text, encoding="utf-8")
     return True
@@ -102,8 +108,10 @@ def read_dump_time(dumps: Path) -> int:
         return 0
 
 
-def seen_event(facts: RankFacts, redactor: Redactor | None = None) -> dict[str, Any]:
-    """An observation of a rank's process as a journal event."""
+def seen_event(
+    facts: RankFacts, redactor: Redactor | None = None, *, recorded: bool = True
+) -> dict[str, Any]:
+    """An observation of a rank's process as a journal event; ``recorded``: it has a ring."""
     event: dict[str, Any] = {
         "event": "seen",
         "rank": facts.rank,
@@ -117,6 +125,10 @@ def seen_event(facts: RankFacts, redactor: Redactor | None = None) -> dict[str, 
         "stack_moved": facts.stack_moved,
         "wakeups_hz": None if facts.wakeups_hz is None else round(facts.wakeups_hz, 2),
     }
+    if not recorded:
+        event["recorded"] = False
+        if facts.host and redactor is None:
+            event["host"] = facts.host  # of a rank with a ring, the ring tells it
     if facts.wait is not None:
         wait = encode_wait(facts.wait)
         event["wait"] = redactor.value(wait) if redactor else wait

@@ -12,7 +12,9 @@ import pytest
 from hangscope.monitor import other_nodes
 from hangscope.monitor.node_reports import pack, report_of, unpack
 from hangscope.trace.clocks import shift_fragment
+from hangscope.trace.formats import JOURNAL
 from hangscope.trace.live.follow import LiveRun
+from hangscope.trace.model import RankFacts
 from tests.live_rings import RingRank
 
 
@@ -100,6 +102,18 @@ def test_report_time_is_corrected_for_clock_offset(tmp_path: Path, ahead_s: int)
     (record,) = (r for f in report.fragments for r in f.records)
     shown_ns = int(record["created_ns"]) - issued_ns
     assert shown_ns == (0 if abs(ahead_s) > 10 else ahead_s * 10**9)
+
+
+def test_report_tells_of_ranks_that_are_still_starting(tmp_path: Path) -> None:
+    RingRank(tmp_path, 0, 4)
+    trace = LiveRun(tmp_path).look()
+    starting = RankFacts(1, host="node7", pid=12, alive=True, initialized=False)
+    awaited = replace(trace, ranks={**trace.ranks, 1: starting, 2: RankFacts(2, alive=True)})
+    said = unpack(pack(awaited, [(0, tmp_path / "rank_0.ring")]), tmp_path / "opened")
+    found = {f.facts.rank: f.facts for f in said if f.source.format == JOURNAL}
+    assert found.keys() == {0, 1}, "of rank 2 it is not known whether it takes part unrecorded"
+    assert (found[0].initialized, found[1].initialized) == (None, False)
+    assert (found[1].host, found[1].pid) == ("node7", 12)
 
 
 def test_damaged_report_is_ignored(tmp_path: Path) -> None:

@@ -184,7 +184,7 @@ def _process(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
     attempt = as_int(head.get("attempt"), NONE, low=0, high=_MOST)
     return RankFacts(
         rank=rank,
-        host=as_name(head.get("host")) or None,
+        host=as_name(event.get("host") or head.get("host")) or None,
         machine=as_name(head.get("machine")),
         pid=as_int(event.get("pid"), 0, low=0, high=_MOST) or None,
         run_id=as_name(head.get("run_id")) or None,
