@@ -7,6 +7,7 @@ from dataclasses import replace
 from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.causes.cycles import cycle_cause, ranks_with_sends_only
 from hangscope.diagnosis.causes.halted import needs_a_cause, without_own_waiting
+from hangscope.diagnosis.causes.left_over_halves import blame_left_over
 from hangscope.diagnosis.causes.sibling_cycles import Cycle, ranks_of_sibling_cycles
 from hangscope.diagnosis.causes.sinks import DisjointSets, sink_causes
 from hangscope.diagnosis.causes.unlisted_members import wait_for_unlisted, waits_for_unlisted
@@ -103,7 +104,7 @@ def _with_other_evidence(context: Context, cause: Cause, idle: set[int]) -> Caus
     cause = note_loopback(context, cause)
     reachers = context.waits.reachers(cause.culprits, cause.places)
     cause = replace(cause, victims=cause.victims | (reachers - set(cause.culprits)))
-    return blame_missing_receive(context, cause)
+    return blame_left_over(context, cause) or blame_missing_receive(context, cause)
 
 
 def _left_no_record(context: Context, rank: int) -> bool:

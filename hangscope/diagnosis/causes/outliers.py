@@ -180,12 +180,7 @@ def doubt_equal_sides(context: Context, cause: Cause) -> Cause:
 def is_observed(context: Context, rank: int) -> bool:
     """Whether anything is known about what the process does or how it ended."""
     process = context.processes.get(rank)
-    return process is not None and (
-        process.state != "unknown"
-        or bool(process.stack)
-        or process.phase is not None
-        or process.end is not End.UNKNOWN
-    )
+    return process is not None and process.is_observed
 
 
 def _is_unobserved(context: Context, places: Sequence[int]) -> bool:

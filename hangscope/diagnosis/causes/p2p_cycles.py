@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from hangscope.diagnosis.cause import Cause, rank_list
 from hangscope.diagnosis.causes.cycle_breakers import breakers_of, places_at, smallest_breaking_side
+from hangscope.diagnosis.causes.left_over_halves import explained_by_left_over
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
@@ -15,7 +16,6 @@ from hangscope.diagnosis.pattern.deviations import deviants, furthest_counterpar
 from hangscope.diagnosis.pattern.operation_totals import outliers_by_total
 from hangscope.diagnosis.pattern.pipeline_stages import OddStage, odd_stage
 from hangscope.diagnosis.pattern.step_deviations import deviating_rank, out_of_step
-from hangscope.diagnosis.records.coverage import recorded_ranks
 from hangscope.trace.model import NONE
 
 _COMPANY = 2
@@ -128,6 +128,8 @@ def _blame_missing_half(cycle: _Cycle) -> Cause | None:
     if len(unmatched) == len(cause.places) or cycle.fellow_suspects:
         return None
     odd = _went_on_without_half(context, ranks, unmatched)
+    if len(odd) > 1 and _outnumber(context, odd, unmatched):
+        return None  # the fewer ranks that wait for them may have gone on too early
     if odd and (len(ranks) == 2 or len(odd) > 1) and _may_be_either(cycle):
         return replace(cause, confidence=Confidence.AMBIGUOUS)
     if odd:
@@ -136,6 +138,14 @@ def _blame_missing_half(cycle: _Cycle) -> Cause | None:
         return _pointing_to_halves(context, replace(cause, culprits=odd, confidence=sure))
     breakers = breakers_of(cycle.places, ranks)
     return replace(cause, culprits=(breakers[0],)) if len(breakers) == 1 else None
+
+
+def _outnumber(context: Context, odd: tuple[int, ...], unmatched: list[int]) -> bool:
+    """Whether these are more than the ranks that wait for them, each for partners that it names."""
+    here = [context.waits.places[i] for i in unmatched]
+    waiting = {rank for place in here for rank in place.waiters}
+    named = all(place.half is not None and place.half.peer != NONE for place in here)
+    return named and len(odd) > len(waiting)
 
 
 def _may_be_either(cycle: _Cycle) -> bool:
@@ -157,6 +167,11 @@ def _blame_unusual_step(cycle: _Cycle) -> Cause | None:
     if not odd:
         return None
     return _pointing_to_halves(cycle.context, _accusing(cycle.cause, odd, alone=True))
+
+
+def _blame_left_over(cycle: _Cycle) -> Cause | None:
+    """Blame the ranks that alone explain halves left over from what all have finished."""
+    return explained_by_left_over(cycle.context, cycle.cause, cycle.ranks)
 
 
 def _accusing(cause: Cause, culprits: tuple[int, ...], *, alone: bool) -> Cause:
@@ -181,6 +196,7 @@ def _blame_gone_ahead(cycle: _Cycle) -> Cause | None:
 
 
 _STRATEGIES: tuple[Callable[[_Cycle], Cause | None], ...] = (
+    _blame_left_over,
     _blame_ahead,
     _blame_gone_ahead,
     _deviating,
@@ -322,18 +338,20 @@ def _extra_round(context: Context, ranks: set[int], places: list[Place]) -> tupl
     begun = [(p.group, p.seq) for p in places if p.p2p and rank in p.waiters]
     if any(furthest_counterpart(context, rank, group) >= number for group, number in begun):
         return ()
-    told = others & recorded_ranks(context.trace)
-    more = max((_calls(context, rank, r) - _calls(context, r, rank) for r in told), default=0)
-    return (rank,) if waiting == set(met[0].targets) and more >= _COMPANY else ()
+    lone = max((_lone_calls(context, rank, peer) for peer in others), default=0)
+    return (rank,) if waiting == set(met[0].targets) and lone >= _COMPANY else ()
 
 
-def _calls(context: Context, rank: int, peer: int) -> int:
-    """How many recorded sends and receives between two ranks one of them has issued; a batch counts
-    once."""
-    low, high = context.bounds.get(rank, (0, 0))
-    part = context.trace.records[low:high]
-    halves = part[context.front.p2p[low:high] & (part["peer"] == peer)]
-    return len({*zip(halves["group"].tolist(), halves["p2p_seq"].tolist(), strict=True)})
+def _lone_calls(context: Context, rank: int, peer: int) -> int:
+    """How many unfinished calls of a rank name a peer of which no half for them is known; a batch
+    counts once."""
+    return len(
+        {
+            (half.group, int(context.trace.records["p2p_seq"][half.row]))
+            for half in context.pending_halves
+            if (half.rank, half.peer) == (rank, peer) and not half.matched
+        }
+    )
 
 
 def _went_on_without_half(

@@ -37,12 +37,18 @@ def place_of(trace: Trace, half: Half) -> Place:
 
 
 def blocking_sends(
-    trace: Trace, front: Frontiers, halves: Sequence[Half], oldest_row: Mapping[int, int]
+    trace: Trace,
+    front: Frontiers,
+    halves: Sequence[Half],
+    oldest_row: Mapping[int, int],
+    processes: Mapping[int, ProcessState],
 ) -> frozenset[int]:
     """Rows of single sends on devices that hold up later operations with the same partner.
 
     Operations between two ranks run in order of issue. If the partner has reached its half of a
-    later operation that is still not executed, the send before it has not gone out.
+    later operation that is still not executed, the send before it has not gone out. Nor can it go
+    out if the first half that the partner would execute is a send as well; where a process was
+    seen, its stack shows whether the rank waits for that.
     """
 
     def alone(half: Half) -> bool:
@@ -50,16 +56,27 @@ def blocking_sends(
         return int(front.batch_row[half.row]) == NONE and not is_on_host(signature)
 
     later: dict[tuple[int, int, int], int] = {}
-    for half in halves:
-        first = NONE < half.partner_row <= oldest_row.get(half.peer, NONE)
-        if half.matched and first and alone(half):
-            key = (half.rank, half.group, half.peer)
+    first: dict[tuple[int, int, int], Half] = {}
+    for half in sorted(halves, key=lambda half: half.row):
+        key = (half.rank, half.group, half.peer)
+        first.setdefault(key, half)
+        reached = NONE < half.partner_row <= oldest_row.get(half.peer, NONE)
+        if half.matched and reached and alone(half):
             later[key] = max(later.get(key, NONE), half.row)
+
+    def meets_a_send(half: Half) -> bool:
+        process = processes.get(half.rank)
+        if process is not None and process.is_observed:
+            return False
+        opposite = first.get((half.peer, half.group, half.rank))
+        own = first[half.rank, half.group, half.peer]
+        return half is own and opposite is not None and opposite.is_send and alone(opposite)
+
     return frozenset(
         half.row
         for half in halves
         if half.is_send
-        and half.row < later.get((half.rank, half.group, half.peer), NONE)
+        and (half.row < later.get((half.rank, half.group, half.peer), NONE) or meets_a_send(half))
         and alone(half)
     )
 

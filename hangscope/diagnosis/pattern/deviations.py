@@ -16,6 +16,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.pattern.counterparts import unlike_whom
 from hangscope.diagnosis.pattern.habits import waits_at_new_line
 from hangscope.diagnosis.pattern.history import history_of
+from hangscope.diagnosis.pattern.operation_totals import pairs_issued
 from hangscope.diagnosis.pattern.sibling_groups import counterparts, siblings
 from hangscope.diagnosis.records.mismatch import Mismatch
 from hangscope.trace.model import NONE, Signature
@@ -151,7 +152,8 @@ def furthest_counterpart(
         if counterpart in without:
             continue
         numbers = context.records_in(counterpart, other)["p2p_seq"]
-        furthest = max(furthest, int(numbers.max(initial=NONE)))
+        listed = int(numbers.max(initial=NONE))
+        furthest = max(furthest, listed, pairs_issued(context, counterpart, other))
     return furthest
 
 

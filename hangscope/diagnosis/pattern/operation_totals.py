@@ -113,10 +113,12 @@ class _Totals:
             user_frames(context.stack(row)),
         )
         if row == context.last_row(rank):
-            return _Total(standing, self._issued(rank, group), self._pairs(rank, group))
+            return _Total(
+                standing, self._issued(rank, group), pairs_issued(self.context, rank, group)
+            )
         before = part[: row - low]
         before = before[before["group"] == group]
-        if not len(before) or self._lists_unfinished(rank):
+        if not len(before) or _lists_unfinished(self.context, rank):
             return _Total(standing, UNKNOWN, UNKNOWN)
         last = before[-1]
         return _Total(standing, int(last["collective_seq"]), int(last["p2p_seq"]))
@@ -128,36 +130,42 @@ class _Totals:
         """
         if group not in self.context.with_collectives or group in self.context.with_p2p:
             return UNKNOWN
-        if self._lists_unfinished(rank) and group in self.context.with_one_sided:
+        if _lists_unfinished(self.context, rank) and group in self.context.with_one_sided:
             return UNKNOWN  # a root may have issued and finished more since, unlisted
-        return self._counted(rank, group)
+        return _counted(self.context, rank, group)
 
-    def _pairs(self, rank: int, group: int) -> int:
-        """How many sends and receives (a batch counts once) the rank has issued there.
 
-        If only unfinished ones are listed, batches stay listed, as torch never notes their end.
-        """
-        if group not in self.context.with_p2p:
-            return UNKNOWN
-        context = self.context
-        listed = context.records_in(rank, group)[-1:]
-        if self._lists_unfinished(rank):
-            listed = listed[flagged(listed["flags"], Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH)]
-        counted = 0 if group in self.context.with_collectives else self._counted(rank, group)
-        return max(*listed["p2p_seq"].tolist(), counted, 0) or UNKNOWN
+def pairs_issued(context: Context, rank: int, group: int) -> int:
+    """How many sends and receives (a batch counts once) a rank has issued in a group, or `UNKNOWN`.
 
-    def _lists_unfinished(self, rank: int) -> bool:
-        facts = self.context.trace.ranks.get(rank)
-        return facts is not None and facts.only_active
+    If only unfinished ones are listed, batches stay listed, as torch never notes their end. What
+    the counters of a group count, whose operations are all over and unlisted, its siblings show.
+    """
+    size = len(context.trace.groups[group].ranks)
+    alike = set(context.groups_alike[context.kinds[group], size])
+    if alike.isdisjoint(context.with_p2p):
+        return UNKNOWN
+    listed = context.records_in(rank, group)[-1:]
+    if _lists_unfinished(context, rank):
+        listed = listed[flagged(listed["flags"], Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH)]
+    shared = not alike.isdisjoint(context.with_collectives)
+    counted = 0 if shared else _counted(context, rank, group)
+    return max(*listed["p2p_seq"].tolist(), counted, 0) or UNKNOWN
 
-    def _counted(self, rank: int, group: int) -> int:
-        """A counter's value, if it counts one kind of operation only."""
-        front = self.context.front
-        number: int = self.context.p2p_counts.get((rank, group), UNKNOWN)
-        for pair in self.context.pairs_of_rank.get(rank, ()):
-            if front.group[pair] == group:
-                number = max(number, int(front.enqueued[pair]))
-        return number
+
+def _lists_unfinished(context: Context, rank: int) -> bool:
+    facts = context.trace.ranks.get(rank)
+    return facts is not None and facts.only_active
+
+
+def _counted(context: Context, rank: int, group: int) -> int:
+    """A counter's value, if it counts one kind of operation only."""
+    front = context.front
+    number: int = context.p2p_counts.get((rank, group), UNKNOWN)
+    for pair in context.pairs_of_rank.get(rank, ()):
+        if front.group[pair] == group:
+            number = max(number, int(front.enqueued[pair]))
+    return number
 
 
 def _differs(number: int, others: Counter[int]) -> bool:

@@ -94,6 +94,12 @@ class ProcessState:
     """When its own recorder last ran; 0 if unknown."""
 
     @property
+    def is_observed(self) -> bool:
+        """Whether anything is known about what the process does or how it ended."""
+        seen = self.state != "unknown" or bool(self.stack) or self.phase is not None
+        return seen or self.end is not End.UNKNOWN
+
+    @property
     def gone(self) -> bool:
         """Whether the process has ended or is ending because of a failure."""
         return self.end in (End.CLEAN, End.CRASHED, End.TORN_DOWN)

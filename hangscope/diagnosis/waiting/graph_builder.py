@@ -121,7 +121,7 @@ class GraphBuilder:
             if half.is_send and not in_batch and half.rank in self.oldest_row:
                 continue
             self.oldest_row[half.rank] = min(self.oldest_row.get(half.rank, half.row), half.row)
-        blocking = blocking_sends(self.trace, front, halves, self.oldest_row)
+        blocking = blocking_sends(self.trace, front, halves, self.oldest_row, self.processes)
         for row in blocking:
             rank = int(self.trace.records["rank"][row])
             self.oldest_row[rank] = min(self.oldest_row[rank], row)
