@@ -72,6 +72,17 @@ def test_meshes_that_need_more_mistakes_do_not_count() -> None:
     assert found.confidence is Confidence.LIKELY
 
 
+def test_devices_of_a_pair_are_not_stuck_if_the_network_of_a_smaller_group_may_be() -> None:
+    """Groups of two along number 1: taken for one group of all, two devices seem to be stuck."""
+    job = own_numbers()
+    for last in (False, False, False, True):
+        for rank in range(WORLD):
+            job.op(rank, group=1, size=(64,), line=10, done=not last or rank > 1)
+            job.op(rank, group=2, size=(256,), line=20, done=not last)
+            job.op(rank, group=0, size=(1,), line=30, done=not last)
+    assert judged(job).culprits == ()
+
+
 @pytest.mark.parametrize("version", ["2.4", "none"])
 def test_only_dumps_without_names_are_assigned_to_meshes(version: str) -> None:
     job = own_numbers()

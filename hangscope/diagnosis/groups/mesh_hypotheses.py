@@ -68,6 +68,8 @@ def by_mesh_hypotheses(trace: Trace, judge: Judge) -> Diagnosis | None:
         for answer, mesh in zip(found, meshes, strict=True)
     ]
     best = [answer for answer, cost in zip(found, costs, strict=True) if cost == min(costs)]
+    if any(answer.verdict is Verdict.STUCK_COLLECTIVE for answer in best):
+        best = found  # that is also what members of several groups look like, taken for one
     culprits = {answer.culprits for answer in best}
     if len(culprits) > 1 or not best[0].culprits:
         return None
@@ -83,10 +85,7 @@ def _world(trace: Trace, sizes: Sequence[int]) -> int:
 
 
 def _cost(answer: Diagnosis) -> int:
-    """How implausible an answer is: wrong ranks, failing networks and devices.
-
-    A rank that cannot finish what others finished is also what groups assumed too large look like.
-    """
+    """How implausible an answer is: wrong ranks, failing networks and devices."""
     return sum(
         len(f.culprits) if f.verdict is not Verdict.STUCK_COLLECTIVE else len(f.culprits) + _FAILED
         for f in answer.findings
