@@ -47,8 +47,8 @@ def blocking_sends(
 
     Operations between two ranks run in order of issue. If the partner has reached its half of a
     later operation that is still not executed, the send before it has not gone out. Nor can it go
-    out if the first half that the partner would execute is a send as well; where a process was
-    seen, its stack shows whether the rank waits for that.
+    out if the first half that the partner would execute is a send as well. That counts for a rank
+    which waits nowhere else and of whose process nothing was seen.
     """
 
     def alone(half: Half) -> bool:
@@ -66,7 +66,8 @@ def blocking_sends(
 
     def meets_a_send(half: Half) -> bool:
         process = processes.get(half.rank)
-        if process is not None and process.is_observed:
+        seen = process is not None and process.is_observed
+        if seen or oldest_row.get(half.rank) != half.row:
             return False
         opposite = first.get((half.peer, half.group, half.rank))
         own = first[half.rank, half.group, half.peer]
