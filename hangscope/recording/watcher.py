@@ -71,9 +71,12 @@ class Watcher(threading.Thread):
         while self._watches_exit:
             # Nothing of torch, no lock: the interpreter may end this thread at any instruction.
             time.sleep(HEARTBEAT_INTERVAL_S)
-            self._recorder.ring.beat()
-            if self._stacks:
-                self._recorder.ring.write_sample(sample_threads(skip=self.ident))
+            try:
+                self._recorder.ring.beat()
+                if self._stacks:
+                    self._recorder.ring.write_sample(sample_threads(skip=self.ident))
+            except Exception:
+                return  # the program is over: nobody is left to be told
 
     def _watch_program(self) -> None:
         due = 0.0
