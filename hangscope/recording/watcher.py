@@ -64,8 +64,13 @@ class Watcher(threading.Thread):
         self._turn.set()
 
     def run(self) -> None:
-        self._watch_program()
-        self._idle.set()
+        try:
+            self._watch_program()
+        except Exception as error:
+            self._on_error(error)
+            return
+        finally:
+            self._idle.set()
         if self._watches_exit:
             self._turn.wait()
         while self._watches_exit:
@@ -84,18 +89,14 @@ class Watcher(threading.Thread):
         # interrupt the very system call it hangs in.
         self._recorder.ring.put_i8("watcher_thread", threading.get_native_id())
         wait = self._stop_event.wait
-        interval_s = quiet_s = POLL_INTERVAL_S
+        interval_s = POLL_INTERVAL_S
         while not wait(interval_s):
-            try:
-                quiet_s = POLL_INTERVAL_S if self._recorder.catch_up() else QUIET_INTERVAL_S
-                now = time.monotonic()
-                if now >= due:
-                    due = now + HEARTBEAT_INTERVAL_S
-                    self.tick()
-                interval_s = min(quiet_s, due - now)
-            except Exception as error:
-                self._on_error(error)
-                return
+            quiet_s = POLL_INTERVAL_S if self._recorder.catch_up() else QUIET_INTERVAL_S
+            now = time.monotonic()
+            if now >= due:
+                due = now + HEARTBEAT_INTERVAL_S
+                self.tick()
+            interval_s = min(quiet_s, due - now)
 
     def tick(self) -> None:
         """One heartbeat: groups, native counters, stacks."""

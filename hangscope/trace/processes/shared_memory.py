@@ -16,11 +16,11 @@ _PRIVATE = 128
 _MOST_PROCESSES = 1_000
 """On a machine with more, nobody searches for those that share a mapping."""
 
-Mapping = tuple[str, str]
+SharedFile = tuple[str, str]
 """Device and inode: what two processes' mappings of one file have in common."""
 
 
-def shared_mapping_at(pid: int, futex: list[int], proc: Path = PROC) -> Mapping | None:
+def shared_mapping_at(pid: int, futex: list[int], proc: Path = PROC) -> SharedFile | None:
     """The shared mapping that holds the word a thread waits at; None if it is the process's own.
 
     Parameters
@@ -41,7 +41,7 @@ def shared_mapping_at(pid: int, futex: list[int], proc: Path = PROC) -> Mapping 
     return None
 
 
-def processes_that_share(mapping: Mapping, proc: Path = PROC) -> list[int] | None:
+def processes_that_share(mapping: SharedFile, proc: Path = PROC) -> list[int] | None:
     """The processes that have a mapping; None if too many run.
 
     Mappings are hidden only of processes with other privileges. Those do not belong to the job, and
@@ -53,7 +53,7 @@ def processes_that_share(mapping: Mapping, proc: Path = PROC) -> list[int] | Non
     return [pid for pid in pids if any(m == mapping for *_, m in _shared_mappings(pid, proc))]
 
 
-def _shared_mappings(pid: int, proc: Path) -> list[tuple[int, int, Mapping]]:
+def _shared_mappings(pid: int, proc: Path) -> list[tuple[int, int, SharedFile]]:
     """Bounds and identity of a process's shared mappings; empty if they may not be read."""
     found = []
     for line in lines_of(proc / str(pid) / "maps"):
