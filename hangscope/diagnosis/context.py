@@ -141,6 +141,22 @@ class Context:
         return partly_recorded(self.trace)
 
     @cached_property
+    def lists_in_part(self) -> bool:
+        """Whether dumps list unfinished entries only."""
+        return any(f.only_active and not f.newest_lost for f in self.trace.ranks.values())
+
+    @cached_property
+    def blank(self) -> frozenset[int]:
+        """Ranks whose dumps, which list only unfinished entries, have no entry and no counter.
+
+        They waited for nothing when they were dumped, whenever that was.
+        """
+        if not self.lists_in_part:
+            return frozenset()  # otherwise they list everything a rank ever issued
+        heard_from = {*self.bounds, *self.front.rank.tolist()}
+        return frozenset(r for r in self.trace.ranks.keys() & self.on_record if r not in heard_from)
+
+    @cached_property
     def hidden(self) -> frozenset[int]:
         """Ranks whose records do not go back to their first operation."""
         return hidden_ranks(self.trace)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hangscope.diagnosis.model import Confidence, Verdict
@@ -65,3 +67,21 @@ def test_deviating_rank_is_named_beside_a_lost_one(left_out: bool) -> None:
         assert (culprits, confidence) == ((1, _LAST), Confidence.AMBIGUOUS)
     else:
         assert (verdict, culprits, confidence) == (Verdict.RANK_LOST, (1,), Confidence.LIKELY)
+
+
+@pytest.mark.parametrize("counted", [True, False], ids=["with counters", "without"])
+def test_neighbour_whose_dump_lists_nothing_is_not_named_instead(counted: bool) -> None:
+    """Dumps that list what is unfinished: rank 3, in a group with the lost one, may be anywhere."""
+    job = Job(8)
+    data = [job.group(*range(first, 8, 2), desc="DATA") for first in (0, 1)]
+    for first in range(2, 8, 2):
+        job.group(first, first + 1, desc="TENSOR")
+    job.groups[0] = replace(job.groups[0], desc="TENSOR", ranks=(0, 1))
+    for rank in (0, 4, 6):
+        job.op(rank, group=data[0], done=False)
+    for rank in range(8):
+        job.rank(rank, only_active=True)
+    for rank in (1, 3, 5, 7) if counted else ():
+        job.members.append({"rank": rank, "group": data[1], "enqueued": 1, "completed": 1})
+    job.lose(2)
+    assert judged(job.trace()) == (Verdict.RANK_LOST, (2,), Confidence.LIKELY)

@@ -193,3 +193,21 @@ def test_cut_dump_of_a_rank_that_arrived_leaves_the_answer_certain() -> None:
     job.rank(2, newest_lost=True)
     job.rank(1, threads=stack_of("load_batch"))
     assert judged(job.trace()) == (Verdict.MISSING_RANK, (1,), Confidence.CERTAIN)
+
+
+@pytest.mark.parametrize("recorded", [True, False], ids=["whole", "unfinished only"])
+def test_cycle_through_a_collective_that_others_may_have_finished_is_not_certain(
+    recorded: bool,
+) -> None:
+    """If they have, the device of the last rank is stuck in it, and the others wait for it."""
+    job = Job(4)
+    pair = job.group(2, 3, desc="pair")
+    job.op(3, done=False)
+    job.op(2, group=pair, done=False)
+    job.op(1, "recv", peer=3, done=False)
+    job.op(0, "recv", peer=1, done=False)
+    for rank in range(4) if not recorded else ():
+        job.rank(rank, only_active=True, oldest_record_id=9)
+    verdict, culprits, confidence = judged(job.trace())
+    assert (verdict, culprits) == (Verdict.DEADLOCK_CYCLE, (3,))
+    assert (confidence is Confidence.CERTAIN) is recorded

@@ -271,7 +271,8 @@ def _neighbours(context: Context, lost: LostRanks) -> set[int]:
 def _lags(context: Context, rank: int) -> bool:
     """Whether the rank is behind others in one of its groups or in a group of that kind.
 
-    A rank that is as far as any other owes nothing.
+    A rank that is as far as any other owes nothing, and of a rank whose dump lists only what is
+    unfinished, without a counter, it is not known how far it is.
     """
     front, groups = context.front, context.trace.groups
     for pair in context.pairs_of_rank.get(rank, ()):
@@ -283,4 +284,4 @@ def _lags(context: Context, rank: int) -> bool:
         furthest = int(front.enqueued[np.isin(front.group, kind)].max())
         if front.enqueued[pair] < furthest:
             return True
-    return not len(context.pairs_of_rank.get(rank, ()))
+    return not len(context.pairs_of_rank.get(rank, ())) and rank not in context.blank

@@ -70,7 +70,8 @@ def cycle_cause(
             f"members are not listed, and {rank_list(context.gaps)} left no dump"
         )
     if any(place.p2p for place in here):
-        return p2p_cycle_cause(context, cause, ranks, groups - {NONE}, fellow_suspects)
+        settled = p2p_cycle_cause(context, cause, ranks, groups - {NONE}, fellow_suspects)
+        return _doubt_unfinished(settled, here)
     return _collective_cycle(context, cause, ranks, groups - {NONE}, fellow_suspects)
 
 
@@ -153,12 +154,24 @@ def _blame(
 
 
 def _doubt_unrecorded(cause: Cause, here: list[Place]) -> Cause:
-    """Doubt culprits of which it is not recorded what they issued there: one of them is enough."""
+    """Doubt culprits of which it is not recorded what they issued there: one of them is enough.
+
+    Doubt them as well if it is not recorded whether anybody they wait for has finished that: then
+    their devices are stuck in it.
+    """
+    cause = _doubt_unfinished(cause, here)
     untold = {rank for place in here for rank in place.unknown}.intersection(cause.culprits)
     if not untold or not cause.is_certain:
         return cause
     cause = cause.doubted(f"what {rank_list(tuple(sorted(untold)))} issued there is not on record")
     return cause if len(untold) == 1 else replace(cause, confidence=Confidence.AMBIGUOUS)
+
+
+def _doubt_unfinished(cause: Cause, here: list[Place]) -> Cause:
+    own = [p for p in here if not p.p2p and not set(p.waiters).isdisjoint(cause.culprits)]
+    if not own or any(place.absent or place.behind for place in own):
+        return cause
+    return cause.doubted("whether others have finished what the accused wait in is not on record")
 
 
 def _through_a_lock(context: Context, cause: Cause, ranks: set[int]) -> Cause:

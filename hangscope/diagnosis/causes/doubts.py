@@ -116,7 +116,7 @@ def doubt_truncated(context: Context, causes: list[Cause]) -> list[Cause]:
     nobody uses sends and receives, in which it might wait instead.
     """
     cut = cut_off(context.trace)
-    pairs = bool((context.trace.records["flags"] & int(Flag.P2P)).any()) or _lists_in_part(context)
+    pairs = bool((context.trace.records["flags"] & int(Flag.P2P)).any()) or context.lists_in_part
     return (
         [_doubt_truncated(context, cause, cut, pairs=pairs) for cause in causes] if cut else causes
     )
@@ -148,11 +148,6 @@ def _doubt_truncated(context: Context, cause: Cause, cut: frozenset[int], *, pai
 def _absent(context: Context, cause: Cause) -> set[int]:
     """Ranks that have not reached the places of a cause."""
     return {r for place in context.waits.at(cause.places) for r in place.absent}
-
-
-def _lists_in_part(context: Context) -> bool:
-    """Whether dumps list unfinished entries only."""
-    return any(f.only_active and not f.newest_lost for f in context.trace.ranks.values())
 
 
 def _stands_on_device(context: Context, rank: int) -> bool:
@@ -275,7 +270,7 @@ def doubt_clocks(causes: list[Cause], inferred: Inferred) -> list[Cause]:
 def doubt_gaps(context: Context, causes: list[Cause]) -> list[Cause]:
     """Doubt what missing dumps, member lists, ends or records could refute."""
     missing = {*context.trace.missing_ranks, *context.unrecorded} - context.unreadable.keys()
-    blank, from_logs = _blank(context), _from_logs_alone(context)
+    blank, from_logs = context.blank, _from_logs_alone(context)
     found = []
     for cause in causes:
         if cause.verdict is not Verdict.RANK_LOST:
@@ -331,18 +326,6 @@ def _of_no_record(context: Context, cause: Cause, blank: frozenset[int]) -> Iter
             yield f"rank {rank}: {', '.join(facts.unobservable)} leaves no record"
 
 
-def _blank(context: Context) -> frozenset[int]:
-    """Ranks whose dumps, which list only unfinished entries, have no entry and no counter.
-
-    They waited for nothing when they were dumped, whenever that was.
-    """
-    ranks = context.trace.ranks
-    if not _lists_in_part(context):
-        return frozenset()  # otherwise they list everything a rank ever issued
-    heard_from = {*context.bounds, *context.front.rank.tolist()}
-    return frozenset(r for r in ranks.keys() & context.on_record if r not in heard_from)
-
-
 def _unlisted(context: Context, cause: Cause) -> bool:
     """Whether no source lists the members of the group; a p2p operation names its peer itself.
 
@@ -354,7 +337,7 @@ def _unlisted(context: Context, cause: Cause) -> bool:
     if place is None or place.p2p or place.group < 0:
         return False
     group = context.trace.groups[place.group]
-    one_more = _lists_in_part(context) or cause.verdict is Verdict.STUCK_COLLECTIVE
+    one_more = context.lists_in_part or cause.verdict is Verdict.STUCK_COLLECTIVE
     return not group.ranks or (one_more and not group.listed)
 
 
