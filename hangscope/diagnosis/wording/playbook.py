@@ -133,7 +133,7 @@ def missing(
         more = fewer_steps()
         return Advice(f"{look}; {more.fix}", more.playbook)
     if first:
-        if process is not None and not stack:
+        if process is not None and process.is_observed and not (process.gone or stack):
             look += ": py-spy dump shows it even before torch is imported"
         return Advice(
             f"{look}; check RANK, WORLD_SIZE and MASTER_ADDR of that process and what runs before "
