@@ -83,12 +83,11 @@ class LocalRanks:
         self._processes = processes
         self._machine_of: dict[int, str] = {}
         self._looks: dict[int, RankFacts] = {}
-        self._told: dict[int, tuple[str | None, bool | None, KernelWait | None]] = {}
+        self._told: dict[int, tuple[str | None, bool | None, KernelWait | None, int]] = {}
         self._ends: dict[int, ProcessEnd] = {}
         self._stop_signals = StopSignals(processes)
         self._starting = StartingRanks()
         self._watched_starting: dict[int, int] = {}
-        self._starting_noted_ns: dict[int, int] = {}
         self._asked = 0
         """How many have been ended by a signal of `_ASKING`."""
         self._is_hung = False
@@ -185,18 +184,12 @@ class LocalRanks:
         return self._starting.are_busy
 
     def note_starting(self) -> None:
-        """Write to the journal which ranks have a process but have not begun to record.
-
-        Again from time to time, as older looks count as silence.
-        """
+        """Write to the journal which ranks have a process but have not begun to record."""
         for rank, pid in self._starting.pids.items():
             if rank in self.seen:
                 continue
             facts = self._starting.facts(rank)
             if facts is not None:
-                if facts.observed_ns > self._starting_noted_ns.get(pid, 0) + NOTE_AGAIN_NS:
-                    self._starting_noted_ns[pid] = facts.observed_ns
-                    self._told.pop(pid, None)
                 self._note_seen(facts)
             else:
                 self._take_back(rank, pid)
@@ -245,14 +238,19 @@ class LocalRanks:
                 self._note_seen(look)
 
     def _note_seen(self, look: RankFacts) -> None:
-        """Write to the journal what holds up a process, unless the last entry says the same."""
-        pid = look.pid or 0
-        told, known = (look.process_state, look.gil_blocked, look.wait), self._told.get(pid)
-        if known is not None and look.wait is not None and look.wait.is_same(known[2]):
-            told = (*told[:2], known[2])
+        """Write to the journal what holds up a process, unless the last entry says the same.
+
+        For one without a ring again from time to time: nothing else shows that it still lives.
+        """
+        pid, wait = look.pid or 0, look.wait
+        known, recorded = self._told.get(pid), pid in self.seen.values()
+        if known is not None and wait is not None and wait.is_same(known[2]):
+            wait = known[2]
+        period = 0 if recorded else look.observed_ns // NOTE_AGAIN_NS
+        told = (look.process_state, look.gil_blocked, wait, period)
         if self.journal is not None and known != told:
             self._told[pid] = told
-            self.journal.seen(look, recorded=pid in self.seen.values())
+            self.journal.seen(look, recorded=recorded)
 
     def kill(self) -> None:
         """End the remaining processes: SIGTERM first, then SIGKILL.

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hangscope.ring.process_identity import START_TICKS
-from hangscope.trace.processes.procfs import PROC, stat_of
+from hangscope.trace.processes.procfs import PROC, process_ids, stat_of
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
@@ -27,13 +27,11 @@ class ProcessRow(NamedTuple):
 def process_table(proc: Path = PROC) -> dict[int, ProcessRow]:
     """Every process by its id, see proc_pid_stat(5)."""
     table = {}
-    for entry in os.scandir(proc):
-        if not entry.name.isdecimal():
-            continue
-        words = stat_of(entry.name, proc)
+    for pid in process_ids(proc):
+        words = stat_of(pid, proc)
         try:
             # After the name: state, ppid, ..., utime, stime, cutime, cstime (11th to 14th).
-            table[int(entry.name)] = ProcessRow(
+            table[pid] = ProcessRow(
                 parent=int(words[1]),
                 own_ticks=sum(map(int, words[11:13])),
                 reaped_ticks=sum(map(int, words[13:15])),

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from hangscope.monitor.process_table import TICKS_PER_SECOND, ProcessRow, process_table
 from hangscope.ring.job_place import JobPlace, place_from_environment
+from hangscope.ring.process_identity import environment_of
 from hangscope.trace.model import RankFacts
 from hangscope.trace.processes.kernel_waits import main_thread_wait
 from hangscope.trace.processes.process import look_here
@@ -87,8 +88,14 @@ class StartingRanks:
         if passed_s < (LOOK_S if now_s - self._began_s < LATER_S else LATER_LOOK_S):
             return
         self._looked_at_s = now_s
+        known = map(self._launched, recorded.values())
+        self._job = self._job or next(filter(None, known), None)
+        if self._job is None or len(recorded) >= self._job.place.world_size:
+            # No launcher tells of others, or nobody is missing.
+            self.pids, self._before_torch, self.are_busy = {}, set(), False
+            return
         table = process_table(self._proc)
-        found = self._found(table, recorded)
+        found = self._found(table, self._job)
         self._processes = {rank: pids for rank, pids in found.items() if rank not in recorded}
         pythons = {r: list(filter(self._is_python, pids)) for r, pids in self._processes.items()}
         self.pids = {rank: pids[0] for rank, pids in pythons.items() if pids}
@@ -124,16 +131,12 @@ class StartingRanks:
             observed_ns=time.time_ns(),
         )
 
-    def _found(
-        self, table: Mapping[int, ProcessRow], recorded: Mapping[int, int]
-    ) -> dict[int, list[int]]:
+    def _found(self, table: Mapping[int, ProcessRow], job: _Launched) -> dict[int, list[int]]:
         """The processes of each rank of the job, in the order in which they started."""
-        for pid in recorded.values():
-            self._job = self._job or self._launched(pid)
         found: dict[int, list[int]] = defaultdict(list)
         for pid in sorted(table, key=lambda pid: (table[pid].start_ticks, pid)):
             launched = self._launched(pid)
-            if launched and self._job and launched.is_of_job(self._job):
+            if launched and launched.is_of_job(job):
                 found[launched.place.rank].append(pid)
         return found
 
@@ -152,11 +155,6 @@ class StartingRanks:
 
     def _launched(self, pid: int) -> _Launched | None:
         """The place and the job of a process by the environment that it was started with."""
-        try:
-            raw = (self._proc / str(pid) / "environ").read_bytes()
-        except OSError:
-            return None
-        entries = (entry.partition("=") for entry in os.fsdecode(raw).split("\0"))
-        environ = {name: value for name, _, value in entries}
+        environ = environment_of(self._proc / str(pid))
         place = place_from_environment(environ)
         return _Launched(place, tuple(map(environ.get, _JOB_VARIABLES))) if place else None

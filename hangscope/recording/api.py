@@ -84,7 +84,7 @@ def start(*, rank: int = -1, world_size: int = -1) -> bool:
         monitor = MonitorStart(directory, run_id, place, settings, link=own_choice)
         if is_first_of_node(place, ring.path):
             monitor.start()
-        elif place.is_numbered:
+        elif place.is_numbered and monitor.is_wanted:
             session.watcher.on_beats.append(monitor.stand_in(ring.path))
     except Exception as error:
         warn_once(f"no monitor: {_explain(error)}; the recording goes on without one")

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hangscope.ring.job_place import OPEN_MPI, JobPlace, integer
-from hangscope.ring.process_identity import boot_id, pid_namespace, start_ticks
+from hangscope.ring.process_identity import boot_id, environment_of, pid_namespace, start_ticks
 from hangscope.ring.writer import RingIdentity
 
 
@@ -68,15 +68,9 @@ def _has_own_rendezvous(environ: Mapping[str, str]) -> bool:
     Ranks that write checkpoints in separate processes start one each. These processes share no
     parent and have inherited the launcher's variables from their rank, except for the port.
     """
-    try:
-        raw = Path(f"/proc/{os.getppid()}/environ").read_bytes()
-    except OSError:
-        return False
-    started_with = {
-        name: value for name, _, value in (entry.partition(b"=") for entry in raw.split(b"\0"))
-    }
-    port = environ.get("MASTER_PORT", "").encode()
-    return b"TORCHELASTIC_RUN_ID" in started_with and started_with.get(b"MASTER_PORT") != port
+    parent = environment_of(f"/proc/{os.getppid()}")
+    port = environ.get("MASTER_PORT", "")
+    return "TORCHELASTIC_RUN_ID" in parent and parent.get("MASTER_PORT") != port
 
 
 def run_directory(environ: Mapping[str, str], run_id: str) -> tuple[Path, bool]:

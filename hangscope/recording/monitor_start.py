@@ -50,7 +50,7 @@ class MonitorStart:
             If no process can be started.
         """
         self._link_latest()
-        if self._is_wanted():
+        if self.is_wanted:
             self._start(os.environ)
             os.environ[MONITOR_OF] = self._name
 
@@ -68,7 +68,7 @@ class MonitorStart:
         """
         share_s = self.settings.timeout_s * _PATIENCE
         patience_s = min(max(share_s, _LEAST_PATIENCE_S), _MOST_PATIENCE_S)
-        due_s = time.monotonic() + patience_s if self._is_wanted() else float("inf")
+        due_s = time.monotonic() + patience_s
         environ = dict(os.environ)  # later, the job may change it while the watcher reads it
 
         def look() -> None:
@@ -93,7 +93,9 @@ class MonitorStart:
     def _name(self) -> str:
         return f"{self.run_id}.{self.place.attempt}"
 
-    def _is_wanted(self) -> bool:
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the user wants a monitor and none is there already."""
         watched = os.environ.get(MONITORED) or os.environ.get(MONITOR_OF) == self._name
         return self.settings.monitor and not watched
 

@@ -12,7 +12,7 @@ OPEN_MPI = (
     "OMPI_COMM_WORLD_LOCAL_SIZE",
 )
 _HYDRA = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
-RANK_VARIABLES = (
+_RANK_VARIABLES = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     OPEN_MPI,
     _HYDRA,
@@ -45,7 +45,7 @@ class JobPlace:
 
 def place_from_environment(environ: Mapping[str, str]) -> JobPlace | None:
     """A process's position according to its launcher's variables; None without any."""
-    for names in RANK_VARIABLES:
+    for names in _RANK_VARIABLES:
         rank, world, local_rank, local_world = (integer(environ.get(name)) for name in names)
         if rank is None or world is None or not 0 <= rank < world:
             continue

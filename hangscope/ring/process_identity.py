@@ -1,4 +1,4 @@
-"""What identifies a process beyond its pid: start time, boot id and pid namespace.
+"""What identifies a process beyond its pid: start time, boot id, pid namespace and environment.
 
 The writer stores them in the ring's header; a reader compares them with what it finds itself.
 """
@@ -58,6 +58,19 @@ def pid_namespace(process: str | Path = "/proc/self") -> int:
         return os.stat(f"{process}/ns/pid").st_ino
     except OSError:
         return 0
+
+
+def environment_of(process: str | Path) -> dict[str, str]:
+    """The environment that a process (``/proc/<pid>``) was started with.
+
+    Empty if the process is gone or may not be read.
+    """
+    try:
+        raw = Path(process, "environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (entry.partition("=") for entry in os.fsdecode(raw).split("\0"))
+    return {name: value for name, _, value in pairs if name}
 
 
 def machine_id(boot: str, namespace: int) -> str:

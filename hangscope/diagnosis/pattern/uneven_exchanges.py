@@ -133,12 +133,12 @@ def _left_over(issued: _Issued, channel: Channel, halves: Sequence[Half]) -> Une
     for half in halves:
         if half.matched is None or not half.is_send:
             continue
-        mine, its = issued.collectives(half.rank), issued.collectives(half.peer)
-        until = next((key for key, row in mine.items() if row > half.row and key in its), None)
+        own, other = issued.collectives(half.rank), issued.collectives(half.peer)
+        until = next((key for key, row in own.items() if row > half.row and key in other), None)
         if until is None:
             continue
-        later = half.partner_row == NONE or half.partner_row > its[until]
-        waiting = any(h.rank == half.peer and h.row < its[until] for h in halves)
+        later = half.partner_row == NONE or half.partner_row > other[until]
+        waiting = any(h.rank == half.peer and h.row < other[until] for h in halves)
         if later and not waiting:
             return UnevenExchange(channel, until)
     return None
@@ -147,9 +147,9 @@ def _left_over(issued: _Issued, channel: Channel, halves: Sequence[Half]) -> Une
 def _stretches(issued: _Issued, channel: Channel) -> list[_Stretch]:
     """What both ranks issued from one collective of both to the next, oldest first."""
     source, target, group = channel
-    mine, its = issued.collectives(source), issued.collectives(target)
-    common = [key for key in mine if key in its]
-    at = np.array([[mine[key], its[key]] for key in common], np.int64).reshape(-1, 2)
+    of_source, of_target = issued.collectives(source), issued.collectives(target)
+    common = [key for key in of_source if key in of_target]
+    at = np.array([[of_source[key], of_target[key]] for key in common], np.int64).reshape(-1, 2)
     if not len(at) or (np.diff(at, axis=0) <= 0).any():
         return []  # with threads, there may be no common order
     sent = np.searchsorted(issued.halves(source, target, group, sending=True), at[:, 0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from hangscope.ring.process_identity import pid_namespace
+from hangscope.ring.process_identity import environment_of, pid_namespace
 from hangscope.toolkit.doctor.model import WARNING, Finding, Neighbour, Surroundings
 
 _NUMBERED_ALIKE = ("SLURM_JOB_ID",)
@@ -23,7 +23,7 @@ def read_neighbours(env: Mapping[str, str], proc: Path = Path("/proc")) -> list[
     own = _job(env)
     found = []
     for folder in proc.glob("[0-9]*"):
-        environment = _environment(folder)
+        environment = environment_of(folder)
         job = _job(environment)
         if job is None or job == own or pid_namespace(folder) != namespace:
             continue
@@ -69,13 +69,3 @@ def _seen(visible: str | None, everything: set[str]) -> set[str]:
 
 def _in_order(devices: Iterable[str]) -> list[str]:
     return sorted(devices, key=lambda name: (not name.isdigit(), name.zfill(4)))
-
-
-def _environment(folder: Path) -> dict[str, str]:
-    """The environment of a process; empty if it is gone or may not be read."""
-    try:
-        raw = (folder / "environ").read_bytes()
-    except OSError:
-        return {}
-    pairs = (entry.partition("=") for entry in raw.decode("utf-8", "replace").split("\0"))
-    return {name: value for name, _, value in pairs if name}

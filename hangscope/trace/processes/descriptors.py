@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from hangscope.trace.processes.procfs import PROC, lines_of
+from hangscope.trace.processes.procfs import PROC, lines_of, process_ids
 
 _MOST_DESCRIPTORS = 20_000
 """On a machine with more, the search for a pipe's other end is abandoned."""
@@ -72,9 +72,8 @@ def holder_of(target: str, first: int, proc: Path = PROC) -> int | None:
 
     None if none is found: descriptors of others may be hidden, or too many.
     """
-    others = sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
     looked = 0
-    for pid in [first, *others]:
+    for pid in [first, *process_ids(proc)]:
         descriptors = descriptors_of(pid, proc)
         looked += len(descriptors)
         if looked > _MOST_DESCRIPTORS:

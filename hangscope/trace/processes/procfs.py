@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 PROC = Path("/proc")
+
+
+def process_ids(proc: Path = PROC) -> list[int]:
+    """The ids of all processes, lowest first."""
+    return sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
 
 
 def lines_of(path: Path) -> list[str]:

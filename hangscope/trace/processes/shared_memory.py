@@ -6,10 +6,9 @@ The kernel knows who waits there, but not who holds them.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from hangscope.trace.processes.procfs import PROC, lines_of
+from hangscope.trace.processes.procfs import PROC, lines_of, process_ids
 
 _PRIVATE = 128
 """FUTEX_PRIVATE_FLAG: only threads of one process use it."""
@@ -47,7 +46,7 @@ def processes_that_share(mapping: SharedFile, proc: Path = PROC) -> list[int] | 
     Mappings are hidden only of processes with other privileges. Those do not belong to the job, and
     its semaphores are readable for its own user alone.
     """
-    pids = sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
+    pids = process_ids(proc)
     if len(pids) > _MOST_PROCESSES:
         return None
     return [pid for pid in pids if any(m == mapping for *_, m in _shared_mappings(pid, proc))]
