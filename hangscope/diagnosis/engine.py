@@ -57,6 +57,7 @@ from hangscope.diagnosis.exits.first_timeout import rewound_to_first_timeout
 from hangscope.diagnosis.exits.late_arrivals import without_late_arrivals
 from hangscope.diagnosis.exits.primary_failures import judge_ends
 from hangscope.diagnosis.exits.vanished_hosts import with_vanished
+from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.groups.memberships import with_credible_members
 from hangscope.diagnosis.groups.mesh_hypotheses import by_mesh_hypotheses
 from hangscope.diagnosis.model import Diagnosis, Verdict
@@ -81,6 +82,7 @@ from hangscope.diagnosis.wording.answer import answer
 from hangscope.diagnosis.wording.findings import to_finding
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.diagnosis.wording.sibling_findings import merged_finding
+from hangscope.diagnosis.wording.tolerated_waits import tolerated_wait
 from hangscope.diagnosis.wording.unattributed_messages import with_unattributed_messages
 from hangscope.trace.clocks import align_clocks
 from hangscope.trace.model import Trace
@@ -97,6 +99,8 @@ class _Standstill:
     """What ended every rank from outside, if anything did."""
     snapshot: Snapshot | None
     """The evidence that the dumps show a job that was still moving, if there is any."""
+    tolerated: tuple[Place, ...]
+    """Where ranks of a live job wait, but not long enough yet."""
 
 
 def diagnose(trace: Trace) -> Diagnosis:
@@ -151,6 +155,8 @@ def _judged(trace: Trace) -> tuple[Diagnosis, frozenset[int]]:
         findings = (quiet,) if quiet is not None else ()
         if not findings and trace.missing_ranks:
             notes.append(f"{rank_s(trace.missing_ranks)} left no dump: nothing is known of them")
+        if not findings and (waiting := tolerated_wait(job.context, job.tolerated)) is not None:
+            notes.append(waiting)
     findings = with_unattributed_messages(job.context, with_monitor_verdict(job.context, findings))
     return answer(job.context, findings, notes), too_early
 
@@ -175,7 +181,7 @@ def _standstill(trace: Trace) -> _Standstill:
     if stop is not None:
         processes = wait_duration.as_victims(processes, stop.told_ns)
     context = Context(trace, front, processes, GraphBuilder(trace, front, processes).build())
-    wait_duration.overdue_only(context)
+    tolerated = wait_duration.overdue_only(context)
     snapshot = snapshot_of(context)
     if snapshot is not None:
         context.waits.forget_all()
@@ -183,7 +189,7 @@ def _standstill(trace: Trace) -> _Standstill:
     answered = stop is not None and stop.way == "SIGTERM" and bool(trace.missing_ranks)
     if stop is not None and not answered:
         wait_duration.lasting_only(context)
-    return _Standstill(context, stop, snapshot)
+    return _Standstill(context, stop, snapshot, tolerated)
 
 
 def _causes(context: Context) -> list[Cause]:

@@ -20,6 +20,29 @@ def test_wait_shorter_than_the_timeout_is_healthy_while_alive() -> None:
     found = diagnose(job.trace(after_s=60))
     assert found.verdict is Verdict.HEALTHY
     assert not found.findings
+    assert found.notes == (
+        "ranks 0, 1, 3 wait for rank 2 in all_reduce #6 in group default, for 1 min so far; it"
+        " counts as a hang after 2 min (HANGSCOPE_TIMEOUT)",
+    )
+
+
+def test_pause_no_longer_than_the_pace_explains_is_not_remarked() -> None:
+    job = Job(4, live=True, timeout_s=120)
+    job.steps(5)
+    for rank in (0, 1, 3):
+        job.op(rank, done=False)
+    assert diagnose(job.trace(after_s=1)).notes == ()
+
+
+def test_remark_on_waits_names_where_they_began() -> None:
+    job = Job(4, live=True, timeout_s=120)
+    pair = job.group(2, 3, desc="pair")
+    job.steps(5)
+    for rank in (0, 1):
+        job.op(rank, done=False)
+    job.op(2, group=pair, done=False, at=job.now + 5.0)
+    (note,) = diagnose(job.trace(after_s=30)).notes
+    assert note.startswith("rank 2 waits for rank 3 in all_reduce #1 in group pair, for 30 s")
 
 
 def test_clean_end_is_healthy() -> None:

@@ -15,14 +15,19 @@ SLOW_S = 60.0
 """A rank that saves, loads or compiles may keep the others waiting this long."""
 
 
-def overdue_only(context: Context) -> None:
+def overdue_only(context: Context) -> tuple[Place, ...]:
     """On a live job, drop waits that have not lasted long enough: slow is not hung.
 
     Waiting for a rank that has ended needs no timeout, and accuses only that rank.
+
+    Returns
+    -------
+    tuple of Place
+        The places that were dropped, as they were.
     """
     trace, processes = context.trace, context.processes
     if not trace.live:
-        return
+        return ()
     limit = trace.timeout_s
     kept: list[int] = []
     for index, place in enumerate(context.waits.places):
@@ -42,7 +47,10 @@ def overdue_only(context: Context) -> None:
             context.waits.narrow(index, narrowed)
             kept.append(index)
     kept += _blocked_targets(context, kept, limit / 4)
-    context.waits.keep_only({*kept, *_locks_that_last(context, kept)})
+    counted = {*kept, *_locks_that_last(context, kept)}
+    tolerated = tuple(p for i, p in enumerate(context.waits.places) if i not in counted)
+    context.waits.keep_only(counted)
+    return tolerated
 
 
 def _blocked_targets(context: Context, kept: list[int], least_s: float) -> list[int]:

@@ -1,0 +1,50 @@
+"""A remark on a live job that does not count as hung yet, although it stands still.
+
+Somebody who looks at it after a minute should not read "healthy" and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.duration_text import lasting
+from hangscope.diagnosis.graph.lock_places import is_lock
+from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.records.pace import standstill_s
+from hangscope.diagnosis.wording.phrases import rank_s, title_of, wait_s
+
+
+def tolerated_wait(context: Context, places: Sequence[Place]) -> str | None:
+    """Say who has waited longest, for whom, and when that will count as a hang.
+
+    Parameters
+    ----------
+    places:
+        Where ranks wait, each for less than the time limit.
+
+    Returns
+    -------
+    str or None
+        None if no wait is longer than the pace of the job explains.
+    """
+    least_s = standstill_s(context.trace)
+    lasted = {
+        index: context.blocked_s(place)
+        for index, place in enumerate(places)
+        if place.waiters and not place.weak and not is_lock(place)
+    }
+    long = [index for index, waited_s in lasted.items() if waited_s >= least_s]
+    if not long:
+        return None
+    # Ranks may wait for others that wait themselves: where nobody does, it began.
+    waiting = {rank for index in long for rank in places[index].waiters}
+    origins = [i for i in long if places[i].targets and waiting.isdisjoint(places[i].targets)]
+    longest = max(origins or long, key=lambda index: lasted[index])
+    place = places[longest]
+    whom = f" for {rank_s(place.targets)}" if place.targets else ""
+    return (
+        f"{rank_s(place.waiters)} {wait_s(place.waiters)}{whom} in {title_of(context, place)}, for"
+        f" {lasting(lasted[longest])} so far; it counts as a hang after"
+        f" {lasting(context.trace.timeout_s)} (HANGSCOPE_TIMEOUT)"
+    )
