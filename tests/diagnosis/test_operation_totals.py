@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.trace.load import load_trace
 from hangscope.trace.model import Trace
 from tests.diagnosis.builder import Job, judged
+from tools.simulator.dialects import DIALECTS
+from tools.simulator.faults import draw
+from tools.simulator.native_dumps import write
 
 
 def unfinished_only(job: Job) -> Trace:
@@ -90,3 +98,15 @@ def test_counterparts_in_other_groups_decide_between_two() -> None:
                 job.op(rank, "all_to_all", group=group, size=(4,), done=group != pairs[0])
         job.all(done=False)
         assert judged(job.trace())[1] == culprits
+
+
+@pytest.mark.parametrize(("number", "seed"), [(806, 921123), (34, 31)])
+def test_members_of_which_some_are_not_counted_may_all_have_exchanged_more(
+    number: int, seed: int, tmp_path: Path
+) -> None:
+    """All four members receive once more; counters compare two of them with their counterparts."""
+    case = draw(number, seed, "recv_circle")
+    write(case, DIALECTS["pickle 2.9, only active"], tmp_path)
+    found = diagnose(load_trace([tmp_path]))
+    assert found.confidence is Confidence.AMBIGUOUS
+    assert set(found.culprits) >= case.truth.culprits

@@ -11,6 +11,7 @@ from tools.simulator.faults import FAULTS
 from tools.simulator.outcomes import CRASH, EXACT, PART, UNDECIDED, WRONG
 from tools.simulator.score import Outcome, Tally, run
 from tools.simulator.several import MISTAKES
+from tools.simulator.two_faults import TWO_FAULTS
 
 
 def main() -> int:
@@ -21,7 +22,7 @@ def main() -> int:
     parser.add_argument(
         "--fault",
         action="append",
-        choices=sorted([*FAULTS, *MISTAKES]),
+        choices=sorted([*FAULTS, *MISTAKES, *TWO_FAULTS]),
         help="only this fault (repeatable)",
     )
     parser.add_argument("--dialect", action="append", help="only this dialect (repeatable)")
@@ -30,6 +31,9 @@ def main() -> int:
     )
     parser.add_argument(
         "--several", action="store_true", help="several ranks make the same mistake"
+    )
+    parser.add_argument(
+        "--two", action="store_true", help="one rank stops, and another one issues something else"
     )
     parser.add_argument("--show", type=int, default=10, help="print this many failures")
     parser.add_argument("--table", type=Path, help="write the table as Markdown")
@@ -46,6 +50,7 @@ def main() -> int:
         faults=arguments.fault,
         lose=arguments.lose_victim,
         several=arguments.several,
+        two=arguments.two,
     ):
         tallies = [
             (total, stock),
@@ -62,7 +67,9 @@ def main() -> int:
     print(table)
     if arguments.table:
         arguments.table.write_text(table + "\n")
-    if arguments.several:  # no share of exact answers is asked for, only that none is wrong
+    if (
+        arguments.several or arguments.two
+    ):  # no share of exact answers is asked for, only that none is wrong
         return 1 if total.counts[WRONG] or total.counts[CRASH] or total.certain_wrong else 0
     good = total.share(EXACT) >= 0.99 and not total.counts[CRASH] and not total.certain_wrong
     return 0 if good else 1

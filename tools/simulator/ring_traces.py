@@ -58,7 +58,7 @@ def ring_trace(case: Case) -> Trace:
             )  # fmt: skip
             frames = tuple(Frame(f["name"], f["filename"], f["line"]) for f in frames_of(item))
             flags = Flag(0)
-            if op.kind in ("send", "recv"):
+            if op.kind in ("send", "recv", "batch"):
                 flags |= Flag.P2P
             if item.leg_of is not None:
                 flags |= Flag.COALESCED_MEMBER

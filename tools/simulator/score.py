@@ -29,6 +29,7 @@ from tools.simulator.native_dumps import write
 from tools.simulator.outcomes import CRASH, EXACT, UNDECIDED, WRONG
 from tools.simulator.ring_traces import ring_trace
 from tools.simulator.several import MISTAKES, draw_several, judge_several
+from tools.simulator.two_faults import TWO_FAULTS, draw_two, judge_two
 
 IN_LOGS = frozenset(
     {
@@ -77,6 +78,8 @@ def judge(case: Case, dialect: Dialect, found: Diagnosis) -> tuple[str, int, boo
     """(outcome, number of innocents named, whether as certain) of one diagnosis."""
     if case.truth.fault in MISTAKES:
         return judge_several(case, found)
+    if case.truth.fault in TWO_FAULTS:
+        return judge_two(case, found)
     truth = expected(case, dialect)
     named = set(found.culprits)
     verdict = found.verdict.value
@@ -146,14 +149,15 @@ def run(
     faults: list[str] | None = None,
     lose: bool = False,
     several: bool = False,
+    two: bool = False,
 ) -> Iterator[Outcome]:
     """Draw, write, analyze and score ``cases`` cases, with dialects and faults in turn.
 
     ``lose``: omit the dump of one rank, drawn among those that are not at fault. ``several``: the
-    faults are those that several ranks have in common.
+    faults are those that several ranks have in common. ``two``: two ranks make one mistake each.
     """
     names = dialects or list(DIALECTS)
-    kinds = faults or list(MISTAKES if several else FAULTS)
+    kinds = faults or list(TWO_FAULTS if two else MISTAKES if several else FAULTS)
     number = 0
     folder = Path(tempfile.mkdtemp(prefix="hangscope-simulator-"))
     try:
@@ -166,15 +170,16 @@ def run(
                 dialect = DIALECTS["ring"]
             if fault in NEEDS_HOST and not dialect.hosts and fault not in IN_DUMPS:
                 dialect = DIALECTS["ring"]
-            if several and "dtype" in fault and dialect.version in NO_DTYPES:
+            if (several or two) and "dtype" in fault and dialect.version in NO_DTYPES:
                 dialect = DIALECTS["ring"]
             try:
                 shape = LOG_SHAPES[number % len(LOG_SHAPES)] if dialect.log else None
-                case = (
-                    draw_several(number, seed, fault)
-                    if several
-                    else draw(number, seed, fault, shape)
-                )
+                if two:
+                    case = draw_two(number, seed, fault)
+                elif several:
+                    case = draw_several(number, seed, fault)
+                else:
+                    case = draw(number, seed, fault, shape)
             except UnsuitableError:
                 continue
             if lose:

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 
 from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.causes.beside_mismatches import (
+    doubt_beside,
+    stands_before,
+    stands_beside,
+)
 from hangscope.diagnosis.context import SECOND_NS, Context
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.process_state import is_unseen
@@ -34,12 +39,14 @@ def without_consequences(context: Context, causes: list[Cause]) -> list[Cause]:
     kept = _clear_lost(context, kept)
     kept = _without_what_mismatches_explain(context, kept)
     named = any(c.culprits and c.mismatch is None for c in kept)
+    diverged = [c for c in kept if c.mismatch is not None]
     return sorted(
         kept,
         key=lambda c: (
             _is_over(c) and named,
             c.verdict is Verdict.INCONCLUSIVE,
             _only_logged(context, c),
+            any(stands_beside(context, c, m) for m in diverged),
             c.began_ns or 1 << 62,
             -len(c.victims),
         ),
@@ -100,12 +107,16 @@ def _without_what_mismatches_explain(context: Context, causes: list[Cause]) -> l
                 concerning[rank].add(absorbing)
     kept = [c.with_victims(held_up[i]) for i, c in enumerate(causes) if i not in explained]
     over = "every member finished it nevertheless"
-    return [cause.doubted(over) if _is_over(cause) else cause for cause in kept]
+    kept = [cause.doubted(over) if _is_over(cause) else cause for cause in kept]
+    diverged = [cause for cause in kept if cause.mismatch is not None]
+    return [doubt_beside(context, cause, diverged) for cause in kept]
 
 
 def _may_follow(context: Context, cause: Cause, mismatch: Cause) -> bool:
     """Whether a cause that involves ranks of a mismatch may be its consequence."""
     if _is_over(mismatch) and not _hangs_behind(context, cause, mismatch):
+        return False
+    if stands_before(context, cause, mismatch) or stands_beside(context, cause, mismatch):
         return False
     return not _own_crash_before(context, cause, mismatch)
 
@@ -155,7 +166,13 @@ def _clear_lost(context: Context, causes: list[Cause]) -> list[Cause]:
         groups = [g.ranks for g in context.trace.groups if set(cause.culprits) & set(g.ranks)]
         near = {r for ranks in groups for r in ranks}
         latest_ns = cause.began_ns + limit_ns if cause.began_ns else 1 << 62
-        held_up = [i for i in shown if near & kept[i].involved and kept[i].began_ns < latest_ns]
+        held_up = [
+            i
+            for i in shown
+            if near & kept[i].involved
+            and kept[i].began_ns < latest_ns
+            and not stands_before(context, cause, kept[i])
+        ]
         if not held_up:
             continue
         del kept[index]

@@ -65,15 +65,21 @@ class _Totals:
         self.context = context
         self.fellow_suspects = fellow_suspects
 
-    def odd(self, group: int, ranks: Iterable[int]) -> list[int]:
-        """Of these members, those that differ from all ranks that reached the same operation."""
+    def odd(self, group: int, ranks: Iterable[int]) -> set[int]:
+        """Of these members, those that differ from all ranks that reached the same operation.
+
+        If several members have exchanged more than their counterparts and none as much as its own,
+        the others may have done so as well, uncounted: it is one mistake of all.
+        """
         members = self.context.trace.groups[group].ranks
         asked = [r for r in members if r not in self.fellow_suspects]
         own = {r: total for r in asked if (total := self.at_newest(r, group)) is not None}
         collectives: dict[Standing, Counter[int]] = {}
         for total in own.values():
             collectives.setdefault(total.standing, Counter())[total.collectives] += 1
-        found = []
+        found: set[int] = set()
+        more_or_fewer: set[int] = set()
+        as_usual = False
         for rank in ranks:
             mine = own.get(rank)
             if mine is None:
@@ -86,8 +92,13 @@ class _Totals:
                 if theirs is not None and theirs.standing == mine.standing:
                     same[theirs.collectives] += 1
                     pairs[theirs.pairs] += 1
-            if _differs(mine.collectives, +same) or _differs(mine.pairs, +pairs):
-                found.append(rank)
+            if _differs(mine.collectives, +same):
+                found.add(rank)
+            if _differs(mine.pairs, +pairs):
+                more_or_fewer.add(rank)
+            as_usual |= mine.pairs != UNKNOWN and mine.pairs in +pairs
+        if as_usual or len(more_or_fewer) < 2:
+            found |= more_or_fewer
         return found
 
     def at_newest(self, rank: int, group: int) -> _Total | None:
