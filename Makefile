@@ -4,6 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
+# Hundreds of tests start processes of their own, each of which would compile HangScope again where
+# an image forbids Python to keep what it has compiled.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install demo test lint format clean kills simulator chaos nccl soak bench docs
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -57,6 +58,29 @@ def command(paths: tuple[str, ...], form: str, output: str, redact: bool) -> Non
     click.echo(f"hangscope: {done}", err=True)
 
 
+def _lost_in(dumps: Sequence[Path], diagnosis: Diagnosis) -> str:
+    """One line if these dumps, analysed again, do not give the verdict of their source."""
+    from hangscope.diagnosis.engine import diagnose
+    from hangscope.report.ranks import named
+    from hangscope.trace.load import NothingReadable, load_trace
+
+    try:
+        again = diagnose(load_trace(dumps))
+        got = again.verdict.value, again.culprits
+    except NothingReadable:
+        got = "nothing", ()
+    if got == (diagnosis.verdict.value, diagnosis.culprits):
+        return ""
+    verdicts = [
+        f"{verdict} ({named(ranks, 60)})" if ranks else verdict
+        for verdict, ranks in (got, (diagnosis.verdict.value, diagnosis.culprits))
+    ]
+    return (
+        f"the format has no place for some of the evidence: analysed again, these dumps give "
+        f"{verdicts[0]} instead of {verdicts[1]}"
+    )
+
+
 def _write(
     trace: Trace, diagnosis: Diagnosis, form: str, out: Path, paths: tuple[str, ...], redact: bool
 ) -> str:
@@ -65,6 +89,8 @@ def _write(
         from hangscope.report import flight_recorder
 
         files = flight_recorder.write(trace, out)
+        if lost := _lost_in(files, diagnosis):
+            click.echo(f"hangscope: {lost}", err=True)
         return f"{len(files)} dumps in {out}; judge them with: torchfrtrace {out}"
     if form == "html":
         from hangscope.report.html import to_html

@@ -22,6 +22,7 @@ from hangscope.trace.flight_recorder import hangscope_extension
 from hangscope.trace.job_selection.duplicate_ranks import KEY as TWINS
 from hangscope.trace.job_selection.duplicate_ranks import duplicate_ranks
 from hangscope.trace.model import NONE, Flag, Group, Records, Signature, State, Trace, flagged
+from hangscope.trace.verdict_codec import OWN_VERDICT, encode_verdict
 
 VERSION = "2.10"
 FILE_PREFIX = "comm_lib_trace_rank_"
@@ -42,9 +43,7 @@ def write(trace: Trace, out_dir: str | Path) -> list[Path]:
     over = any(f.exit is not None or f.alive is False for f in trace.ranks.values())
     shared = _Shared(trace)
     files = []
-    for rank in sorted(set(trace.ranks) | set(shared.bounds)):
-        if rank < 0:
-            continue
+    for rank in shared.ranks:
         file = directory / f"{FILE_PREFIX}{rank}"
         file.write_bytes(pickle.dumps(_dump(shared, rank), protocol=_PROTOCOL))
         facts = trace.ranks.get(rank)
@@ -88,6 +87,9 @@ class _Shared:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self.bounds = rank_bounds(trace)
+        self.ranks = sorted(rank for rank in {*trace.ranks, *self.bounds} if rank >= 0)
+        self.verdicts = [encode_verdict(c) for c in trace.claims if c.kind == OWN_VERDICT]
+        """What a monitor concluded: told once, in the dump of the first rank."""
         self._returned = returned(trace)
         self._members_of_rank = np.argsort(trace.members["rank"], kind="stable")
         self._rank_of_member = trace.members["rank"][self._members_of_rank]
@@ -188,6 +190,8 @@ def _dump(shared: _Shared, rank: int) -> dict[str, Any]:
             TWINS: duplicate_ranks(trace).get(rank),
             "run_id": facts.run_id if facts else None,
             "timeout_s": trace.timeout_s,
+            "looks": trace.looks if trace.live else None,
+            hangscope_extension.VERDICTS: shared.verdicts if shared.ranks[:1] == [rank] else [],
             "flags": rows["flags"].tolist(),
             "unlisted_groups": [names[g] for g in numbers if not trace.groups[g].listed],
             **(hangscope_extension.encode_facts(facts) if facts and observed else {}),

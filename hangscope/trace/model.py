@@ -215,6 +215,8 @@ class Fragment:
     warnings: tuple[str, ...] = ()
     timeout_s: float | None = None
     """The run's `HANGSCOPE_TIMEOUT`, if the source knows it."""
+    looks: int | None = None
+    """How many looks at a running job it was written after, if the source knows it."""
     implied: Records | None = None
     """The counters that the records imply (`hangscope.trace.merging.records.counters_of`), if the
     reader has already computed them."""

@@ -9,8 +9,8 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.trace import formats
-from hangscope.trace.external_reports.journal import OWN_VERDICT
 from hangscope.trace.model import Claim, ExitFacts, Source, Trace
+from hangscope.trace.verdict_codec import OWN_VERDICT
 
 from .builder import SECOND, START, Job
 

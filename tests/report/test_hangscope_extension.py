@@ -12,10 +12,12 @@ import view_samples as samples
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.replay import find_fixtures
+from hangscope.replay.verify import load_recorded
 from hangscope.report import flight_recorder
 from hangscope.trace.flight_recorder import hangscope_extension
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import (
+    Claim,
     ExceptionFacts,
     ExitFacts,
     Flag,
@@ -26,6 +28,7 @@ from hangscope.trace.model import (
     ThreadStack,
     flagged,
 )
+from hangscope.trace.verdict_codec import OWN_VERDICT
 
 ROOT = Path(__file__).resolve().parents[2] / "fixtures"
 STACK = (Frame("load", "data.py", 7), Frame("main", "train.py", 40))
@@ -90,6 +93,41 @@ def test_control_characters_are_removed() -> None:
     assert "\x1b" not in found.exception.message + found.phases[0].name
 
 
+def test_looks_at_a_job_that_has_ended_are_not_exported() -> None:
+    """Nobody compared two looks at processes that were gone."""
+    trace = replace(samples.hang().trace, live=False)
+    assert hangscope_extension.looks_of(flight_recorder.to_dump(trace, 0)["hangscope"]) is None
+    running = flight_recorder.to_dump(replace(trace, live=True), 0)["hangscope"]
+    assert hangscope_extension.looks_of(running) == trace.looks == 2
+
+
+def test_fewest_looks_count_where_dumps_were_exported_at_different_times(tmp_path: Path) -> None:
+    trace = samples.hang().trace
+    for rank, looks in ((0, 3), (1, 1), (2, 2), (3, 3)):
+        dump = flight_recorder.to_dump(replace(trace, looks=looks), rank)
+        (tmp_path / f"comm_lib_trace_rank_{rank}").write_bytes(pickle.dumps(dump))
+    assert load_trace([tmp_path]).looks == 1
+
+
+def test_verdict_of_a_monitor_is_exported_once(tmp_path: Path) -> None:
+    said = Claim(
+        OWN_VERDICT,
+        text="Rank 1 crashed",
+        at_ns=5,
+        details={"verdict": "rank_crashed", "confidence": "likely", "culprits": (1,)},
+    )
+    flight_recorder.write(replace(samples.hang().trace, claims=(said,)), tmp_path)
+    (claim,) = load_trace([tmp_path]).claims
+    assert (claim.kind, claim.text, claim.at_ns) == (said.kind, said.text, said.at_ns)
+    assert claim.details == said.details
+
+
+@pytest.mark.parametrize("value", [None, 7, "x", {}, [None, 7, "x", []], [{"culprits": "all"}]])
+def test_malformed_verdicts_name_nobody(value: Any) -> None:
+    claims = hangscope_extension.verdicts_in({"verdicts": value})
+    assert all(claim.details["culprits"] == () for claim in claims)
+
+
 @pytest.mark.parametrize("flags", [None, "16", [16], [16, "x", 3]])
 def test_flags_are_accepted_only_where_they_apply(flags: Any) -> None:
     found = hangscope_extension.flags_of({"flags": flags}, 3)
@@ -112,10 +150,11 @@ def test_facts_known_only_from_a_log_are_not_exported() -> None:
 
 @pytest.mark.skipif(not ROOT.is_dir(), reason="no recorded hangs beside the tests")
 def test_exports_get_the_verdict_of_their_source(tmp_path: Path) -> None:
-    """For all recorded hangs except those with nothing but a log."""
+    """For all recorded hangs except those with nothing but a log, as of when they were recorded:
+    a verdict may rest on two looks at a running job, or be what its monitor said before its end."""
     judged, differing = 0, []
     for path in find_fixtures([ROOT]):
-        trace = load_trace([path / "dumps"])
+        trace = load_recorded(path / "dumps")
         if {source.format for source in trace.sources} == {"job-log"}:
             continue
         target = tmp_path / path.name
@@ -125,8 +164,7 @@ def test_exports_get_the_verdict_of_their_source(tmp_path: Path) -> None:
         if (mine.verdict, mine.culprits) != (theirs.verdict, theirs.culprits):
             differing.append(path.name)
     assert judged > 90
-    # A monitor's own words on a running job have no place in the format.
-    assert differing == ["data-server-lost"]
+    assert differing == []
 
 
 @pytest.mark.skipif(not ROOT.is_dir(), reason="no recorded hangs beside the tests")

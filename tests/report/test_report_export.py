@@ -66,6 +66,25 @@ def test_flight_recorder_again(dumps: Path, tmp_path: Path) -> None:
         )
 
 
+def test_export_says_if_its_dumps_will_be_judged_differently(dumps: Path, tmp_path: Path) -> None:
+    """What a log says of a rank's end means little without the rest of the log: dumps of a log
+    hold the operations only."""
+    log = tmp_path / "job.log"
+    log.write_text(
+        "[rank1]: Traceback (most recent call last):\n"
+        '[rank1]:   File "train.py", line 7, in load\n'
+        "[rank1]:     raise ValueError(path)\n"
+        "[rank1]: ValueError: no label\n"
+        "[rank0]: RuntimeError: Connection closed by peer [127.0.0.1]:4242\n"
+    )
+    run = hangscope("export", str(log), "--to", "flight-recorder", "-o", str(tmp_path / "log"))
+    said = [line for line in run.stderr.splitlines() if "no place" in line]
+    assert len(said) == 1, run.stderr
+    assert said[0].endswith("instead of rank_crashed (rank 1)")
+    again = hangscope("export", str(dumps), "--to", "flight-recorder", "-o", str(tmp_path / "same"))
+    assert "no place" not in again.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

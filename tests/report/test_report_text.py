@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import io
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +29,12 @@ def show(diagnosis: Diagnosis, width: int = 80, colour: bool = False, **options:
     )
     console.print(render(diagnosis, **options))  # type: ignore[arg-type]
     return out.getvalue()
+
+
+@functools.cache
+def hang_of_8192_ranks() -> Diagnosis:
+    """Made once, and only where a test of this process needs it: it takes seconds."""
+    return samples.hang(8192, culprit=77, steps=1).diagnosis
 
 
 def test_hang_report_at_80_columns() -> None:
@@ -61,21 +69,20 @@ def test_hang_report_at_80_columns() -> None:
 @pytest.mark.parametrize("width", [40, 80, 120, 200])
 @pytest.mark.parametrize("everything", [False, True])
 @pytest.mark.parametrize(
-    "diagnosis",
+    "example",
     [
-        samples.hang().diagnosis,
-        samples.hang(8192, culprit=77, steps=1).diagnosis,
-        samples.deadlock().diagnosis,
-        samples.healthy().diagnosis,
-        samples.inconclusive(),
-        samples.hostile().diagnosis,
+        pytest.param(lambda: samples.hang().diagnosis, id="hang"),
+        pytest.param(hang_of_8192_ranks, id="8192 ranks"),
+        pytest.param(lambda: samples.deadlock().diagnosis, id="deadlock"),
+        pytest.param(lambda: samples.healthy().diagnosis, id="healthy"),
+        pytest.param(samples.inconclusive, id="inconclusive"),
+        pytest.param(lambda: samples.hostile().diagnosis, id="hostile"),
     ],
-    ids=["hang", "8192 ranks", "deadlock", "healthy", "inconclusive", "hostile"],
 )
 def test_no_line_is_wider_than_the_terminal(
-    diagnosis: Diagnosis, width: int, everything: bool
+    example: Callable[[], Diagnosis], width: int, everything: bool
 ) -> None:
-    text = show(diagnosis, width, all_findings=everything)
+    text = show(example(), width, all_findings=everything)
     assert max(len(line) for line in text.split("\n")) <= width
     assert not any(line != line.rstrip() for line in text.split("\n"))
     assert text.count("\n") < (40 if width >= 80 and not everything else 130)
@@ -103,7 +110,7 @@ def test_wide_terminal_puts_the_place_on_the_same_line() -> None:
 
 
 def test_8192_ranks_are_one_screen() -> None:
-    text = show(samples.hang(8192, culprit=77, steps=1).diagnosis)
+    text = show(hang_of_8192_ranks())
     assert "8,192 ranks" in text
     assert "0–76 78–8191" in text
     assert text.count("\n") < 30

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from hangscope.trace.external_reports.journal import OWN_VERDICT, read_journal
+from hangscope.trace.external_reports.journal import read_journal
 from hangscope.trace.model import RankFacts
+from hangscope.trace.verdict_codec import OWN_VERDICT
 
 HEAD = '{"hangscope":"journal/1","run_id":"job","attempt":2,"host":"node0","started_ns":1}\n'
 

@@ -13,8 +13,8 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.records.coverage import recorded_ranks
-from hangscope.trace.external_reports.journal import OWN_VERDICT
 from hangscope.trace.model import Claim
+from hangscope.trace.verdict_codec import OWN_VERDICT
 
 _NOTHING = (Verdict.HEALTHY, Verdict.INCONCLUSIVE)
 _NOBODY = (Verdict.INCONCLUSIVE, Verdict.QUIESCENT)

@@ -46,6 +46,7 @@ from hangscope.trace.model import (
     Source,
 )
 from hangscope.trace.stack_codec import decode_threads
+from hangscope.trace.verdict_codec import MOST_VERDICTS, decode_verdict
 from hangscope.trace.wait_codec import decode_wait
 
 HEADER_KEY = "hangscope"
@@ -53,9 +54,7 @@ VERSION = "journal/1"
 MAX_LINES = 1_000_000
 MAX_BYTES = 128 << 20
 """The limit for reading; a journal of thousands of ranks has some tens of megabytes."""
-OWN_VERDICT = "own_verdict"
-"""The kind of a claim with a verdict that the monitor gave while the job ran."""
-_MOST_NAMED, _MOST_VERDICTS = 100_000, 16
+_MOST_NAMED = 100_000
 _MOST = 1 << 31
 """Larger numbers are not valid process ids, statuses or attempts."""
 
@@ -85,8 +84,9 @@ def read_journal(path: str | os.PathLike[str]) -> list[Fragment]:
     if version != VERSION:
         raise ValueError(f"{version}; this HangScope reads {VERSION}")
     events = list(filter(None, map(_event, rest)))
+    looks = as_int(head.get("looks"), 0, low=0, high=_MOST) or None
     fragments = [
-        Fragment(Source(str(path), formats.JOURNAL, VERSION, facts.rank, 0), facts)
+        Fragment(Source(str(path), formats.JOURNAL, VERSION, facts.rank, 0), facts, looks=looks)
         for facts in _rank_facts(events, head)
     ]
     if fragments:
@@ -119,23 +119,7 @@ def _rank_facts(events: Iterable[dict[str, Any]], head: dict[str, Any]) -> list[
 def _verdicts(events: Iterable[dict[str, Any]]) -> tuple[Claim, ...]:
     """The verdicts that the monitor gave while the job ran, oldest first."""
     verdicts = (event for event in events if event.get("event") == "verdict")
-    return tuple(map(_verdict, islice(verdicts, _MOST_VERDICTS)))
-
-
-def _verdict(event: dict[str, Any]) -> Claim:
-    named, summary = event.get("culprits"), event.get("summary")
-    ranks = map(_rank, named[:_MOST_NAMED] if isinstance(named, list) else ())
-    return Claim(
-        OWN_VERDICT,
-        text=prose(summary) if isinstance(summary, str) else "",
-        at_ns=as_int(event.get("at_ns"), 0, low=0),
-        certain=False,
-        details={
-            "verdict": as_name(event.get("verdict")),
-            "confidence": as_name(event.get("confidence")),
-            "culprits": tuple(rank for rank in ranks if rank is not None),
-        },
-    )
+    return tuple(map(decode_verdict, islice(verdicts, MOST_VERDICTS)))
 
 
 def _reductions(path: str, events: list[dict[str, Any] | None]) -> Fragment:

@@ -27,10 +27,13 @@ from hangscope.trace.model import (
     RankFacts,
 )
 from hangscope.trace.stack_codec import decode_stack, decode_threads, encode_stack, encode_threads
+from hangscope.trace.verdict_codec import MOST_VERDICTS, decode_verdict
 from hangscope.trace.wait_codec import decode_wait, encode_wait
 
 KEY = "hangscope"
+VERDICTS = "verdicts"
 MAX_PHASES = 64
+_MOST_LOOKS = 1 << 31
 _EXITS = frozenset({"clean", "exception", "code", "signal", "oom", "unknown"})
 
 
@@ -83,6 +86,18 @@ def claims_in(value: Any, rank: int) -> tuple[Claim, ...]:
     return (
         (duplicate_rank_claim(rank, clean.prose(text)),) if isinstance(text, str) and text else ()
     )
+
+
+def verdicts_in(value: Any) -> tuple[Claim, ...]:
+    """What a monitor concluded while the job ran, oldest first."""
+    said = value.get(VERDICTS) if isinstance(value, Mapping) else None
+    return tuple(decode_verdict(v) for v in _listed(said, MOST_VERDICTS) if isinstance(v, dict))
+
+
+def looks_of(value: Any) -> int | None:
+    """How many looks at the running job its observer had taken; None if it did not run."""
+    stated = value.get("looks") if isinstance(value, Mapping) else None
+    return clean.as_int(stated, 0, low=0, high=_MOST_LOOKS) or None
 
 
 def unlisted_groups(value: Any) -> frozenset[str]:

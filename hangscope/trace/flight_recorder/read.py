@@ -153,8 +153,12 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
         groups=tuple(tables.groups.groups),
         signatures=tuple(tables.signatures.table),
         stacks=tuple(tables.stacks.table),
-        claims=hangscope_extension.claims_in(own, rank),
+        claims=(
+            *hangscope_extension.claims_in(own, rank),
+            *hangscope_extension.verdicts_in(own),
+        ),
         timeout_s=hangscope_extension.timeout_s_of(own),
+        looks=hangscope_extension.looks_of(own),
         warnings=(
             *_warnings(dump, rank, tables.groups, len(aborted)),
             *([_TRUNCATED] if origin.truncated else []),

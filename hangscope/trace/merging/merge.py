@@ -138,6 +138,7 @@ def merge(
     with_rows = {f.facts.rank for f in ordered if len(f.records)}
     lines = _warnings([*(u.line for u in unread), *warnings], ordered)
     timeouts = [f.timeout_s for f in ordered if f.timeout_s and 0 < f.timeout_s <= _LONGEST_S]
+    looks = min((f.looks for f in ordered if f.looks), default=1)
     records, tables = _records(ordered, matcher, block)  # empties the list
     signatures = tuple(tables.signatures)
     _resolve_peers(records, signatures, groups)
@@ -154,6 +155,7 @@ def merge(
         unranked_processes=unranked,
         unread=tuple(unread),
         world_size=world,
+        looks=looks,
         timeout_s=timeout_s or (max(timeouts) if timeouts else DEFAULT_TIMEOUT_S),
         observed_ns=max((f.observed_ns for f in facts.values()), default=0),
     )

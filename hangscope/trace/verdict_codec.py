@@ -1,0 +1,41 @@
+"""Encodes what a monitor concluded while the job ran as an event of its journal, and decodes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hangscope.trace import clean
+from hangscope.trace.model import MAX_RANK, Claim
+
+OWN_VERDICT = "own_verdict"
+"""The kind of a claim with a verdict that the monitor gave while the job ran."""
+MOST_VERDICTS = 16
+_MOST_NAMED = 100_000
+
+
+def encode_verdict(claim: Claim) -> dict[str, Any]:
+    """A claim of kind `OWN_VERDICT` as builtins that JSON can hold."""
+    return {
+        "at_ns": claim.at_ns,
+        "verdict": claim.details.get("verdict"),
+        "culprits": list(claim.details.get("culprits", ())),
+        "summary": claim.text,
+        "confidence": claim.details.get("confidence"),
+    }
+
+
+def decode_verdict(said: dict[str, Any]) -> Claim:
+    """The claim of an event; what is missing or malformed in it stays empty."""
+    named, summary = said.get("culprits"), said.get("summary")
+    ranks = named[:_MOST_NAMED] if isinstance(named, list) else ()
+    return Claim(
+        OWN_VERDICT,
+        text=clean.prose(summary) if isinstance(summary, str) else "",
+        at_ns=clean.as_int(said.get("at_ns"), 0, low=0),
+        certain=False,
+        details={
+            "verdict": clean.as_name(said.get("verdict")),
+            "confidence": clean.as_name(said.get("confidence")),
+            "culprits": tuple(r for r in ranks if type(r) is int and 0 <= r <= MAX_RANK),
+        },
+    )
