@@ -111,7 +111,7 @@ def output_numel(signature: Signature) -> int | None:
 def terms(signature: Signature) -> Terms:
     """What ``signature`` requires of the other members."""
     op = family(signature.op)
-    if op in ("barrier", "coalesced") or op not in _BY_INPUT | _BY_OUTPUT | {"all_to_all"}:
+    if op not in _BY_INPUT | _BY_OUTPUT | {"all_to_all"}:
         return Terms(op)
     count: int | None = None
     if op in _BY_INPUT:
