@@ -19,7 +19,7 @@ from hangscope.trace.flight_recorder.columns import (
 from hangscope.trace.flight_recorder.entry_groups import group_column
 from hangscope.trace.flight_recorder.groups import GroupTable
 from hangscope.trace.flight_recorder.p2p import mark_batches, outermost_batches, set_peers
-from hangscope.trace.flight_recorder.sequence_numbers import normalize_numbers
+from hangscope.trace.flight_recorder.sequence_numbers import Numbering, normalize_numbers
 from hangscope.trace.flight_recorder.signatures import Signatures
 from hangscope.trace.flight_recorder.stacks import Stacks
 from hangscope.trace.flight_recorder.states import state_columns
@@ -39,14 +39,14 @@ class Tables:
 
 def read_records(
     entries: Entries, rank: int, tables: Tables, *, counted: bool
-) -> tuple[Records, bool]:
-    """One record per entry, in order, and whether the dump's counters use the same numbering.
+) -> tuple[Records, Numbering]:
+    """One record per entry, in order, and how the dump numbers them.
 
     ``counted``: the dump has counters of its groups, as a backend's own recorder writes them.
     """
     records = np.zeros(len(entries), RECORD_DTYPE)
     if not entries:
-        return records, True
+        return records, Numbering.USUAL
     records["rank"] = rank
     records["group"] = group_column(entries, tables.groups)
     records["signature"] = tables.signatures.column(entries)
@@ -68,7 +68,7 @@ def read_records(
     batch = np.array([operations.is_batch(op) for op in ops], bool)
     is_batch = batch[records["signature"]]
     numbered = record_id is not None
-    agree = normalize_numbers(records, p2p, is_batch, numbered=numbered, counted=counted)
+    numbering = normalize_numbers(records, p2p, is_batch, numbered=numbered, counted=counted)
     records["state"], unknown = state_columns(entries)
     done = (records["completed_ns"] > 0) & (records["state"] < State.COMPLETED)
     records["state"][done] = State.COMPLETED
@@ -90,7 +90,7 @@ def read_records(
     records["flags"] = flags
     if p2p.any():
         set_peers(records, tables.signatures, tables.groups, rank)
-    return records, agree
+    return records, numbering
 
 
 def _times(entries: Entries, stem: str) -> Any:

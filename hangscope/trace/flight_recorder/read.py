@@ -35,6 +35,7 @@ from hangscope.trace.flight_recorder.hook_recorders import (
     interpret_retired,
 )
 from hangscope.trace.flight_recorder.p2p import completed_before_batch
+from hangscope.trace.flight_recorder.sequence_numbers import Numbering
 from hangscope.trace.flight_recorder.signatures import Signatures
 from hangscope.trace.flight_recorder.wrappers import find_dumps, names_of, parts_of
 from hangscope.trace.model import (
@@ -109,7 +110,7 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
     own = dump.document.get(hangscope_extension.KEY)
     tables = Tables(read_config(dump.config, rank, hangscope_extension.unlisted_groups(own)))
     counted = bool(dump.status) or not isinstance(dump.status, Mapping)
-    records, agree = read_records(dump.entries, rank, tables, counted=counted)
+    records, numbering = read_records(dump.entries, rank, tables, counted=counted)
     native_gloo = _is_native_gloo(tables.signatures, dump)
     if native_gloo:
         _settle_gloo(records)
@@ -118,6 +119,7 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
     flags = hangscope_extension.flags_of(own, len(records))
     if flags is not None:
         records["flags"] = flags
+    agree = numbering is not Numbering.FROM_ZERO
     status = dump.status if agree and not counts_all_groups(dump.status, records) else {}
     members = read_status(status, tables.groups, records, rank, native_gloo)
     if dump.unusable and not (members["enqueued"] > 0).any():
@@ -161,6 +163,7 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
         looks=hangscope_extension.looks_of(own),
         warnings=(
             *_warnings(dump, rank, tables.groups, len(aborted)),
+            *([numbering.value] if numbering.value else []),
             *([_TRUNCATED] if origin.truncated else []),
         ),
     )

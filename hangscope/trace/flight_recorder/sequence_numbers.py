@@ -8,6 +8,8 @@ into every entry (torch's CUPTI monitor), or start each group at 0. Afterwards a
 
 from __future__ import annotations
 
+from enum import Enum
+
 import numpy as np
 import numpy.typing as npt
 
@@ -16,9 +18,29 @@ from hangscope.trace.model import Records
 Bools = npt.NDArray[np.bool_]
 
 
+class Numbering(Enum):
+    """How the recorder numbered collectives; the value says what a reader must know, if anything.
+
+    A report gives the normalised numbers, and whoever opens the dump finds other ones there.
+    """
+
+    USUAL = ""
+    FROM_ZERO = (
+        "numbers the collectives of each group from 0: what is #10 in this report is number 9 there"
+    )
+    COMMON = (
+        "numbers the operations of all groups together; in this report, the collectives of each "
+        "group have numbers of their own"
+    )
+    NONE = (
+        "numbers no operation; in this report, the collectives of each group have numbers of their "
+        "own"
+    )
+
+
 def normalize_numbers(
     records: Records, pairs: Bools, batches: Bools, *, numbered: bool, counted: bool
-) -> bool:
+) -> Numbering:
     """Number each group's collectives from 1, whatever the recorder counted; in place.
 
     Parameters
@@ -34,18 +56,22 @@ def normalize_numbers(
 
     Returns
     -------
-    bool
-        Whether the dump's group counters, if any, now count the same as its entries.
+    Numbering
+        How they were numbered before. The dump's group counters, if any, still count from 0 if its
+        entries did.
     """
-    if are_process_wide(records, numbered=numbered, counted=counted) or (
-        numbered and are_unset(records)
-    ):
+    if are_process_wide(records, numbered=numbered, counted=counted):
+        before = records["collective_seq"].copy()
         number_groups(records, pairs | batches)
-        return True
+        changed = bool((records["collective_seq"] != before).any())
+        return Numbering.COMMON if changed else Numbering.USUAL
+    if numbered and are_unset(records):
+        number_groups(records, pairs | batches)
+        return Numbering.NONE
     if not start_at_zero(records, pairs, batches):
-        return True
+        return Numbering.USUAL
     records["collective_seq"][~pairs] += 1
-    return False
+    return Numbering.FROM_ZERO
 
 
 def start_at_zero(records: Records, pairs: Bools, batches: Bools) -> bool:

@@ -6,7 +6,7 @@ rank is merged field by field. Nothing here reads a file.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -96,6 +96,8 @@ class _Tables:
         return known[1], known[2]
 
 
+_FEW_FILES = 3
+"""A warning about more files names only the first of them."""
 _LONGEST_S = 1e7
 """The longest `HANGSCOPE_TIMEOUT`."""
 
@@ -344,7 +346,15 @@ def _sources_and_claims(
 
 
 def _warnings(first: Sequence[str], ordered: Sequence[Fragment]) -> tuple[str, ...]:
-    lines = dict.fromkeys(first)
+    """One line per warning; of many files with the same one, the first is named."""
+    paths: dict[str, dict[str, None]] = defaultdict(dict)
     for fragment in ordered:
-        lines.update(dict.fromkeys(f"{fragment.source.path}: {w}" for w in fragment.warnings))
+        for warning in fragment.warnings:
+            paths[warning][fragment.source.path] = None
+    lines = dict.fromkeys(first)
+    for warning, found in paths.items():
+        names = list(found)
+        if len(names) > _FEW_FILES:
+            names = [f"{names[0]} and {len(names) - 1} more"]
+        lines.update(dict.fromkeys(f"{name}: {warning}" for name in names))
     return tuple(lines)
