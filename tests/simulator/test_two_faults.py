@@ -9,6 +9,7 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from tools.simulator import outcomes, score
+from tools.simulator.faults import FAULTS, ON_REQUEST, draw
 from tools.simulator.ring_traces import ring_trace
 from tools.simulator.two_faults import TWO_FAULTS, draw_two, judge_two
 
@@ -40,3 +41,12 @@ def test_both_ranks_are_named_in_most_cases() -> None:
     drawn = list(score.run(60, 5, with_stock=False, two=True))
     assert not any(o.mine in (outcomes.WRONG, outcomes.CRASH) or o.certain_wrong for o in drawn)
     assert sum(o.mine == outcomes.EXACT for o in drawn) > 54
+
+
+def test_a_receive_is_left_out_only_if_asked_for() -> None:
+    """It would change the cases of all earlier seeds."""
+    assert FAULTS.keys().isdisjoint(ON_REQUEST)
+    case = draw(1, 1, "unreceived")
+    (rank,) = case.truth.culprits
+    waiting = [i for issued in case.run.issued for i in issued if i.completed == inf]
+    assert any(i.op.kind == "send" and i.op.peer == rank for i in waiting)

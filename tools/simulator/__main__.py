@@ -7,7 +7,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from tools.simulator.faults import FAULTS
+from tools.simulator.faults import FAULTS, ON_REQUEST
 from tools.simulator.outcomes import CRASH, EXACT, PART, UNDECIDED, WRONG
 from tools.simulator.score import Outcome, Tally, run
 from tools.simulator.several import MISTAKES
@@ -22,7 +22,7 @@ def main() -> int:
     parser.add_argument(
         "--fault",
         action="append",
-        choices=sorted([*FAULTS, *MISTAKES, *TWO_FAULTS]),
+        choices=sorted([*FAULTS, *ON_REQUEST, *MISTAKES, *TWO_FAULTS]),
         help="only this fault (repeatable)",
     )
     parser.add_argument("--dialect", action="append", help="only this dialect (repeatable)")

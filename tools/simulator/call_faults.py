@@ -171,11 +171,20 @@ def opposite_order(job: Job, rng: random.Random) -> Made:
 
 
 def p2p_unmatched(job: Job, rng: random.Random) -> Made:
+    return _without_half(job, rng, "send", "unmatched send")
+
+
+def unreceived(job: Job, rng: random.Random) -> Made:
+    """One rank leaves a receive out; on a device, what it receives later comes one too early."""
+    return _without_half(job, rng, "recv", "unmatched receive")
+
+
+def _without_half(job: Job, rng: random.Random, kind: str, fault: str) -> Made:
     rank = rng.randrange(job.world)
-    sends = _op_indices(job, rank, ("send",))
-    if not sends:
+    halves = _op_indices(job, rank, (kind,))
+    if not halves:
         raise UnsuitableError
-    job.programs[rank].pop(rng.choice(sends))
+    job.programs[rank].pop(rng.choice(halves))
     run = Machine(job, rng).run()
     if not run.hung:
         raise UnsuitableError
@@ -184,7 +193,7 @@ def p2p_unmatched(job: Job, rng: random.Random) -> Made:
         verdicts.add("missing_rank")  # it waits for nothing, so it may as well be in user code
     return (
         run,
-        Truth("unmatched send", frozenset(verdicts), frozenset({rank})),
+        Truth(fault, frozenset(verdicts), frozenset({rank})),
         healthy_hosts(job),
         frozenset(),
     )

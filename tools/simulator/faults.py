@@ -17,6 +17,7 @@ from tools.simulator.call_faults import (
     p2p_unmatched,
     recv_circle,
     skipped,
+    unreceived,
 )
 from tools.simulator.case import Case, Fault, UnsuitableError
 from tools.simulator.execute import RUN_AHEAD
@@ -45,6 +46,9 @@ FAULTS: dict[str, Fault] = {
         different_root, different_reduce_op,
     )
 }  # fmt: skip
+
+ON_REQUEST: dict[str, Fault] = {"unreceived": unreceived}
+"""Drawn only if asked for by name: others would change the cases of earlier seeds."""
 
 NEEDS_HOST = frozenset(
     {
@@ -84,7 +88,7 @@ def draw(number: int, seed: int, fault: str, shape: str | None = None) -> Case:
         steps = rng.randrange(8, 14) if chosen == "ddp" else rng.randrange(5, 9)
         job = write(chosen, world, steps, blocking, rng)
         try:
-            run, truth, hosts, missing = FAULTS[fault](job, rng)
+            run, truth, hosts, missing = (FAULTS | ON_REQUEST)[fault](job, rng)
         except UnsuitableError:
             continue
         case = Case(number, run, truth, hosts, missing)
