@@ -4,26 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from hangscope.diagnosis.cause import Cause, rank_list
 from hangscope.diagnosis.causes.cycle_breakers import breakers_of, places_at, smallest_breaking_side
+from hangscope.diagnosis.causes.extra_round import extra_round
 from hangscope.diagnosis.causes.left_over_halves import explained_by_left_over
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.collective_order import collective_first
-from hangscope.diagnosis.pattern.deviations import deviants, furthest_counterpart, ran_ahead
+from hangscope.diagnosis.pattern.deviations import deviants, ran_ahead
 from hangscope.diagnosis.pattern.operation_totals import outliers_by_total
 from hangscope.diagnosis.pattern.pipeline_stages import OddStage, odd_stage
-from hangscope.diagnosis.pattern.step_deviations import deviating_rank, out_of_step
+from hangscope.diagnosis.pattern.step_deviations import deviating_rank, left_routine, out_of_step
 from hangscope.trace.model import NONE
 
-_COMPANY = 2
-"""At least so many ranks that met, and so many unmatched halves, put the rank elsewhere in the
-wrong."""
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Cycle:
     """A cycle of waiting; so far all its ranks are accused."""
 
@@ -37,6 +35,11 @@ class _Cycle:
     places: list[Place]
     unmatched: list[int]
     """Indices of the places of halves that are due and unmatched."""
+
+    @cached_property
+    def strayed(self) -> tuple[int, ...]:
+        """The only rank that did something else than in its earlier steps, which were all alike."""
+        return () if self.is_blank else left_routine(self.context, self.ranks)
 
     @property
     def is_blank(self) -> bool:
@@ -84,8 +87,10 @@ def _blame_ahead(cycle: _Cycle) -> Cause | None:
     """Blame the ranks that left a collective out, or the one that began a round too many."""
     context, cause = cycle.context, cycle.cause
     ahead = _skipped_collective(context, cause, cycle.unmatched)
-    ahead = ahead or _extra_round(context, cycle.ranks, cycle.places)
-    return _accusing(cause, ahead, alone=True) if ahead else None
+    ahead = ahead or extra_round(context, cycle.ranks, cycle.places)
+    if not ahead or cycle.strayed not in ((), ahead):
+        return None  # it did as in every earlier step, and another one alone did not
+    return _accusing(cause, ahead, alone=True)
 
 
 def _deviating(cycle: _Cycle) -> Cause | None:
@@ -130,6 +135,8 @@ def _blame_missing_half(cycle: _Cycle) -> Cause | None:
     odd = _went_on_without_half(context, ranks, unmatched)
     if len(odd) > 1 and _outnumber(context, odd, unmatched):
         return None  # the fewer ranks that wait for them may have gone on too early
+    if cycle.strayed and (odd != cycle.strayed or _may_be_either(cycle)):
+        return _pointing_to_halves(context, _accusing(cause, cycle.strayed, alone=True))
     if odd and (len(ranks) == 2 or len(odd) > 1) and _may_be_either(cycle):
         return replace(cause, confidence=Confidence.AMBIGUOUS)
     if odd:
@@ -316,42 +323,6 @@ def _against_counterparts(
             first = collective_first(context, place, pair)
             odd |= {waiting} if first else {wanted} if first is False else set()
     return tuple(odd)
-
-
-def _extra_round(context: Context, ranks: set[int], places: list[Place]) -> tuple[int, ...]:
-    """The only rank with a whole row of unmatched halves, while all others have met elsewhere.
-
-    They wait for it in a collective, and no counterpart in a sibling group has reached such a row.
-    The exchange of one batch is not a row: one call issues all of it.
-    """
-    waiting = {r for p in places if p.p2p for r in p.waiters} & ranks
-    met = [p for p in places if not p.p2p and not waiting.intersection(p.waiters)]
-    others = {r for p in met for r in p.waiters}
-    if (
-        len(waiting) != 1
-        or len(met) != 1
-        or len(others) < _COMPANY
-        or not ranks - waiting <= others
-    ):
-        return ()
-    (rank,) = waiting
-    begun = [(p.group, p.seq) for p in places if p.p2p and rank in p.waiters]
-    if any(furthest_counterpart(context, rank, group) >= number for group, number in begun):
-        return ()
-    lone = max((_lone_calls(context, rank, peer) for peer in others), default=0)
-    return (rank,) if waiting == set(met[0].targets) and lone >= _COMPANY else ()
-
-
-def _lone_calls(context: Context, rank: int, peer: int) -> int:
-    """How many unfinished calls of a rank name a peer of which no half for them is known; a batch
-    counts once."""
-    return len(
-        {
-            (half.group, int(context.trace.records["p2p_seq"][half.row]))
-            for half in context.pending_halves
-            if (half.rank, half.peer) == (rank, peer) and not half.matched
-        }
-    )
 
 
 def _went_on_without_half(

@@ -9,7 +9,7 @@ import numpy as np
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.records.issue_order import in_issue_order
-from hangscope.trace.model import NONE
+from hangscope.trace.model import NONE, Records
 
 _NEWEST = 4096
 """Limit on the operations of a rank that are examined."""
@@ -29,6 +29,8 @@ class History:
     """Indices in ``issued`` of the finished collectives of groups that include all suspects."""
     whole: bool
     """Whether it goes back to the rank's first operation."""
+    behind: list[Issued]
+    """What it had issued behind the oldest unfinished operation."""
     begun: frozenset[int]
     """Indices in ``issued`` of each thread's first operation, except the rank's very first."""
 
@@ -49,20 +51,26 @@ def history_of(context: Context, rank: int, suspects: Collection[int]) -> Histor
         together[-1:] = False
     _, firsts = np.unique(part["thread"], return_index=True)
     facts = trace.ranks.get(rank)
-    families = context.families
+    later = trace.records[end:high]
     return History(
-        list(
-            zip(
-                part["group"].tolist(),
-                [families[s] for s in part["signature"].tolist()],
-                part["peer"].tolist(),
-                part["stack"].tolist(),
-                strict=True,
-            )
-        ),
+        _issued(context, part),
         np.flatnonzero(together).tolist(),
         facts is not None and facts.oldest_record_id <= 1 and first == low,
+        _issued(context, later[np.isin(later["thread"], part["thread"])][:_NEWEST]),
         frozenset(firsts.tolist()) - {0},
+    )
+
+
+def _issued(context: Context, part: Records) -> list[Issued]:
+    families = context.families
+    return list(
+        zip(
+            part["group"].tolist(),
+            [families[s] for s in part["signature"].tolist()],
+            part["peer"].tolist(),
+            part["stack"].tolist(),
+            strict=True,
+        )
     )
 
 

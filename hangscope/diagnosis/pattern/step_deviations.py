@@ -38,6 +38,28 @@ def deviating_rank(context: Context, suspects: Iterable[int]) -> tuple[int, ...]
     return odd if len(odd) == 1 and None not in found.values() else ()
 
 
+def left_routine(context: Context, suspects: Iterable[int]) -> tuple[int, ...]:
+    """The deviating rank, if everybody's last two steps of the kind were alike.
+
+    All others do as they did in them, also in what they have issued behind the operation they wait
+    in: a rank that has posted more than usual has deviated as well.
+    """
+    ranks = sorted(set(suspects))
+    odd = deviating_rank(context, ranks)
+    settled = bool(odd) and all(_keeps_to_routine(context, r, ranks, r in odd) for r in ranks)
+    return odd if settled else ()
+
+
+def _keeps_to_routine(context: Context, rank: int, suspects: list[int], may_deviate: bool) -> bool:
+    past = history_of(context, rank, suspects)
+    earlier, newest = _stretches(past)
+    alike = [stretch for stretch in earlier if stretch[:1] == newest[:1]][-_USUAL_TIMES:]
+    if len(alike) < _USUAL_TIMES or any(stretch != alike[0] for stretch in alike):
+        return False
+    issued = newest + past.behind
+    return may_deviate or alike[0][: len(issued)] == issued
+
+
 def out_of_step(context: Context, suspects: Iterable[int]) -> tuple[int, ...]:
     """The one of ``suspects`` that once went through a step without the collective they share.
 
