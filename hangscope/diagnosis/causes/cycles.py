@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from hangscope.diagnosis.cause import Cause, began, rank_list
+from hangscope.diagnosis.cause import Cause, Words, began, rank_list
 from hangscope.diagnosis.causes.awaited_ranks import UNKNOWN_KEY_SETTER
 from hangscope.diagnosis.causes.cycle_breakers import breakers_of, places_at, smallest_breaking_side
 from hangscope.diagnosis.causes.p2p_cycles import p2p_cycle_cause
@@ -20,8 +20,14 @@ from hangscope.diagnosis.pattern.majority import may_be_tie
 from hangscope.diagnosis.pattern.operation_totals import outliers_by_total
 from hangscope.diagnosis.pattern.step_deviations import alone_as_usual, deviating_rank, out_of_step
 from hangscope.diagnosis.pattern.unordered_groups import order_is_arbitrary
+from hangscope.diagnosis.processes.active_thread import is_held_up
 from hangscope.diagnosis.processes.process_state import in_communication
 from hangscope.trace.model import NONE
+
+_LOOK_AT_THREADS = (
+    "see with py-spy dump which thread of each of these ranks should issue what the others wait "
+    "for, and what it does instead"
+)
 
 
 def ranks_with_sends_only(context: Context, ranks: set[int]) -> list[int]:
@@ -111,13 +117,39 @@ def _collective_cycle(
     accused."""
     here = places_at(context, cause.places)
     if order_is_arbitrary(context, ranks, here):
-        return cause.naming_nobody(
+        if all(_is_held_up(context, rank, here) for rank in ranks):
+            return _smaller_side(context, cause, here)
+        nobody = cause.naming_nobody(
             "what holds these ranks up: they have come to these groups in different orders before, "
             "as threads do, and went on"
         )
+        return replace(nobody, words=Words(fix=_LOOK_AT_THREADS))
     if any(place.blind for place in here):
         cause = replace(cause, confidence=Confidence.LIKELY)
     return _doubt_unrecorded(_blame(context, cause, ranks, groups, fellow_suspects), here)
+
+
+def _is_held_up(context: Context, rank: int, here: list[Place]) -> bool:
+    """Whether no thread of a rank could still issue what others wait for: each waits here, or for
+    such a thread."""
+    records = context.trace.records
+    rows = [context.row_of(p.group, rank, p.seq) for p in here if rank in p.waiters]
+    since_ns = max((int(records["created_ns"][row]) for row in rows), default=0)
+    issuers = [int(records["thread"][row]) for row in rows]
+    return NONE not in rows and is_held_up(context.trace.ranks[rank], issuers, since_ns)
+
+
+def _smaller_side(context: Context, cause: Cause, here: list[Place]) -> Cause:
+    """Where the order of the groups says nothing, only numbers decide."""
+    if len(cause.sides) == 2 and not _is_even(context, cause.sides, here):
+        return replace(cause, culprits=cause.sides[1], confidence=Confidence.LIKELY)
+    return replace(cause, confidence=Confidence.AMBIGUOUS)
+
+
+def _is_even(context: Context, sides: tuple[tuple[int, ...], ...], here: list[Place]) -> bool:
+    """Whether members that left nothing could make both sides of a cycle equal."""
+    lost = {rank for place in here for rank in place.members} - context.on_record
+    return may_be_tie(len(sides[0]), len(sides[1]), len(lost))
 
 
 def _blame(
@@ -138,8 +170,7 @@ def _blame(
     if out_of_order:
         return replace(cause, culprits=out_of_order, confidence=Confidence.LIKELY)
     if len(sides) == 2 and len(sides[1]) < len(sides[0]):
-        lost = {rank for place in here for rank in place.members} - context.on_record
-        even = may_be_tie(len(sides[0]), len(sides[1]), len(lost))
+        even = _is_even(context, sides, here)
         return everybody if even else replace(cause, culprits=sides[1])
     # A rank that only waits for one of the breakers has not deviated.
     odd = deviants(context, breakers or ranks, groups, fellow_suspects, pairs=False)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Collection
 
 from hangscope.diagnosis.processes.stacks import is_library
 from hangscope.trace.model import NONE, RankFacts, Stack, ThreadStack, Trace
@@ -73,6 +74,17 @@ def awaited_threads(facts: RankFacts, stack: Stack) -> tuple[ThreadStack, ...]:
     now = (t for t in facts.threads if t.sampled_ns == newest_ns and not t.is_main)
     own = [thread for thread in now if thread.stack and _has_users(thread.stack)]
     return tuple(sorted(own, key=lambda thread: not _is_in_pool(thread.stack)))
+
+
+def is_held_up(facts: RankFacts, issuers: Collection[int], since_ns: int) -> bool:
+    """Whether every thread of a rank was seen, after ``since_ns``, to be one of ``issuers`` (native
+    ids) or to wait for another thread: nobody is left who could issue anything."""
+    newest_ns = max((thread.sampled_ns for thread in facts.threads), default=0)
+    now = [thread for thread in facts.threads if thread.sampled_ns == newest_ns]
+    ids = {thread: facts.pid if thread.is_main else thread.native_id for thread in now}
+    return newest_ns > since_ns and all(
+        ids[thread] in issuers or _waits(thread.stack) for thread in now
+    )
 
 
 def _is_in_pool(stack: Stack) -> bool:
