@@ -170,6 +170,8 @@ class _EndsOfStandstill:
         """Whether the others may have waited for the first rank of those ended ``late``."""
         if first.rank in self.unrecorded or first.state == "stopped":
             return False
+        if self.trace.ranks[first.rank].finalized:
+            return False  # whatever it computed, the others had lost it when it left its groups
         at_once = first.end_ns + TOGETHER_NS
         if any(self.processes[r].end_ns <= at_once for r in late if r != first.rank):
             return False

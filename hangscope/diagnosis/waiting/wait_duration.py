@@ -18,7 +18,8 @@ SLOW_S = 60.0
 def overdue_only(context: Context) -> tuple[Place, ...]:
     """On a live job, drop waits that have not lasted long enough: slow is not hung.
 
-    Waiting for a rank that has ended needs no timeout, and accuses only that rank.
+    Waiting for a rank that has ended, or has destroyed the group, needs no timeout, and accuses
+    only that rank.
 
     Returns
     -------
@@ -37,9 +38,7 @@ def overdue_only(context: Context) -> tuple[Place, ...]:
         ended = tuple(
             r
             for r in (place.absent or place.behind)
-            if r in processes
-            and processes[r].end in (End.CLEAN, End.CRASHED)
-            and not processes[r].secondary
+            if r in processes and (_has_ended(processes[r]) or _has_left(context, place, r))
         )
         if ended:
             absent, behind = (ended, place.behind) if place.absent else ((), ended)
@@ -47,7 +46,26 @@ def overdue_only(context: Context) -> tuple[Place, ...]:
             context.waits.narrow(index, narrowed)
             kept.append(index)
     kept += _blocked_targets(context, kept, limit / 4)
-    return _keep_only(context, kept)
+    counted = {*kept, *_locks_that_last(context, kept)}
+    tolerated = tuple(p for i, p in enumerate(context.waits.places) if i not in counted)
+    context.waits.keep_only(counted)
+    return tolerated
+
+
+def _has_ended(process: ProcessState) -> bool:
+    return process.end in (End.CLEAN, End.CRASHED) and not process.secondary
+
+
+def _has_left(context: Context, place: Place, rank: int) -> bool:
+    """Whether a rank has destroyed the group of a collective that it has not come to: it never
+    will.
+
+    Groups made by hand are not torch's to destroy, and a rank may be about to make a new world.
+    """
+    if rank not in place.absent or place.p2p or not 0 <= place.group < len(context.trace.groups):
+        return False
+    left = context.trace.ranks[rank].finalized and context.processes[rank].phase != INIT
+    return bool(left) and not context.trace.groups[place.group].outsiders
 
 
 def _blocked_targets(context: Context, kept: list[int], least_s: float) -> list[int]:
@@ -109,25 +127,11 @@ def as_victims(processes: dict[int, ProcessState], told_ns: int = 0) -> dict[int
     }
 
 
-def lasting_only(context: Context) -> tuple[Place, ...]:
-    """In a job that was killed from outside, keep only waits that were already a hang.
-
-    Returns
-    -------
-    tuple of Place
-        The places that were dropped, as they were.
-    """
-    places = context.waits.places
-    kept = [i for i, p in enumerate(places) if context.blocked_s(p) >= _limit_s(context, p)]
-    return _keep_only(context, kept)
-
-
-def _keep_only(context: Context, kept: list[int]) -> tuple[Place, ...]:
-    """Drop all other places, except locks that hold up ranks waited for; returns the dropped."""
-    counted = {*kept, *_locks_that_last(context, kept)}
-    dropped = tuple(p for i, p in enumerate(context.waits.places) if i not in counted)
-    context.waits.keep_only(counted)
-    return dropped
+def lasting_only(context: Context) -> None:
+    """In a job that was killed from outside, keep only waits that were already a hang."""
+    waits = context.waits
+    kept = [i for i, p in enumerate(waits.places) if context.blocked_s(p) >= _limit_s(context, p)]
+    waits.keep_only({*kept, *_locks_that_last(context, kept)})
 
 
 def _limit_s(context: Context, place: Place) -> float:
