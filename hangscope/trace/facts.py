@@ -129,6 +129,9 @@ class ThreadStack:
 
 RUNNABLE = "processor"
 """`KernelWait.kind` of a thread that is runnable but waits for a processor."""
+UNREAD_OUTPUT = "unread output"
+"""`KernelWait.what` of a child that cannot end: it writes to a full pipe that only the waiting
+process could read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +145,7 @@ class KernelWait:
     that processes share), ``"processor"`` or ``"exec"`` (it now runs another program); empty if
     unknown."""
     what: str = ""
-    """The file, the peer's address, or the CPU quota, if known."""
+    """The file, the peer's address, or the CPU quota, if known; `UNREAD_OUTPUT` of a child."""
     processes: tuple[int, ...] = ()
     """Those who hold the lock, are waited for, are at the other end, or share the semaphore."""
     names: tuple[str, ...] = ()

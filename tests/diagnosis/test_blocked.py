@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from hangscope.diagnosis.processes.process_state import End, ProcessState, activity, process_of
 from hangscope.diagnosis.wording.blocked import blocked_in
 from hangscope.diagnosis.wording.playbook import missing
+from hangscope.trace.facts import UNREAD_OUTPUT
 from hangscope.trace.model import Frame, KernelWait, RankFacts, Stack, ThreadStack
 
 LIB = "/usr/lib/python3.11"
@@ -37,6 +40,14 @@ def test_blocking_call_is_described(filename: str, words: str) -> None:
     process = _process(Frame("wait", f"{LIB}/threading.py", 1), Frame("get", filename, 2))
     assert words in blocked_in(process)
     assert words in missing(process).fix
+
+
+@pytest.mark.parametrize("called", [Frame("_wait", f"{LIB}/subprocess.py", 1), None])
+def test_child_whose_output_nobody_reads(called: Frame | None) -> None:
+    wait = KernelWait("child", UNREAD_OUTPUT, (7,), ("make (pid 7)",))
+    process = replace(_process(*filter(None, [called])), wait=wait)
+    assert "make (pid 7)" in blocked_in(process)
+    assert "only this process can read" in blocked_in(process)
 
 
 @pytest.mark.parametrize("state", ["busy", "sleeping"])
@@ -94,11 +105,22 @@ def test_silent_peer_of_a_socket_is_named(
         assert ("own process" in told) is wait.alone
 
 
-@pytest.mark.parametrize(("innermost", "waits"), [("acquire", True), ("exec_module", False)])
-def test_only_a_module_lock_is_held_by_another_thread(innermost: str, waits: bool) -> None:
-    """A module whose own code runs for long, or waits for something, is imported by this thread."""
+@pytest.mark.parametrize(
+    ("innermost", "state", "waits"),
+    [
+        ("acquire", "sleeping", True),
+        ("acquire", "running", False),
+        ("exec_module", "sleeping", False),
+    ],
+)
+def test_only_a_module_lock_is_held_by_another_thread(
+    innermost: str, state: str, waits: bool
+) -> None:
+    """A module whose own code runs for long, or waits for something, is imported by this thread;
+    and whoever waits for a lock is asleep."""
     bootstrap = "<frozen importlib._bootstrap>"
-    process = _process(Frame(innermost, bootstrap, 1), Frame("_find_and_load", bootstrap, 2))
+    below = Frame(innermost, bootstrap, 1), Frame("_find_and_load", bootstrap, 2)
+    process = _process(*below, state=state)
     assert ("importing the same module" in blocked_in(process)) is waits
 
 

@@ -82,8 +82,8 @@ def _counted(sent: int, wanted: int, past: int = 4) -> Job:
     for step in range(past):
         job.op(1, "send", peer=2, root=2 * step, flags=Flag.BLOCKING)
         job.op(2, "recv", peer=1, root=2 * step, flags=Flag.BLOCKING)
-    job.op(1, "send", peer=2, root=sent, done=False, flags=Flag.BLOCKING)
-    job.op(2, "recv", peer=1, root=wanted, done=False, flags=Flag.BLOCKING)
+    job.op(1, "send", peer=2, root=sent, done=False, flags=Flag.BLOCKING, line=51)
+    job.op(2, "recv", peer=1, root=wanted, done=False, flags=Flag.BLOCKING, line=61)
     job.op(0, "barrier", done=False)
     return job
 
@@ -96,3 +96,13 @@ def test_rank_that_left_the_tag_count_is_named() -> None:
 def test_two_tags_are_no_count() -> None:
     found = diagnose(_counted(4, 2, past=2).trace())
     assert (found.culprits, found.confidence.value) == ((1, 2), "ambiguous")
+
+
+def test_advice_is_to_check_the_lines_of_those_accused() -> None:
+    def fix(job: Job) -> str:
+        return diagnose(job.trace()).findings[0].fix
+
+    assert "train.py:61 in train names" in fix(_counted(8, 6))
+    assert "train.py:51 in train names" in fix(_counted(10, 8))
+    both = fix(_counted(4, 2, past=2))
+    assert "train.py:51 in train and train.py:61 in train name" in both

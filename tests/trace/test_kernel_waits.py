@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from hangscope.ring import process_identity
-from hangscope.trace.facts import RUNNABLE, KernelWait
+from hangscope.trace.facts import RUNNABLE, UNREAD_OUTPUT, KernelWait
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import RankFacts
@@ -151,8 +151,7 @@ def test_unended_child_and_zombie(processes: Processes) -> None:
     parent = processes.start(code)
     assert parent.stdout is not None
     child, dead = map(int, parent.stdout.readline().split())
-    wait = _waits(parent.pid, "child")
-    assert wait.names == (f"sleep 60 (pid {child})",)
+    assert _waits(parent.pid, "child").names == (f"sleep 60 (pid {child})",)
     deadline_s = time.monotonic() + 10
     while not (wait := _waits(parent.pid, "child")).helpers:
         assert time.monotonic() < deadline_s
@@ -161,6 +160,34 @@ def test_unended_child_and_zombie(processes: Processes) -> None:
     while len((wait := _waits(parent.pid, "child")).helpers) < 2:
         assert time.monotonic() < deadline_s
     assert f"sleep 60 (pid {child}, stopped)" in wait.helpers
+
+
+@pytest.mark.parametrize("shell", [False, True])
+def test_child_whose_output_is_not_read(shell: bool, processes: Processes) -> None:
+    command = "head -c 1000000 /dev/zero"
+    words = f"'{command}; true', shell=True" if shell else repr(command.split())
+    parent = processes.start(f"import subprocess as s; s.Popen({words}, stdout=s.PIPE).wait()")
+    deadline_s = time.monotonic() + 10
+    while (wait := _waits(parent.pid, "child")).what != UNREAD_OUTPUT:
+        if processes_at_other_end(1, "pipe:[0]", True) is None:
+            pytest.skip("others' descriptors are hidden here")
+        assert time.monotonic() < deadline_s
+    assert wait.processes == (children_of(parent.pid)[0],)
+
+
+def test_child_whose_output_somebody_else_reads_is_not_to_blame(processes: Processes) -> None:
+    code = (
+        "import os, subprocess as s; r = s.Popen(['sleep', '60'], stdin=s.PIPE); "
+        "s.Popen(['head', '-c', '1000000', '/dev/zero'], stdout=r.stdin); os.wait()"
+    )
+    parent, deadline_s = processes.start(code), time.monotonic() + 10
+    while (wait := _waits(parent.pid, "child")).names[1:] == () or not _writes(wait.processes[-1]):
+        assert time.monotonic() < deadline_s
+    assert wait.what == ""
+
+
+def _writes(pid: int) -> bool:
+    return "pipe" in (Path("/proc") / str(pid) / "wchan").read_text()
 
 
 def test_named_pipe_that_no_process_opens(processes: Processes, tmp_path: Path) -> None:

@@ -194,9 +194,13 @@ def _takes_sizes_in_turn(context: Context, found: Mismatch, sides: tuple[Side, .
 
 
 def _crossed(cause: Cause, sides: tuple[Side, ...]) -> Advice:
-    line = where(sides[0].stack[0]) if sides and sides[0].stack else "its call"
+    """Of two tags that differ, either may be wrong; otherwise the first half is the stray one."""
+    accused = (s for s in sorted(sides, key=lambda s: s.ranks) if {*s.ranks} & {*cause.culprits})
+    suspects = accused if cause.conflict else sides[:1]
+    lines = list(dict.fromkeys(where(side.stack[0]) for side in suspects if side.stack))
     what = "tag" if cause.conflict else "source or destination rank"
-    return replace(playbook.by_verdict(cause.verdict), fix=f"check the {what} that {line} names")
+    named = f"{' and '.join(lines)} name" if len(lines) > 1 else f"{(*lines, 'its call')[0]} names"
+    return replace(playbook.by_verdict(cause.verdict), fix=f"check the {what} that {named}")
 
 
 def _contradiction(cause: Cause, place: Place | None) -> Advice:

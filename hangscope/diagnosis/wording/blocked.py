@@ -13,7 +13,7 @@ from hangscope.diagnosis.processes.stacks import (
     where,
 )
 from hangscope.diagnosis.wording.phrases import rank_s
-from hangscope.trace.facts import RUNNABLE
+from hangscope.trace.facts import RUNNABLE, UNREAD_OUTPUT
 from hangscope.trace.model import KernelWait, Stack
 
 _NO_ANSWER = "a peer outside the job does not answer"
@@ -26,16 +26,14 @@ _COMPILES = (
     (r"/triton/compiler/", "Triton is compiling a kernel there"),
 )
 """Library files that work for long, in a subprocess or by themselves."""
+_IMPORTED_ELSEWHERE = "another thread of its own process is importing the same module"
 _BLOCKED_IN_CALL = (
     (
         r"threading\.py:_shutdown$",
         "its program is over, and a thread that it started has not ended",
     ),
     (r"(?:multiprocessing/queues|queue)\.py:put$", "that queue is full, and nobody empties it"),
-    (
-        r"^<frozen importlib\._bootstrap>:acquire$",
-        "another thread of its own process is importing the same module",
-    ),
+    (r"^<frozen importlib\._bootstrap>:acquire$", _IMPORTED_ELSEWHERE),
     (
         r"multiprocessing/synchronize\.py:wait(?:_for)?$",
         "no other process sets the event or notifies the condition that it waits for",
@@ -123,7 +121,7 @@ def _with_kernel(words: str, process: ProcessState) -> tuple[str, tuple[str, ...
     if wait.kind == "semaphore":
         return _in_call(process) or _semaphore(wait, process), wait.helpers
     if not words or wait.kind == "lock":
-        return _in_kernel(wait, process), ()
+        return _in_kernel(wait, process), _unread(wait)
     return words, (*_details(process, wait), *wait.helpers)
 
 
@@ -144,7 +142,13 @@ def _details(process: ProcessState, wait: KernelWait) -> tuple[str, ...]:
         return (_other_end(wait),) if wait.alone or wait.names else ()
     if wait.kind == "socket":
         return (wait.what,) if _answerer(process) else (wait.what, *wait.names)
-    return wait.names if wait.kind == "child" else ()
+    return (*wait.names, *_unread(wait)) if wait.kind == "child" else ()
+
+
+def _unread(wait: KernelWait) -> tuple[str, ...]:
+    """Why a child cannot end, if its output fills a pipe."""
+    why = "whose output fills a pipe that only this process can read: read it before wait()"
+    return (why,) if wait.what == UNREAD_OUTPUT else ()
 
 
 def _in_library(process: ProcessState) -> str:
@@ -153,8 +157,12 @@ def _in_library(process: ProcessState) -> str:
 
 
 def _in_call(process: ProcessState) -> str:
-    """What certain library functions below the user's innermost line wait for."""
-    return _first_match(_BLOCKED_IN_CALL, [f"{file}:{name}" for file, name in _below(process)])
+    """What certain library functions below the user's innermost line wait for.
+
+    Every import takes the lock of its module: one that runs there does not wait for it.
+    """
+    words = _first_match(_BLOCKED_IN_CALL, [f"{file}:{name}" for file, name in _below(process)])
+    return "" if words == _IMPORTED_ELSEWHERE and process.state == "running" else words
 
 
 def _below(process: ProcessState) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from hangscope.trace.facts import RUNNABLE, KernelWait
+from hangscope.trace.facts import RUNNABLE, UNREAD_OUTPUT, KernelWait
 from hangscope.trace.processes.cgroups import cpu_limit
 from hangscope.trace.processes.descriptors import processes_at_other_end, target_of
 from hangscope.trace.processes.file_locks import FileLocks
@@ -108,7 +108,9 @@ def _wait_in_function(function: str, pid: int, locks: FileLocks, proc: Path) -> 
     if "do_wait" in function or "wait4" in function:
         living = [c for c in children_of(pid, proc) if state_of(c, proc) != "ended"]
         named = [child for child in living if child in _syscall_arguments(pid, proc)[:2]]
-        return KernelWait("child", processes=tuple(named or living))
+        awaited = tuple(named or living)
+        unread = any(_fills_pipe_to(pid, child, proc) for child in awaited[:_SHOWN_NAMES])
+        return KernelWait("child", UNREAD_OUTPUT if unread else "", awaited)
     if function == "wait_for_partner":
         return KernelWait("fifo")
     if pipe := _IN_PIPE.match(function):
@@ -138,6 +140,19 @@ def _pipe(pid: int, writes: bool, proc: Path) -> KernelWait:
     kind = "full pipe" if writes else "pipe"
     # If not even the process itself is found, the other end is invisible from here.
     return KernelWait(kind, "", others[:_SHOWN_NAMES], alone=ends == [pid])
+
+
+def _fills_pipe_to(reader: int, pid: int, proc: Path) -> bool:
+    """Whether a process, or one it waits for, writes into a full pipe that ``reader`` alone
+    holds."""
+    function = next(iter(lines_of(proc / str(pid) / "wchan")), "")
+    if "do_wait" in function:
+        return any(_fills_pipe_to(reader, child, proc) for child in children_of(pid, proc))
+    pipe = _IN_PIPE.match(function)
+    if pipe is None or pipe[1] != "write":
+        return False
+    wait = _pipe(pid, True, proc)
+    return wait.processes == (reader,)
 
 
 def _peer(pid: int, descriptors: list[int], proc: Path) -> KernelWait:
