@@ -154,3 +154,27 @@ def test_stopped_rank_may_have_lived_as_long_as_the_others(halted: dict[str, Any
     assert found_in(job) == [(Verdict.RANK_CRASHED, (1,))]
     job.rank(1, **halted)
     assert found_in(job) == [(Verdict.MISSING_RANK, (1,))]
+
+
+@pytest.mark.parametrize("seen_s", [30.0, 0.0])
+def test_stopped_rank_lived_when_it_was_last_seen(seen_s: float) -> None:
+    """A debugger holds rank 1; nobody sees its end, and the others are killed later."""
+    job = Job(3)
+    job.steps(10)
+    for rank in (0, 2):
+        job.op(rank, done=False)
+        at_ns = START + int((job.now + 40) * SECOND)
+        job.rank(rank, alive=False, exit=ExitFacts("signal", signal=9, at_ns=at_ns))
+    job.rank(
+        1,
+        alive=False,
+        process_state="stopped",
+        held_by="gdb (pid 7)",
+        heartbeat_ns=START + int(job.now * SECOND),
+        observed_ns=START + int((job.now + seen_s) * SECOND),
+        exit=ExitFacts("unknown"),
+    )
+    found = diagnose(job.trace()).findings[0]
+    assert found.culprits == (1,)
+    assert (found.verdict is Verdict.MISSING_RANK) is (seen_s > 0)
+    assert ("(gdb (pid 7))" in found.fix) is (seen_s > 0)

@@ -6,7 +6,7 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
-from hangscope.trace.model import ExitFacts, Frame, ThreadStack
+from hangscope.trace.model import ExitFacts, Frame, Phase, ThreadStack
 
 from .builder import SECOND, START, Job
 
@@ -343,3 +343,14 @@ def test_stage_with_more_operations_in_every_step_has_not_deviated() -> None:
             job.op(rank, line=20, size=(1,), done=False)
     job.lose(7)
     assert blame(diagnose(job.trace())) == (Verdict.RANK_LOST, (7,), Confidence.LIKELY)
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_rank_that_has_not_come_to_the_first_meeting_may_run(live: bool) -> None:
+    job = Job(3, live=live)
+    for rank in (0, 1):
+        job.rank(rank, phases=(Phase("init_process_group", START, ""),), declared=True)
+    job.lose(2)
+    found = diagnose(job.trace()).findings[0]
+    assert (found.verdict, found.culprits) == (Verdict.RANK_LOST, (2,))
+    assert ("py-spy dump" in found.fix) is live

@@ -44,8 +44,8 @@ def not_before_last_record(
 ) -> dict[int, ProcessState]:
     """No rank ended before its last record, however old its last heartbeat is.
 
-    A process that cannot run has no heartbeat: one that was stopped, or whose GIL was held, may
-    have lived as long as the last rank that was ended from outside.
+    A process that cannot run has no heartbeat: one that was stopped, or whose GIL was held, lived
+    when a monitor last saw it, and perhaps as long as the last rank that was ended from outside.
     """
     if not any(process.gone and process.end_ns for process in processes.values()):
         return processes
@@ -54,7 +54,7 @@ def not_before_last_record(
     last_ns = max((processes[rank].end_ns for rank in unseen), default=0)
     for rank in unseen:
         if processes[rank].cannot_run:
-            latest[rank] = last_ns
+            latest[rank] = max(last_ns, trace.ranks[rank].observed_ns)
     return {
         rank: replace(process, end_ns=latest[rank])
         if process.gone and process.end_ns and latest.get(rank, 0) > process.end_ns

@@ -204,13 +204,23 @@ def _process_of(facts: RankFacts, thread: int | None) -> ProcessState:
     ended_ns = ended_ns or (exit_.at_ns if exit_ else 0) or facts.heartbeat_ns
     how = _failure(facts) or _how(facts)
     held_up = _held_up_to_the_end(facts)
+    held_by = (facts.held_by or "") if held_up == "stopped" else ""
     if _torn_down(facts):
         state = held_up or "exited"
         stack = stack or (facts.exception.stack if facts.exception is not None else ())
         if stack and facts.is_only_leaving:
             phase = None  # until told to stop, it was where its stack shows
         return ProcessState(
-            rank, End.TORN_DOWN, state, ended_ns, how, True, True, phase=phase, stack=stack
+            rank,
+            End.TORN_DOWN,
+            state,
+            ended_ns,
+            how,
+            True,
+            True,
+            phase=phase,
+            stack=stack,
+            held_by=held_by,
         )
     if facts.is_only_leaving and facts.exception is None and not facts.is_seen_leaving:
         stack = ()  # it was sampled before the process left
@@ -218,7 +228,16 @@ def _process_of(facts: RankFacts, thread: int | None) -> ProcessState:
         stack = facts.exception.stack
     state, secondary = held_up or "crashed", _speaks_of_others(facts)
     return ProcessState(
-        rank, End.CRASHED, state, ended_ns, how, True, secondary, phase=phase, stack=stack
+        rank,
+        End.CRASHED,
+        state,
+        ended_ns,
+        how,
+        True,
+        secondary,
+        phase=phase,
+        stack=stack,
+        held_by=held_by,
     )
 
 

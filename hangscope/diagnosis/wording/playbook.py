@@ -143,10 +143,23 @@ def missing(
     return _by_names(process, look, blocked=bool(inside))
 
 
+def never_seen(address: str) -> Advice:
+    """A rank of a running job that has left nothing, while others wait in ``init_process_group``.
+
+    Where no launcher's environment numbers the ranks, they are recorded only from there on.
+    """
+    return Advice(
+        f"look for that rank's process{' ' + address if address else ''}: if it runs, py-spy dump "
+        "shows what keeps it from init_process_group; if not, see the launcher's, scheduler's and "
+        "kernel log",
+        "D1, D20",
+    )
+
+
 def _stopped(process: ProcessState, address: str) -> Advice:
     """A process that does not run, dead or alive."""
     if process.gone:
-        fix = "find out what had stopped the process (SIGSTOP)"
+        fix = f"find out what had stopped the process ({process.held_by or 'SIGSTOP'})"
     elif process.held_by:
         fix = f"let the process go on: {process.held_by} holds it"
     else:

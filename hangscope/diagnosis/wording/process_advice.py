@@ -72,6 +72,8 @@ def for_process(context: Context, cause: Cause, place: Place | None) -> Advice |
         if context.unreadable.keys() >= set(cause.culprits):
             unknown = all(is_unknown_form(context.unreadable[r]) for r in cause.culprits)
             return playbook.unreadable(rank_s(cause.culprits), unknown_form=unknown)
+        if context.trace.live and place is not None and place.phase == INIT:
+            return playbook.never_seen(one.at)
         return playbook.by_verdict(cause.verdict, one.at)
     if cause.verdict is Verdict.RANK_CRASHED and process is not None:
         return _crashed(context, cause, place, one, process)
