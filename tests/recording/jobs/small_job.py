@@ -179,13 +179,18 @@ def alarms() -> str:
     value = torch.ones(2)
     caught = 0
     end_s = time.monotonic() + 1.5
+
+    def issue() -> None:
+        """A function, because in Python 3.13 the jump of a loop right in a ``try`` escapes it."""
+        armed[0] = True
+        while time.monotonic() < end_s:
+            dist.all_reduce(value)
+        armed[0] = False
+
     signal.setitimer(signal.ITIMER_REAL, 0.0003, 0.0007)
     while time.monotonic() < end_s:
         try:
-            armed[0] = True
-            while time.monotonic() < end_s:
-                dist.all_reduce(value)
-            armed[0] = False
+            issue()
         except Alarm:
             caught += 1
     signal.setitimer(signal.ITIMER_REAL, 0)
