@@ -31,8 +31,8 @@ from hangscope.diagnosis.records.frontier import Frontiers, Ints
 from hangscope.diagnosis.records.kinds import groups_with, is_one_sided, records_where
 from hangscope.diagnosis.records.pairing import Half, pending_halves
 from hangscope.trace.model import NONE, Flag, Records, Signature, Stack, Trace, flagged
+from hangscope.trace.units import SECOND_NS
 
-SECOND_NS = 1_000_000_000
 _NO_TIME_S = 1e-6
 
 

@@ -13,7 +13,9 @@ from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis, Verdict
 from hangscope.monitor.clock_steps import ClockSteps
 from hangscope.monitor.corruption import Corruptions
+from hangscope.monitor.doubled_ranks import DoubledRanks
 from hangscope.monitor.helper_processes import BARELY_BUSY, BUSY, HelperProcesses
+from hangscope.monitor.leaving_ranks import LeavingRanks
 from hangscope.monitor.local_ranks import TICK_S, Counters, LocalRanks
 from hangscope.monitor.log_output import print_line, print_report
 from hangscope.monitor.main_threads import MainThreads
@@ -25,12 +27,11 @@ from hangscope.monitor.partial_view import (
     unexplained_end,
 )
 from hangscope.monitor.processes import ProcessWatch
-from hangscope.monitor.rank_state import has_failed, is_heartbeat_late, is_shutting_down
+from hangscope.monitor.rank_state import is_heartbeat_late
 from hangscope.monitor.report_claims import claim_report
 from hangscope.monitor.report_policy import ReportPolicy, cause_of, is_final
 from hangscope.monitor.ring_links import replace_ring_links
 from hangscope.monitor.schedule import FIRST_LOOK_S, MAX_INTERVAL_S, LookSchedule
-from hangscope.trace.job_selection.duplicate_ranks import DuplicateRank
 from hangscope.trace.live.follow import LiveRun, is_gil_blocked
 from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import Fragment, Trace
@@ -43,16 +44,11 @@ STACKS_S = 0.3
 """Wait between requesting stacks and reading them."""
 HEARTBEAT_WAIT_S = 3.0
 """Longest wait for a late heartbeat to either come or count as stopped."""
-SHUTDOWN_S = 10.0
-"""How long a rank may take to shut down before it is diagnosed without its exit status."""
 YIELD_S = 0.7
 """How long monitors of other nodes let the one of the first node report first."""
 STOPPED_S = 5.0
 """How long to wait for ranks of other nodes after those of this node were signalled to stop: a
 scheduler does not reach all nodes at the same moment."""
-DOUBLED_S = 2.0
-"""How long two processes must claim the same rank before that is reported: one may be a failed
-first try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +105,9 @@ class Monitor:
         self._clock_steps = ClockSteps()
         self._helpers = HelperProcesses()
         self._main_threads = MainThreads()
-        self._doubled: dict[DuplicateRank, float] = {}
-        self._doubled_said: set[int] = set()
+        self._doubled = DoubledRanks()
+        self._leaving = LeavingRanks(self._ranks.is_ending)
         self._hung_since_ns = 0
-        self._leaving_since_s = 0.0
         self._stopped_at_s = 0.0
         self._look_cost_s = 0.0
         self._looked_at_s = time.monotonic()
@@ -181,12 +176,8 @@ class Monitor:
     def _discover(self) -> None:
         """Look for new rings in the directory; warn if two processes claim the same rank."""
         self._ranks.discover()
-        doubled = self._run.declared_duplicates
-        self._doubled = {pair: self._doubled.get(pair, time.monotonic()) for pair in doubled}
-        for pair, since_s in self._doubled.items():
-            if pair.rank not in self._doubled_said and time.monotonic() - since_s >= DOUBLED_S:
-                self._doubled_said.add(pair.rank)
-                print_line(pair.text, self._out)
+        for sentence in self._doubled.news(self._run.declared_duplicates, time.monotonic()):
+            print_line(sentence, self._out)
         if self._others is None and self._ranks.seen and self.key is not None:
             self._others = OtherNodes(self._config.timeout_s)
 
@@ -229,8 +220,8 @@ class Monitor:
         diagnosis = self._unless_busy(restrained or _as_healthy(diagnosis), trace, final=final)
         self.last = diagnosis
         self._ranks.note_look(trace.ranks, hung=bool(diagnosis.findings))
-        if not final and self._awaits_ends(trace, diagnosis):
-            return  # the status of a rank that is exiting decides between crash and exit
+        if not final and self._leaving.are_awaited(trace, diagnosis, time.monotonic()):
+            return
         is_well = diagnosis.verdict is Verdict.HEALTHY and restrained is not None
         if self._hung_since_ns and is_well and (not final or self._ranks.have_ended_well):
             waited_s = (time.time_ns() - self._hung_since_ns) / 1e9
@@ -271,20 +262,6 @@ class Monitor:
             if undated and self._main_threads.any_progressed(here)
             else diagnosis
         )
-
-    def _awaits_ends(self, trace: Trace, diagnosis: Diagnosis) -> bool:
-        """Whether to wait for the status of a rank that is shutting down; only for a while."""
-        if diagnosis.verdict not in (*ENDED, Verdict.INCONCLUSIVE):
-            return False
-        known = diagnosis.verdict is Verdict.RANK_CRASHED and all(
-            rank in trace.ranks and has_failed(trace.ranks[rank]) for rank in diagnosis.culprits
-        )
-        leaving = any(
-            (f.alive and is_shutting_down(f) and not known) or self._ranks.is_ending(f)
-            for f in trace.ranks.values()
-        )
-        self._leaving_since_s = (self._leaving_since_s or time.monotonic()) if leaving else 0.0
-        return leaving and time.monotonic() - self._leaving_since_s < SHUTDOWN_S
 
     def _report_news(
         self, trace: Trace, diagnosis: Diagnosis, *, final: bool, partly: bool, stalled_s: float

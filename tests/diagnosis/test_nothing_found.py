@@ -67,7 +67,7 @@ def test_all_killed_at_once_accuses_no_rank() -> None:
     assert diagnose(job.trace()).culprits == ()
 
 
-def test_quiescent() -> None:
+def test_job_that_has_finished_everything_and_stands_still_is_quiescent() -> None:
     job = Job(4)
     job.steps(5)
     assert diagnose(job.trace()).verdict is Verdict.QUIESCENT

@@ -13,10 +13,10 @@ from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.report import flight_recorder
 from hangscope.trace.load import load_trace
+from hangscope.trace.units import SECOND_NS
 from tests.trace.dumps import BASE_NS, dump, pending, write
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-SECOND_NS = 10**9
 _WORLD = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
 
 

@@ -77,7 +77,7 @@ def test_ring_truncated_while_mapped(tmp_path: Path, ranks: list[RingRank], size
         ("last_record_id", struct.pack("<Q", 1)),
     ],
 )
-def test_overwritten_header(
+def test_overwritten_header_makes_no_rank_up(
     tmp_path: Path, ranks: list[RingRank], field: str, value: bytes
 ) -> None:
     run = LiveRun(tmp_path)

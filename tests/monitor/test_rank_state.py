@@ -41,7 +41,9 @@ def test_failed_ranks_need_no_exit_status(
         (4.0, "running", True, False),
     ],
 )
-def test_late_heartbeat(late_s: float, state: str, blocked: bool, silent: bool) -> None:
+def test_heartbeat_is_late_only_of_a_rank_that_could_run(
+    late_s: float, state: str, blocked: bool, silent: bool
+) -> None:
     facts = RankFacts(
         0,
         alive=True,

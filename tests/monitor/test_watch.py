@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hangscope.diagnosis.model import Verdict
-from hangscope.monitor import watch
+from hangscope.monitor import doubled_ranks, watch
 from hangscope.monitor.watch import Monitor, MonitorConfig
 from hangscope.ring.process_identity import boot_id, pid_namespace, start_ticks
 from hangscope.trace.live.rings import RunKey
@@ -94,7 +94,7 @@ def test_monitor_gives_up_if_no_rank_shows_up(
 def test_two_processes_of_one_rank_are_reported_once_after_a_moment(
     followed: _Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "DOUBLED_S", 0.5)
+    monkeypatch.setattr(doubled_ranks, "DOUBLED_S", 0.5)
     followed.ring(0, process=0)
     (followed.folder / "rank_0.ring").rename(followed.folder / "rank_0.live.0.ring")
     first = time.monotonic()

@@ -50,7 +50,7 @@ def test_bounds_match_the_documentation(row: str, bounds: list[int]) -> None:
     assert set(bounds) <= set(numbers)
 
 
-def test_dynamic_shapes(recording: Session) -> None:
+def test_ever_new_shapes_take_no_more_memory(recording: Session) -> None:
     """More shapes than fit: names, dtypes and sizes are kept, and memory does not grow."""
     for numel in range(1, 3000):
         dist.all_reduce(torch.empty(numel))
@@ -129,7 +129,7 @@ def test_many_threads_leave_nothing(recording: Session) -> None:
     assert sorted(fragment.records["collective_seq"].tolist()) == list(range(1, 301))
 
 
-def test_many_groups(recording: Session) -> None:
+def test_destroyed_groups_are_forgotten(recording: Session) -> None:
     for _ in range(200):
         group = dist.new_group([0, 1])
         dist.all_reduce(torch.ones(1), group=group)

@@ -67,7 +67,7 @@ def mount(place: Path, options: str) -> None:
         pytest.skip(f"mounting is not allowed here: {done.stderr.strip()}")
 
 
-def test_full_directory(mounted: Path) -> None:
+def test_full_directory_costs_one_line_and_no_result(mounted: Path) -> None:
     mount(mounted, "size=256k")
     job = small("plain", mounted / "run")
     assert_unharmed(job)
@@ -76,7 +76,7 @@ def test_full_directory(mounted: Path) -> None:
     assert rings(mounted / "run") == []
 
 
-def test_directory_fills_up_later(mounted: Path) -> None:
+def test_directory_that_fills_up_later_changes_nothing(mounted: Path) -> None:
     """The file's blocks are reserved at creation, so filling the disk afterwards is harmless."""
     mount(mounted, "size=8m")
     env = recording(mounted / "run") | {"FILL": str(mounted / "filler")}
@@ -91,24 +91,24 @@ def test_directory_fills_up_later(mounted: Path) -> None:
     assert len(read_ring(only_ring(mounted / "run")).records) == 201
 
 
-def test_read_only_directory(mounted: Path) -> None:
+def test_read_only_directory_costs_one_line_and_no_result(mounted: Path) -> None:
     mount(mounted, "size=8m,ro")
     job = small("plain", mounted / "run")
     assert_unharmed(job)
     assert "Read-only file system" in job.said[0]
 
 
-def test_unwritable_directory(tmp_path: Path) -> None:
+def test_unwritable_directory_costs_one_line_and_no_result(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     assert_unharmed(small("plain", tmp_path / "file" / "run"))
 
 
-def test_directory_deleted_under_it(tmp_path: Path) -> None:
+def test_directory_deleted_under_it_changes_nothing(tmp_path: Path) -> None:
     job = small("delete", tmp_path / "run")
     assert_unharmed(job, warnings=0)
 
 
-def test_unwritable_tmp(tmp_path: Path) -> None:
+def test_unwritable_tmp_changes_nothing(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("a mount namespace needs root")
     # Bound to itself, so that files in /tmp (a checkout, say) stay readable.
@@ -154,7 +154,7 @@ def test_fuse_counts_as_a_network_file_system(
     assert ring_location.is_network(Path("/run")) == far
 
 
-def test_slow_directory(tmp_path: Path) -> None:
+def test_collectives_never_touch_the_run_directory(tmp_path: Path) -> None:
     """Once the ring is open, collectives do not touch the run directory any more."""
     code = (
         "import os, sys, runpy, torch, builtins, pathlib\n"
@@ -177,7 +177,7 @@ def test_slow_directory(tmp_path: Path) -> None:
 # -- processes -------------------------------------------------------------------------------
 
 
-def test_wrap(tmp_path: Path) -> None:
+def test_newest_records_are_kept_after_the_ring_has_wrapped(tmp_path: Path) -> None:
     assert_unharmed(small("many", tmp_path, HANGSCOPE_BUFFER="16"), warnings=0)
     fragment = read_ring(only_ring(tmp_path))
     seqs = fragment.records["collective_seq"].tolist()
@@ -198,7 +198,7 @@ def test_children_never_touch_the_ring(tmp_path: Path) -> None:
     assert fragment.facts.exit.kind == "clean"
 
 
-def test_spawned_ranks_without_launcher(tmp_path: Path) -> None:
+def test_spawned_ranks_without_launcher_are_all_recorded(tmp_path: Path) -> None:
     env = recording(tmp_path)
     job = run(
         [sys.executable, str(JOBS / "small_job.py"), "mp-spawn", str(free_port())],
@@ -210,7 +210,7 @@ def test_spawned_ranks_without_launcher(tmp_path: Path) -> None:
     assert {f.world_size for f in facts} == {2}
 
 
-def test_elastic_restart(tmp_path: Path) -> None:
+def test_each_attempt_of_an_elastic_job_has_its_rings(tmp_path: Path) -> None:
     job = torchrun(
         JOBS / "small_job.py",
         2,
@@ -224,7 +224,7 @@ def test_elastic_restart(tmp_path: Path) -> None:
     assert found == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
 
-def test_changed_world_size_and_two_jobs_in_one_directory(tmp_path: Path) -> None:
+def test_newest_of_two_jobs_in_one_directory_is_read(tmp_path: Path) -> None:
     from hangscope.trace.load import load_trace
 
     assert ranks("small_job", 2, recording(tmp_path)).returncode == 0
@@ -235,7 +235,7 @@ def test_changed_world_size_and_two_jobs_in_one_directory(tmp_path: Path) -> Non
     assert sorted(trace.ranks) == [0]
 
 
-def test_two_jobs_at_once_in_one_directory(tmp_path: Path) -> None:
+def test_two_jobs_at_once_in_one_directory_are_both_recorded(tmp_path: Path) -> None:
     env = recording(tmp_path)
     command = [sys.executable, str(JOBS / "small_job.py"), "many"]
     running = [
@@ -261,7 +261,7 @@ def test_wait_of_the_job_sees_its_own_children_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("manner", ["at-exit", "late-exit"])
-def test_interpreter_shutdown(manner: str, tmp_path: Path) -> None:
+def test_interpreter_shutdown_ends_as_without_recording(manner: str, tmp_path: Path) -> None:
     job = small(manner, tmp_path)
     without = ranks("small_job", 1, environment(), arguments=(manner,))
     assert job.returncode == without.returncode, (job.output, without.output)

@@ -293,7 +293,7 @@ def test_native_gloo_entries_add_nothing() -> None:
     assert json.loads(job.output.splitlines()[-1]) == [["scheduled", None, None]] * 3
 
 
-def test_unreadable_reduce_op(recording: Session) -> None:
+def test_operation_with_an_unreadable_reduce_op_is_recorded(recording: Session) -> None:
     """As in torch 2.5: the operation is recorded, its reduce op stays unknown."""
 
     class Silent:

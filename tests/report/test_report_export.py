@@ -213,7 +213,7 @@ def test_torchfrtrace_judges_an_export_like_the_original(dumps: Path, tmp_path: 
     assert said(dumps) == said(tmp_path / "again")
 
 
-def test_fixture(dumps: Path, tmp_path: Path) -> None:
+def test_exported_fixture_replays_and_is_not_overwritten(dumps: Path, tmp_path: Path) -> None:
     out = tmp_path / "my-hang"
     run = hangscope("export", str(dumps), "--to", "fixture", "-o", str(out), "--redact")
     assert run.returncode == 0, run.stderr

@@ -11,7 +11,7 @@ import view_samples as samples
 from hangscope.report.json import to_json
 
 
-def test_contract() -> None:
+def test_document_has_the_fields_that_scripts_rely_on() -> None:
     document = json.loads(to_json(samples.hang().diagnosis))
     assert document["schema"] == "hangscope/diagnosis/1"
     assert document["verdict"] == "missing_rank"

@@ -201,7 +201,7 @@ def test_no_records_at_all() -> None:
     validate(written(samples.Job(empty, job.diagnosis)))
 
 
-def test_hostile_names() -> None:
+def test_control_characters_never_reach_the_trace_file() -> None:
     document = written(samples.hostile())
     validate(document)
     assert "\x1b" not in json.dumps(document, ensure_ascii=False)

@@ -25,7 +25,7 @@ from hangscope.report.ranks import compress, named
         ([0, 8, 16], "0 8 16"),
     ],
 )
-def test_compress(ranks: list[int], text: str) -> None:
+def test_runs_of_ranks_are_compressed(ranks: list[int], text: str) -> None:
     assert compress(ranks) == text
 
 
@@ -48,7 +48,7 @@ def test_limit_is_kept_and_the_rest_counted(ranks: set[int], limit: int) -> None
         assert 0 < int(rest) < len(ranks)
 
 
-def test_named() -> None:
+def test_ranks_are_named_in_singular_and_plural() -> None:
     assert named([2]) == "rank 2"
     assert named([2, 3]) == "ranks 2 3"
     assert named([]) == "no rank"

@@ -38,7 +38,7 @@ def test_stacks_with_nothing_in_common() -> None:
     ]
 
 
-def test_very_deep_stacks() -> None:
+def test_very_deep_stacks_keep_every_frame() -> None:
     deep = tuple(Frame("f", "g.py", i) for i in range(20_000))
     roots = merge([((r,), deep[r:]) for r in range(3)])
     assert sum(len(b.frames) for root in roots for b in root.walk()) == 20_000

@@ -212,7 +212,7 @@ def test_one_group_only() -> None:
     assert "Nothing was found in group [bold]pp." in text
 
 
-def test_one_rank() -> None:
+def test_report_on_one_rank_tells_its_state_and_who_waits_for_it() -> None:
     text = show(samples.hang().diagnosis, rank=2)
     assert "Rank 2  culprit · sleeping · host node0 · pid 4711" in text
     assert "ranks 0 1 3 wait for it" in text

@@ -102,7 +102,7 @@ def test_timeout_survives_pickling() -> None:
         ((3,), 8, {}, "look at its log"),
     ],
 )
-def test_likely_causes(
+def test_likely_cause_follows_from_what_the_missing_ranks_left(
     missing: tuple[int, ...], size: int, details: dict[int, MissingRank], words: str
 ) -> None:
     store_group = StoreGroup(CountingStore(), "c", tuple(range(size)), 0)

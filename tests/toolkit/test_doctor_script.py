@@ -81,7 +81,9 @@ def checks(source: str, nodes: int = 1) -> list[tuple[str, str]]:
         ("dist.init_process_group()\ntorch.save(model, 'm.pt')", ("D23", "racing-writes")),
     ],
 )
-def test_script_conditions(source: str, expected: tuple[str, str]) -> None:
+def test_condition_of_the_playbook_is_found_in_a_script(
+    source: str, expected: tuple[str, str]
+) -> None:
     assert checks(source) == [expected]
 
 
@@ -141,7 +143,9 @@ def test_correct_programs_are_left_alone(source: str) -> None:
         ({"zero_optimization": {"stage": 1}}, None),
     ],
 )
-def test_d16_stage(config: dict[str, object], expected: str | None) -> None:
+def test_d16_unsuitable_zero_stage_is_found(
+    config: dict[str, object], expected: str | None
+) -> None:
     findings = list(check_stage(config))
     assert [f.check for f in findings] == ([expected] if expected else [])
     assert all(f.playbook == "D16" for f in findings)

@@ -132,7 +132,9 @@ def test_table_shows_the_origin_and_reader_of_each_variable() -> None:
         ),
     ],
 )
-def test_problems(env: dict[str, str], variable: str, kind: str, level: str) -> None:
+def test_problem_variable_is_found_with_its_level_and_a_fix(
+    env: dict[str, str], variable: str, kind: str, level: str
+) -> None:
     problems = find_problems(env, (2, 13), [ETH, IB])
     assert [(p.variable, p.kind, p.level) for p in problems] == [(variable, kind, level)]
     assert problems[0].fix
@@ -213,7 +215,7 @@ def test_interface_patterns_of_nccl() -> None:
     assert unknown_names("eth0,ib0", [ETH]) == ["ib0"]
 
 
-def test_versions() -> None:
+def test_unknown_torch_version_counts_as_the_newest() -> None:
     assert parse_version("2.8.0+cu126") == (2, 8)
     assert parse_version("") > (2, 99)
     assert "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC" in recommended((2, 13))

@@ -85,7 +85,7 @@ def test_reading_changes_nothing_and_exporting_fills_gaps_only() -> None:
         ("", []),
     ],
 )
-def test_hostlists(text: str, hosts: list[str]) -> None:
+def test_host_list_is_expanded_in_order(text: str, hosts: list[str]) -> None:
     assert expand_hostlist(text) == hosts
 
 
@@ -137,7 +137,9 @@ def test_port_is_never_guessed_by_each_rank_for_itself() -> None:
         ({"pp": 8}, 8, {"pp": 8}),
     ],
 )
-def test_mesh_sizes(mesh: dict[str, int], world: int, expected: dict[str, int] | None) -> None:
+def test_open_mesh_size_follows_from_the_world(
+    mesh: dict[str, int], world: int, expected: dict[str, int] | None
+) -> None:
     got = resolve_mesh(mesh, world)
     assert got == (expected or {"dp_replicate": 2, "dp_shard": 2, "ep": 2})
     assert list(got) == [n for n in ("pp", "dp_replicate", "dp_shard", "ep", "tp") if n in got]

@@ -226,7 +226,7 @@ def test_logs_of_torn_and_shuffled_lines(words: list[str], cut: int) -> None:
 
 @QUICK
 @given(st.binary(max_size=400))
-def test_arbitrary_bytes(data: bytes) -> None:
+def test_arbitrary_bytes_do_not_spoil_the_file_beside_them(data: bytes) -> None:
     beside_a_good_one("trace_1", data)
     beside_a_good_one("trace_1.gz", b"\x1f\x8b\x08\x00" + data)
     beside_a_good_one("rank_1.ring", b"HSRING\x00\x01" + data)

@@ -156,7 +156,9 @@ from .torchrun_table import TABLE
         ),
     ],
 )
-def test_statements(line: str, kind: str, accused: tuple[int, ...], reporter: int | None) -> None:
+def test_line_accuses_the_ranks_that_it_names(
+    line: str, kind: str, accused: tuple[int, ...], reporter: int | None
+) -> None:
     trace = trace_of(line + "\n")
     found = claims(trace, kind)
     assert [(c.accused, c.reporter) for c in found] == [(accused, reporter)]
@@ -173,7 +175,7 @@ def test_statements(line: str, kind: str, accused: tuple[int, ...], reporter: in
         (3, "To enable traceback see: https://pytorch.org", "code", None, (9,)),
     ],
 )
-def test_launchers_table(
+def test_launchers_table_tells_how_its_rank_ended(
     code: int, trace_text: str, kind: str, signal: int | None, accused: tuple[int, ...] | None
 ) -> None:
     trace = trace_of(TABLE.format(code=code, name="", trace=trace_text))

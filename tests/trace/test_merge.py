@@ -216,7 +216,7 @@ def test_exit_status_seen_by_the_parent_overrides_the_process_own() -> None:
         ("", ""),
     ],
 )
-def test_operation_names(raw: str, canonical: str) -> None:
+def test_operation_name_of_any_backend_becomes_canonical(raw: str, canonical: str) -> None:
     assert operations.canonical(raw) == canonical
 
 
@@ -232,7 +232,9 @@ def test_operation_names(raw: str, canonical: str) -> None:
         ("nccl:send 0->9", (4, 5), 4, False, -1),
     ],
 )
-def test_peers(raw: str, ranks: tuple[int, ...], rank: int, default: bool, peer: int) -> None:
+def test_peer_in_a_name_becomes_a_global_rank(
+    raw: str, ranks: tuple[int, ...], rank: int, default: bool, peer: int
+) -> None:
     assert global_peer(operations.parse(raw), ranks, rank, default) == peer
 
 
@@ -249,7 +251,7 @@ def test_peers(raw: str, ranks: tuple[int, ...], rank: int, default: bool, peer:
         ("[0, 99999999999]", ()),
     ],
 )
-def test_rank_lists(value: object, ranks: tuple[int, ...]) -> None:
+def test_rank_list_is_read_in_any_spelling(value: object, ranks: tuple[int, ...]) -> None:
     assert parse_ranks(value) == ranks
 
 

@@ -201,7 +201,7 @@ def test_sequence_shows_who_lacks_which() -> None:
     run(samples.hang(), script)
 
 
-def test_waits_and_stacks() -> None:
+def test_panes_show_who_waits_for_whom_and_where() -> None:
     async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
         await pilot.press("5")
         await calm(app, pilot)

@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
+from hangscope.trace.units import SECOND_NS
 from tools.simulator.native_dumps import Document
 
 _TIMES = ("time_created_ns", "time_discovered_started_ns", "time_discovered_completed_ns")
 _COUNTERS = ("collective_seq_id", "p2p_seq_id", "seq_id", "op_id")
 _PAIR = re.compile(r"(?P<op>.*:(?:send|recv) )(?P<own>\d+)(?P<arrow>->|<-)(?P<peer>\d+|\?)$")
-_SECOND_NS = 1_000_000_000
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def other_clocks(dumps: Dumps, rng: random.Random) -> Dumps:
     """A quarter of the hosts have clocks that are wrong by up to 40 seconds."""
     changed, taken = copy.deepcopy(dumps.of_rank), dict(dumps.taken_ns)
     for rank in rng.sample(sorted(changed), max(1, len(changed) // 4)):
-        by_ns = int(rng.choice((-3.0, -0.4, 0.4, 3.0, 40.0)) * _SECOND_NS)
+        by_ns = int(rng.choice((-3.0, -0.4, 0.4, 3.0, 40.0)) * SECOND_NS)
         for entry in entries(changed[rank]):
             entry.update({k: entry[k] + by_ns for k in _TIMES if entry.get(k)})
         taken[rank] += by_ns

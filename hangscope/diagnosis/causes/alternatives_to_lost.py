@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hangscope.diagnosis.cause import Cause, Words, began, verdict_of
-from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.collective_order import only_rank_out_of_order
 from hangscope.diagnosis.pattern.counterparts import unlike_siblings
@@ -24,6 +24,7 @@ from hangscope.diagnosis.records.coverage import recorded_ranks
 from hangscope.diagnosis.records.pairing import Half
 from hangscope.diagnosis.wording.phrases import describe, rank_s, title_of
 from hangscope.trace.model import NONE
+from hangscope.trace.units import SECOND_NS
 
 _MOST_COMPARED = 64
 

@@ -10,10 +10,11 @@ from hangscope.diagnosis.causes.beside_mismatches import (
     stands_before,
     stands_beside,
 )
-from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.process_state import is_unseen
 from hangscope.trace.model import Flag
+from hangscope.trace.units import SECOND_NS
 
 _UNSEEN_NS = 2 * SECOND_NS
 """How long an unobserved end may have come after the rank's last sign of life."""

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from hangscope.diagnosis.cause import Cause, shown_place
-from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.records.coverage import cut_off, cut_short
 from hangscope.diagnosis.records.device_counts import counts_as_unfinished
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace import formats
 from hangscope.trace.model import NONE, Flag
+from hangscope.trace.units import SECOND_NS
 
 _OF_THE_MOST = (Verdict.STUCK_COLLECTIVE, Verdict.DEADLOCK_CYCLE)
 """Verdicts that depend on the number of ranks: a log may hold only some of them."""

@@ -30,13 +30,13 @@ from hangscope.diagnosis.records.pace import last_moved_ns, standstill_s
 from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.model import Flag, RankFacts, Trace
 from hangscope.trace.signals import SIGABRT
+from hangscope.trace.units import SECOND_NS
 
 _OUTSIDE = (9, 15, 2, 1)
 """SIGKILL, SIGTERM, SIGINT, SIGHUP: sent from outside."""
 _CLOSED = frozenset({"ConnectionResetError", "BrokenPipeError", "EOFError"})
 """What Python raises if the other end of a local pipe or socket is gone."""
-_SECOND_NS = 1_000_000_000
-_AT_ONE_MOMENT_NS = _SECOND_NS // 10
+_AT_ONE_MOMENT_NS = SECOND_NS // 10
 
 
 def not_before_last_record(
@@ -78,7 +78,7 @@ def without_ends_after_standstill(
         process.end in (End.CRASHED, End.CLEAN) for process in processes.values()
     ):
         return processes
-    stood_ns = max(latest.values()) + int(standstill_s(trace) * _SECOND_NS)
+    stood_ns = max(latest.values()) + int(standstill_s(trace) * SECOND_NS)
     bounds = rank_bounds(trace)
     processes = _without_handled_stops(trace, front, bounds, processes, stood_ns)
     if not any(process.end is End.CRASHED for process in processes.values()):
@@ -121,7 +121,7 @@ class _EndsOfStandstill:
     def silent_ns(self) -> int:
         """A rank not heard of since then was not stopped together with the last of the others."""
         newest_ns = max(process.end_ns for process in self.processes.values())
-        return newest_ns - int(standstill_s(self.trace) * _SECOND_NS)
+        return newest_ns - int(standstill_s(self.trace) * SECOND_NS)
 
     @cached_property
     def killed_ns(self) -> list[int]:
@@ -140,7 +140,7 @@ class _EndsOfStandstill:
         if process.end_ns >= self.stood_ns:
             return True
         gave_up_ns = self.gave_up_ns
-        if unrecorded and 0 < gave_up_ns <= process.end_ns + _SECOND_NS:
+        if unrecorded and 0 < gave_up_ns <= process.end_ns + SECOND_NS:
             return True
         if not is_unseen(facts):
             return False
@@ -210,7 +210,7 @@ def _killed_for_lingering(trace: Trace, process: ProcessState) -> ProcessState:
     ):
         return process
     over_ns = max(process.end_ns, facts.observed_ns) - facts.phases[-1].since_ns
-    if not facts.phases[-1].since_ns or over_ns < trace.timeout_s * _SECOND_NS:
+    if not facts.phases[-1].since_ns or over_ns < trace.timeout_s * SECOND_NS:
         return process
     return replace(process, end=End.TORN_DOWN, secondary=True)
 

@@ -21,13 +21,13 @@ from hangscope.diagnosis.records.pace import last_moved_ns, standstill_s
 from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.model import RankFacts, Trace
 from hangscope.trace.signals import FAULTS, SIGABRT, SIGTERM, codes_of, name_of
+from hangscope.trace.units import SECOND_NS
 
 UNSEEN = "a signal nobody saw"
 STATUS = "exit status "
 """With the status: something other than Python ended every rank for reasons of its own."""
-_SECOND_NS = 1_000_000_000
-TOGETHER_NS = 5 * _SECOND_NS
-NOTICED_LATE_NS = 2 * _SECOND_NS
+TOGETHER_NS = 5 * SECOND_NS
+NOTICED_LATE_NS = 2 * SECOND_NS
 """Heartbeats come about once a second: an unobserved end is known no better than that."""
 
 
@@ -163,7 +163,7 @@ def _some_ended_first(trace: Trace, ended_ns: Mapping[int, int]) -> bool:
     if broken is None or len(ended_ns) < 2:
         return False
     broken_ns, outlived_ns = broken
-    early = sum(end_ns <= broken_ns + _SECOND_NS for end_ns in ended_ns.values())
+    early = sum(end_ns <= broken_ns + SECOND_NS for end_ns in ended_ns.values())
     late = sum(end_ns >= outlived_ns for end_ns in ended_ns.values())
     return 0 < early < late and early + late == len(ended_ns)
 
@@ -179,4 +179,4 @@ def _broken_ns(trace: Trace) -> tuple[int, int] | None:
     if lost:
         return min(lost), min(lost) + NOTICED_LATE_NS
     moved_ns = max(last_moved_ns(trace).values(), default=0)
-    return (moved_ns, moved_ns + int(standstill_s(trace) * _SECOND_NS)) if moved_ns else None
+    return (moved_ns, moved_ns + int(standstill_s(trace) * SECOND_NS)) if moved_ns else None

@@ -19,8 +19,8 @@ from hangscope.diagnosis.records.coverage import rank_bounds
 from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.trace.facts import LEFT
 from hangscope.trace.model import Flag, RankFacts, State, Trace
+from hangscope.trace.units import SECOND_NS
 
-_SECOND_NS = 1_000_000_000
 _MS_NS = 1_000_000
 
 
@@ -43,7 +43,7 @@ def rewound_to_first_timeout(trace: Trace) -> Trace:
         [records["created_ns"][~issued], records["completed_ns"][~ended & ~issued]]
     )
     last_ns = int(before.max(initial=0))
-    if at_ns - last_ns < standstill_s(trace) * _SECOND_NS:
+    if at_ns - last_ns < standstill_s(trace) * SECOND_NS:
         return trace
     if first not in gave_up and not _somebody_waits(trace, issued, ended):
         return trace  # a program that computed for long before its end

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.trace.model import RankFacts, Trace
 from hangscope.trace.signals import SIGHUP, SIGINT, SIGTERM
+from hangscope.trace.units import SECOND_NS
 
 ANSWERED_NS = 1_000_000_000
 """A launcher that reacts to a failure stops nobody this long before it."""
@@ -19,7 +20,6 @@ NOTICED_NS = 100_000_000
 longer."""
 AT_ONCE_NS = 100_000_000
 """Processes told to stop at one moment are gone within this time; up to 70 ms was observed."""
-_SECOND_NS = 1_000_000_000
 _ASKING = (SIGTERM, SIGINT, SIGHUP)
 
 
@@ -107,7 +107,7 @@ def outlived(told: frozenset[int], processes: Mapping[int, ProcessState], trace:
     lived_on_ns = max(_last_seen_ns(h, trace) for h in rest) - min(
         processes[r].end_ns for r in told if processes[r].gone
     )
-    return lived_on_ns > trace.timeout_s * _SECOND_NS
+    return lived_on_ns > trace.timeout_s * SECOND_NS
 
 
 def were_interrupted(told: frozenset[int], trace: Trace) -> bool:
@@ -117,7 +117,7 @@ def were_interrupted(told: frozenset[int], trace: Trace) -> bool:
 
 def _was_asked(process: ProcessState, trace: Trace) -> bool:
     """Whether a stop signal ended the process at an exactly known time."""
-    exact = process.end is End.TORN_DOWN and process.end_ns % _SECOND_NS
+    exact = process.end is End.TORN_DOWN and process.end_ns % SECOND_NS
     return bool(exact) and signal_of(trace.ranks[process.rank]) is not None
 
 

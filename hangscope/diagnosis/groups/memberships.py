@@ -221,8 +221,6 @@ def _one_mesh(known: dict[int, set[int]], size: int, world: int) -> dict[int, tu
     full = {i: tuple(sorted(ranks)) for i, ranks in known.items() if len(ranks) == size}
     short = {i: ranks for i, ranks in known.items() if len(ranks) < size}
     rest = set(range(world)) - set().union(*known.values())
-    if not short:
-        return full
     strides = {_stride(ranks) for ranks in full.values()}
     if len(strides) == 1 and (stride := strides.pop()):
         completed = {i: meshes.block(min(ranks), stride, size, world) for i, ranks in short.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.embedded_exceptions import failed_ranks, original, own_places
 from hangscope.diagnosis.processes.shorten import shortened
@@ -11,6 +11,7 @@ from hangscope.diagnosis.wording import ordering_advice, playbook
 from hangscope.diagnosis.wording.crash_advice import crash
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace.model import Claim
+from hangscope.trace.units import SECOND_NS
 
 _CLAIM_VERDICTS = {
     "monitored_barrier": Verdict.MISSING_RANK,

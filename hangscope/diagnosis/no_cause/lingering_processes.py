@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
-from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.duration_text import lasting
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.process_state import End, ProcessState, is_working
@@ -20,6 +20,7 @@ from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.diagnosis.wording.stack_summary import places_of_threads
 from hangscope.trace.facts import STALE_HEARTBEATS
 from hangscope.trace.model import RankFacts, ThreadStack
+from hangscope.trace.units import SECOND_NS
 
 _TEARDOWN_S = 30.0
 """Libraries may take this long to release resources on a machine under memory pressure."""

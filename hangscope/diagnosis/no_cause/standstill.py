@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.duration_text import lasting
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.no_cause.inconclusive import inconclusive
@@ -16,6 +16,7 @@ from hangscope.diagnosis.wording.blocked import blocked_in
 from hangscope.diagnosis.wording.phrases import capital, rank_s
 from hangscope.diagnosis.wording.stack_summary import places_of_threads, where_to_look
 from hangscope.trace.model import Flag
+from hangscope.trace.units import SECOND_NS
 
 _UNSEEN_ENDS = "no rank waits for another on record; what its device has finished is not known"
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from hangscope.trace.model import Trace
+from hangscope.trace.units import SECOND_NS
 
 _SHORTEST_S = 2.0
 _GAPS = 20
-_SECOND_NS = 1_000_000_000
 
 
 def standstill_s(trace: Trace) -> float:
@@ -24,7 +24,7 @@ def had_stalled_before(trace: Trace, since_ns: int, stopped_ns: int) -> bool:
     Then whatever stopped the rank (a debugger attached to a hung rank, say) did not cause the hang.
     ``stopped_ns``: when the rank last ran.
     """
-    return stopped_ns - since_ns > standstill_s(trace) * _SECOND_NS
+    return stopped_ns - since_ns > standstill_s(trace) * SECOND_NS
 
 
 def usual_gap_s(trace: Trace) -> float:
@@ -33,7 +33,7 @@ def usual_gap_s(trace: Trace) -> float:
     same = np.diff(trace.records["rank"]) == 0
     gaps = np.diff(created)[same]
     gaps = gaps[gaps > 0]
-    return float(np.median(gaps)) / _SECOND_NS if len(gaps) else 0.0
+    return float(np.median(gaps)) / SECOND_NS if len(gaps) else 0.0
 
 
 def last_moved_ns(trace: Trace) -> Mapping[int, int]:

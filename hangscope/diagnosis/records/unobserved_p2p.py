@@ -15,8 +15,7 @@ import numpy.typing as npt
 from hangscope.diagnosis.records.coverage import hidden_ranks, known_only_from_journal
 from hangscope.diagnosis.records.kinds import is_on_host, is_sending, records_where
 from hangscope.trace.model import Flag, Records, State, Trace, flagged
-
-_SECOND_NS = 10**9
+from hangscope.trace.units import SECOND_NS
 
 
 def with_unpaired_halves(trace: Trace) -> tuple[Trace, frozenset[int]]:
@@ -31,7 +30,7 @@ def with_unpaired_halves(trace: Trace) -> tuple[Trace, frozenset[int]]:
         newest = np.zeros(int(records["rank"].max()) + 1, np.int64)
         np.maximum.at(newest, records["rank"], records["created_ns"])
         still_ns = trace.observed_ns - newest[records["rank"]]
-        unseen &= still_ns >= trace.timeout_s * _SECOND_NS
+        unseen &= still_ns >= trace.timeout_s * SECOND_NS
     if not unseen.any():
         return trace, frozenset()
     rows = [row for row in _unpaired_halves(trace) if unseen[row]]

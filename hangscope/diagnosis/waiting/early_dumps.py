@@ -12,12 +12,13 @@ from dataclasses import replace
 import numpy as np
 
 from hangscope.diagnosis.cause import Cause, rank_list
-from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.records.frontier import UNKNOWN, Bools
 from hangscope.diagnosis.waiting.wait_doubts import stood_still
 from hangscope.trace import formats
 from hangscope.trace.model import Flag, Trace
+from hangscope.trace.units import SECOND_NS
 
 _ACCUSING = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED, Verdict.STUCK_COLLECTIVE)
 _OF_WAITING = (*_ACCUSING, Verdict.DEADLOCK_CYCLE)

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.diagnosis.waiting.early_dumps import overtaken
 from hangscope.diagnosis.waiting.timeouts import NEARLY, recorded_timeouts
+from hangscope.trace.units import SECOND_NS
 
 _SOON_S = 5.0
 _LATEST_S = 60.0

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from hangscope.diagnosis.cause import Cause, rank_list
-from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.failure_messages import lost_a_peer
 from hangscope.diagnosis.processes.process_state import End, is_unseen
@@ -18,6 +18,7 @@ from hangscope.diagnosis.waiting.unnoticed_completions import just_finished
 from hangscope.diagnosis.waiting.wait_duration import SLOW_S
 from hangscope.trace import formats
 from hangscope.trace.model import Flag, State, flagged
+from hangscope.trace.units import SECOND_NS
 
 _OF_TIME = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED, Verdict.STUCK_COLLECTIVE)
 """Verdicts that a moving job would also get at some moments."""

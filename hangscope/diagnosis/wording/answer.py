@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hangscope.diagnosis.context import SECOND_NS, Context
+from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict, WaitEdge
 from hangscope.diagnosis.wording.rank_table import rank_reports
 from hangscope.trace import formats
 from hangscope.trace.model import Trace
+from hangscope.trace.units import SECOND_NS
 
 _BELIEVABLE_S = 7 * 86_400.0
 _SHOWN_CORRUPTIONS = 5

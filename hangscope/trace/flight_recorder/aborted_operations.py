@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 
 from hangscope.trace.model import Flag, Records, State, flagged
+from hangscope.trace.units import SECOND_NS
 
-_SECOND_NS = 10**9
-_BURST_NS = 5 * _SECOND_NS
+_BURST_NS = 5 * SECOND_NS
 """Aborted operations end within this time of each other; the watchdog polls every 0.1 s."""
-_SILENCE_NS = 60 * _SECOND_NS
+_SILENCE_NS = 60 * SECOND_NS
 """Shorter standstills are pauses of the job, unless its timeout is shorter still."""
-_UNNOTED_NS = 20 * _SECOND_NS
+_UNNOTED_NS = 20 * SECOND_NS
 """The same if the recorder's own thread, which stops once the watchdog has given up, recorded no
 end for what ended then although it had recorded earlier ends."""
-_JUST_BEFORE_NS = 10 * _SECOND_NS
+_JUST_BEFORE_NS = 10 * SECOND_NS
 """A dump triggered by another rank is written within this time of the abort."""
 _TIMEOUT_SHARE = 0.9
 """An operation that ends later than this share of its timeout was ended by the timeout."""

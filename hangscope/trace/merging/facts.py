@@ -15,12 +15,12 @@ from hangscope.trace.model import (
     RankFacts,
     ThreadStack,
 )
+from hangscope.trace.units import SECOND_NS
 
 # Most trusted first: how well a source knows the process.
 _BY_TRUST = (formats.RING, formats.JOURNAL, formats.PICKLE, formats.JSON, formats.LOG)
 TRUST = {name: place for place, name in enumerate(_BY_TRUST)}
-_SECOND_NS = 10**9
-_LATE_NS = _SECOND_NS
+_LATE_NS = SECOND_NS
 """A look at what a process waits for is ignored if it is this much older than the newest look."""
 _OWN_WORDS = ("exception", "code", "clean")
 _EXIT_ORDER = ("oom", "exception", "signal", "code", "clean", "unknown")
@@ -192,8 +192,8 @@ def _merge_exits(exits: Sequence[ExitFacts]) -> ExitFacts | None:
 def _earliest(times: Sequence[int]) -> int:
     """The earliest time; within its second an exact one, because logs give whole seconds."""
     first = min(times, default=0)
-    exact = [at for at in times if at % _SECOND_NS and at - first < _SECOND_NS]
-    return first if first % _SECOND_NS else min(exact, default=first)
+    exact = [at for at in times if at % SECOND_NS and at - first < SECOND_NS]
+    return first if first % SECOND_NS else min(exact, default=first)
 
 
 def _merge_exceptions(found: Sequence[ExceptionFacts]) -> ExceptionFacts | None:
