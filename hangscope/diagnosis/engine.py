@@ -100,7 +100,7 @@ class _Standstill:
     snapshot: Snapshot | None
     """The evidence that the dumps show a job that was still moving, if there is any."""
     tolerated: tuple[Place, ...]
-    """Where ranks of a live job wait, but not long enough yet."""
+    """Where ranks wait, or waited when the job was ended, but not for long enough."""
 
 
 def diagnose(trace: Trace) -> Diagnosis:
@@ -188,7 +188,7 @@ def _standstill(trace: Trace) -> _Standstill:
     # A rank that left nothing may have failed, and SIGTERM may be the launcher's reaction to that.
     answered = stop is not None and stop.way == "SIGTERM" and bool(trace.missing_ranks)
     if stop is not None and not answered:
-        wait_duration.lasting_only(context)
+        tolerated += wait_duration.lasting_only(context)
     return _Standstill(context, stop, snapshot, tolerated)
 
 

@@ -278,3 +278,15 @@ def _starting(told_s: float) -> Job:
 def test_ctrl_c_shows_first_where_python_runs(told_s: float, verdict: object) -> None:
     """Until then the others had waited for rank 1, or it was only slow to start."""
     assert blame(diagnose(_starting(told_s).trace())) == verdict
+
+
+@pytest.mark.parametrize("exit_", [None, ExitFacts("exception", 1, at_ns=START + SECOND)])
+def test_interrupted_rank_of_unseen_end_has_not_crashed(exit_: ExitFacts | None) -> None:
+    """Live: it has recorded the interrupt, and its end has not been seen yet or shows no signal."""
+    job = Job(3, live=True, timeout_s=40.0)
+    for rank in (0, 2):
+        job.rank(rank, host="n0", phases=(Phase(INIT, START),))
+    at_ns = _at(job, 5.0) + 7
+    interrupt = ExceptionFacts("KeyboardInterrupt", "", (Frame("main", "/me/train.py", 58),), at_ns)
+    job.rank(1, host="n0", alive=False, exit=exit_, exception=interrupt)
+    assert blame(diagnose(job.trace(5.1))) == ("healthy", ())

@@ -74,6 +74,19 @@ def test_job_stopped_while_its_ranks_start_has_not_hung(
     assert diagnose(job.trace(after_s=end_s)).verdict.value == expected
 
 
+def test_wait_of_a_starting_job_that_was_stopped_is_remarked() -> None:
+    job = Job(3, timeout_s=120.0)
+    for rank in range(3):
+        end = ExitFacts("signal", signal=15, at_ns=START + 45 * SECOND + rank)
+        phases = (Phase("init_process_group", START + rank * SECOND),) if rank < 2 else ()
+        job.rank(rank, alive=False, phases=phases, initialized=False, exit=end)
+    notes = diagnose(job.trace(after_s=45)).notes
+    assert (
+        "ranks 0, 1 had waited for rank 2 in init_process_group for 45 s when the job was ended:"
+        " too short to tell a hang from a slow start"
+    ) in notes
+
+
 @pytest.mark.parametrize(
     ("late_s", "expected", "culprit"), [(3.0, "missing_rank", 2), (11.0, "collective_mismatch", 0)]
 )

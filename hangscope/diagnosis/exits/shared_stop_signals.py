@@ -122,9 +122,14 @@ def _was_asked(process: ProcessState, trace: Trace) -> bool:
 
 
 def signal_of(facts: RankFacts) -> int | None:
-    """The stop signal that ended a rank."""
-    exit_ = facts.exit
-    return exit_.signal if exit_ is not None and exit_.signal in _ASKING else None
+    """The stop signal that ended a rank.
+
+    A rank records its interrupt before it ends, and may end with a status instead.
+    """
+    seen = facts.exit.signal if facts.exit is not None else None
+    if seen is None and facts.was_interrupted:
+        return SIGINT
+    return seen if seen in _ASKING else None
 
 
 def _is_told_with(

@@ -46,10 +46,7 @@ def overdue_only(context: Context) -> tuple[Place, ...]:
             context.waits.narrow(index, narrowed)
             kept.append(index)
     kept += _blocked_targets(context, kept, limit / 4)
-    counted = {*kept, *_locks_that_last(context, kept)}
-    tolerated = tuple(p for i, p in enumerate(context.waits.places) if i not in counted)
-    context.waits.keep_only(counted)
-    return tolerated
+    return _keep_only(context, kept)
 
 
 def _has_ended(process: ProcessState) -> bool:
@@ -127,11 +124,25 @@ def as_victims(processes: dict[int, ProcessState], told_ns: int = 0) -> dict[int
     }
 
 
-def lasting_only(context: Context) -> None:
-    """In a job that was killed from outside, keep only waits that were already a hang."""
-    waits = context.waits
-    kept = [i for i, p in enumerate(waits.places) if context.blocked_s(p) >= _limit_s(context, p)]
-    waits.keep_only({*kept, *_locks_that_last(context, kept)})
+def lasting_only(context: Context) -> tuple[Place, ...]:
+    """In a job that was killed from outside, keep only waits that were already a hang.
+
+    Returns
+    -------
+    tuple of Place
+        The places that were dropped, as they were.
+    """
+    places = context.waits.places
+    kept = [i for i, p in enumerate(places) if context.blocked_s(p) >= _limit_s(context, p)]
+    return _keep_only(context, kept)
+
+
+def _keep_only(context: Context, kept: list[int]) -> tuple[Place, ...]:
+    """Drop all other places, except locks that hold up ranks waited for; returns the dropped."""
+    counted = {*kept, *_locks_that_last(context, kept)}
+    dropped = tuple(p for i, p in enumerate(context.waits.places) if i not in counted)
+    context.waits.keep_only(counted)
+    return dropped
 
 
 def _limit_s(context: Context, place: Place) -> float:

@@ -1,4 +1,4 @@
-"""A remark on a live job that does not count as hung yet, although it stands still.
+"""A remark on a job that stands still, or stood still when it was ended, but not for long enough.
 
 Somebody who looks at it after a minute should not read "healthy" and nothing else.
 """
@@ -21,7 +21,7 @@ def tolerated_wait(context: Context, places: Sequence[Place]) -> str | None:
     Parameters
     ----------
     places:
-        Where ranks wait, each for less than the time limit.
+        Where ranks wait, or waited until the end, each for less than the time limit.
 
     Returns
     -------
@@ -41,10 +41,15 @@ def tolerated_wait(context: Context, places: Sequence[Place]) -> str | None:
     waiting = {rank for index in long for rank in places[index].waiters}
     origins = [i for i in long if places[i].targets and waiting.isdisjoint(places[i].targets)]
     longest = max(origins or long, key=lambda index: lasted[index])
-    place = places[longest]
+    place, waited = places[longest], lasting(lasted[longest])
     whom = f" for {rank_s(place.targets)}" if place.targets else ""
+    where = f"{whom} in {title_of(context, place)}"
+    if not context.trace.live:
+        return (
+            f"{rank_s(place.waiters)} had waited{where} for {waited} when the job was ended: too"
+            " short to tell a hang from a slow start"
+        )
     return (
-        f"{rank_s(place.waiters)} {wait_s(place.waiters)}{whom} in {title_of(context, place)}, for"
-        f" {lasting(lasted[longest])} so far; it counts as a hang after"
-        f" {lasting(context.trace.timeout_s)} (HANGSCOPE_TIMEOUT)"
+        f"{rank_s(place.waiters)} {wait_s(place.waiters)}{where}, for {waited} so far; it counts as"
+        f" a hang after {lasting(context.trace.timeout_s)} (HANGSCOPE_TIMEOUT)"
     )
