@@ -6,6 +6,8 @@ import re
 from functools import lru_cache
 from typing import Any
 
+from hangscope.trace.rows import MAX_RANK
+
 MAX_TEXT = 4096
 _MOST = 1e9
 """Upper limit for seconds or events per second; anything larger is an error in the source."""
@@ -77,6 +79,11 @@ def as_int(
     else:
         return default
     return number if low <= number <= high else default
+
+
+def as_rank(value: Any) -> int | None:
+    """A rank; None if it is not valid, because readers build lists up to the largest rank."""
+    return value if type(value) is int and 0 <= value <= MAX_RANK else None
 
 
 def as_quantity(value: Any) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hangscope.trace import clean
-from hangscope.trace.model import MAX_RANK, Claim
+from hangscope.trace.model import Claim
 
 OWN_VERDICT = "own_verdict"
 """The kind of a claim with a verdict that the monitor gave while the job ran."""
@@ -36,6 +36,6 @@ def decode_verdict(said: dict[str, Any]) -> Claim:
         details={
             "verdict": clean.as_name(said.get("verdict")),
             "confidence": clean.as_name(said.get("confidence")),
-            "culprits": tuple(r for r in ranks if type(r) is int and 0 <= r <= MAX_RANK),
+            "culprits": tuple(r for r in ranks if clean.as_rank(r) is not None),
         },
     )

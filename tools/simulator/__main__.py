@@ -67,9 +67,8 @@ def main() -> int:
     print(table)
     if arguments.table:
         arguments.table.write_text(table + "\n")
-    if (
-        arguments.several or arguments.two
-    ):  # no share of exact answers is asked for, only that none is wrong
+    if arguments.several or arguments.two:
+        # No share of exact answers is asked for, only that none is wrong.
         return 1 if total.counts[WRONG] or total.counts[CRASH] or total.certain_wrong else 0
     good = total.share(EXACT) >= 0.99 and not total.counts[CRASH] and not total.certain_wrong
     return 0 if good else 1

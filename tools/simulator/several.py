@@ -7,59 +7,36 @@ same line, each in its own program.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
-from dataclasses import replace
 
 from hangscope.diagnosis.model import Confidence, Diagnosis
 from tools.simulator.case import Case, Host, Truth, UnsuitableError, healthy_hosts
-from tools.simulator.execute import RUN_AHEAD, Machine
-from tools.simulator.more_shapes import MORE_LARGE, MORE_SHAPES
+from tools.simulator.execute import Machine
+from tools.simulator.mistakes import (
+    Mistake,
+    add,
+    another_dtype,
+    another_operation,
+    another_shape,
+    draw_job,
+    skip,
+    stop,
+)
 from tools.simulator.outcomes import EXACT, PART, UNDECIDED, WRONG
 from tools.simulator.program import Job, Op
-from tools.simulator.shapes import write
 
 _TRIES = 200
 
 
-def _skip(program: list[Op], place: int) -> None:
-    program.pop(place)
-
-
-def _add(program: list[Op], place: int) -> None:
-    program.insert(
-        place,
-        replace(
-            program[place], name="all_reduce", input_sizes=((3,),), output_sizes=((3,),),
-            reduce_op="SUM", root=-1, is_async=False, dtype="Float",
-            site=("log_once", "/srv/job/train.py", 99),
-        ),
-    )  # fmt: skip
-
-
-def _change(**change: object) -> Callable[[list[Op], int], None]:
-    def changed(program: list[Op], place: int) -> None:
-        program[place] = replace(program[place], **change)  # type: ignore[arg-type]
-
-    return changed
-
-
-def _stop(program: list[Op], place: int) -> None:
-    program.insert(place, Op("stop", site=("load_batch", "/srv/job/data.py", 41)))
-
-
 _COLLECTIVE, _ALL_REDUCE, _PAIR = "a collective", "an all-reduce", "a send, receive or batch"
 
-MISTAKES: dict[str, tuple[str, Callable[[list[Op], int], None]]] = {
-    "several skip": (_COLLECTIVE, _skip),
-    "several add": (_COLLECTIVE, _add),
-    "several issue another operation": (_ALL_REDUCE, _change(name="reduce", root=0)),
-    "several pass another shape": (
-        _ALL_REDUCE,
-        _change(input_sizes=((13,),), output_sizes=((13,),)),
-    ),
-    "several pass another dtype": (_ALL_REDUCE, _change(dtype="Double")),
-    "several stop": (_COLLECTIVE, _stop),
-    "several skip a half": (_PAIR, _skip),
+MISTAKES: dict[str, tuple[str, Mistake]] = {
+    "several skip": (_COLLECTIVE, skip),
+    "several add": (_COLLECTIVE, add),
+    "several issue another operation": (_ALL_REDUCE, another_operation),
+    "several pass another shape": (_ALL_REDUCE, another_shape),
+    "several pass another dtype": (_ALL_REDUCE, another_dtype),
+    "several stop": (_COLLECTIVE, stop),
+    "several skip a half": (_PAIR, skip),
 }
 
 
@@ -71,21 +48,7 @@ def draw_several(number: int, seed: int, fault: str) -> Case:
     UnsuitableError
         If no try gave a job that hangs.
     """
-    rng = random.Random(f"{seed}/{number}/{fault}")
-    for _ in range(_TRIES):
-        shape = rng.choice(sorted(MORE_SHAPES))
-        world = rng.choice([4, 8, 16] if shape not in MORE_LARGE else [8, 16])
-        steps, blocking = rng.randrange(5, 9), rng.random() < 0.35
-        job = write(shape, world, steps, blocking, rng, MORE_SHAPES)
-        try:
-            case = _case(job, rng, number, fault)
-        except UnsuitableError:
-            continue
-        case.at = [case.run.last + 600 + rng.uniform(0, 2) for _ in range(world)]
-        if rng.random() < 0.25:
-            case.keep = rng.randrange(RUN_AHEAD + 8, RUN_AHEAD + 40)
-        return case
-    raise UnsuitableError
+    return draw_job(number, seed, fault, _case, _TRIES)
 
 
 def _case(job: Job, rng: random.Random, number: int, fault: str) -> Case:
@@ -109,7 +72,7 @@ def _case(job: Job, rng: random.Random, number: int, fault: str) -> Case:
     if not run.hung or not run.somebody_waits:
         raise UnsuitableError
     hosts = healthy_hosts(job)
-    if mistake is _stop:
+    if mistake is stop:
         for rank in culprits:
             hosts[rank] = Host(state="sleeping", function="load_batch")
     truth = Truth(fault, frozenset(), frozenset(culprits), frozenset(ties))

@@ -7,23 +7,28 @@ differs, at least one on each side.
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from math import inf
 
 from hangscope.diagnosis.model import Confidence, Diagnosis
 from tools.simulator.case import Case, Host, Truth, UnsuitableError, healthy_hosts
-from tools.simulator.execute import RUN_AHEAD, Machine, Run
-from tools.simulator.more_shapes import MORE_LARGE, MORE_SHAPES
+from tools.simulator.execute import Machine, Run
+from tools.simulator.mistakes import (
+    Mistake,
+    another_dtype,
+    another_operation,
+    another_shape,
+    draw_job,
+    stop,
+)
 from tools.simulator.outcomes import EXACT, PART, UNDECIDED, WRONG
 from tools.simulator.program import Job, Op
-from tools.simulator.shapes import write
 
 _TRIES = 400
 
-_DIFFERENCES: dict[str, dict[str, object]] = {
-    "stopped beside another operation": {"name": "reduce", "root": 0},
-    "stopped beside another shape": {"input_sizes": ((13,),), "output_sizes": ((13,),)},
-    "stopped beside another dtype": {"dtype": "Double"},
+_DIFFERENCES: dict[str, Mistake] = {
+    "stopped beside another operation": another_operation,
+    "stopped beside another shape": another_shape,
+    "stopped beside another dtype": another_dtype,
 }
 
 TWO_FAULTS = tuple(_DIFFERENCES)
@@ -37,20 +42,7 @@ def draw_two(number: int, seed: int, fault: str) -> Case:
     UnsuitableError
         If no try gave a job in which both faults show.
     """
-    rng = random.Random(f"{seed}/{number}/{fault}")
-    for _ in range(_TRIES):
-        shape = rng.choice(sorted(MORE_SHAPES))
-        world = rng.choice([4, 8, 16] if shape not in MORE_LARGE else [8, 16])
-        job = write(shape, world, rng.randrange(5, 9), rng.random() < 0.35, rng, MORE_SHAPES)
-        try:
-            case = _case(job, rng, number, fault)
-        except UnsuitableError:
-            continue
-        case.at = [case.run.last + 600 + rng.uniform(0, 2) for _ in range(world)]
-        if rng.random() < 0.25:
-            case.keep = rng.randrange(RUN_AHEAD + 8, RUN_AHEAD + 40)
-        return case
-    raise UnsuitableError
+    return draw_job(number, seed, fault, _case, _TRIES)
 
 
 def _case(job: Job, rng: random.Random, number: int, fault: str) -> Case:
@@ -64,7 +56,8 @@ def _case(job: Job, rng: random.Random, number: int, fault: str) -> Case:
     if not places:
         raise UnsuitableError
     place = rng.choice(places)
-    odd = program[place] = replace(program[place], **_DIFFERENCES[fault])  # type: ignore[arg-type]
+    _DIFFERENCES[fault](program, place)
+    odd = program[place]
     near = [
         i
         for i, op in enumerate(job.programs[stopped])
@@ -72,8 +65,7 @@ def _case(job: Job, rng: random.Random, number: int, fault: str) -> Case:
     ]
     if not near:
         raise UnsuitableError
-    stop = Op("stop", site=("load_batch", "/srv/job/data.py", 41))
-    job.programs[stopped].insert(rng.choice(near), stop)
+    stop(job.programs[stopped], rng.choice(near))
     run = Machine(job, rng).run()
     if not run.hung or not _both_show(run, odd, stopped):
         raise UnsuitableError

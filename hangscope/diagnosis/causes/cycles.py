@@ -20,7 +20,7 @@ from hangscope.diagnosis.pattern.majority import may_be_tie
 from hangscope.diagnosis.pattern.operation_totals import outliers_by_total
 from hangscope.diagnosis.pattern.step_deviations import alone_as_usual, deviating_rank, out_of_step
 from hangscope.diagnosis.pattern.unordered_groups import order_is_arbitrary
-from hangscope.diagnosis.processes.active_thread import is_held_up
+from hangscope.diagnosis.processes.active_thread import has_no_free_thread
 from hangscope.diagnosis.processes.process_state import in_communication
 from hangscope.trace.model import NONE
 
@@ -117,7 +117,7 @@ def _collective_cycle(
     accused."""
     here = places_at(context, cause.places)
     if order_is_arbitrary(context, ranks, here):
-        if all(_is_held_up(context, rank, here) for rank in ranks):
+        if all(_has_no_free_thread(context, rank, here) for rank in ranks):
             return _smaller_side(context, cause, here)
         nobody = cause.naming_nobody(
             "what holds these ranks up: they have come to these groups in different orders before, "
@@ -129,14 +129,14 @@ def _collective_cycle(
     return _doubt_unrecorded(_blame(context, cause, ranks, groups, fellow_suspects), here)
 
 
-def _is_held_up(context: Context, rank: int, here: list[Place]) -> bool:
+def _has_no_free_thread(context: Context, rank: int, here: list[Place]) -> bool:
     """Whether no thread of a rank could still issue what others wait for: each waits here, or for
     such a thread."""
     records = context.trace.records
     rows = [context.row_of(p.group, rank, p.seq) for p in here if rank in p.waiters]
     since_ns = max((int(records["created_ns"][row]) for row in rows), default=0)
     issuers = [int(records["thread"][row]) for row in rows]
-    return NONE not in rows and is_held_up(context.trace.ranks[rank], issuers, since_ns)
+    return NONE not in rows and has_no_free_thread(context.trace.ranks[rank], issuers, since_ns)
 
 
 def _smaller_side(context: Context, cause: Cause, here: list[Place]) -> Cause:

@@ -76,7 +76,7 @@ def awaited_threads(facts: RankFacts, stack: Stack) -> tuple[ThreadStack, ...]:
     return tuple(sorted(own, key=lambda thread: not _is_in_pool(thread.stack)))
 
 
-def is_held_up(facts: RankFacts, issuers: Collection[int], since_ns: int) -> bool:
+def has_no_free_thread(facts: RankFacts, issuers: Collection[int], since_ns: int) -> bool:
     """Whether every thread of a rank was seen, after ``since_ns``, to be one of ``issuers`` (native
     ids) or to wait for another thread: nobody is left who could issue anything."""
     newest_ns = max((thread.sampled_ns for thread in facts.threads), default=0)

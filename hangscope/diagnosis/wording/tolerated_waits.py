@@ -29,19 +29,21 @@ def tolerated_wait(context: Context, places: Sequence[Place]) -> str | None:
         None if no wait is longer than the pace of the job explains.
     """
     least_s = standstill_s(context.trace)
-    lasted = {
-        index: context.blocked_s(place)
-        for index, place in enumerate(places)
-        if place.waiters and not place.weak and not is_lock(place)
-    }
-    long = [index for index, waited_s in lasted.items() if waited_s >= least_s]
+    long = [
+        place
+        for place in places
+        if place.waiters
+        and not place.weak
+        and not is_lock(place)
+        and context.blocked_s(place) >= least_s
+    ]
     if not long:
         return None
     # Ranks may wait for others that wait themselves: where nobody does, it began.
-    waiting = {rank for index in long for rank in places[index].waiters}
-    origins = [i for i in long if places[i].targets and waiting.isdisjoint(places[i].targets)]
-    longest = max(origins or long, key=lambda index: lasted[index])
-    place, waited = places[longest], lasting(lasted[longest])
+    waiting = {rank for place in long for rank in place.waiters}
+    origins = [p for p in long if p.targets and waiting.isdisjoint(p.targets)]
+    place = max(origins or long, key=context.blocked_s)
+    waited = lasting(context.blocked_s(place))
     whom = f" for {rank_s(place.targets)}" if place.targets else ""
     where = f"{whom} in {title_of(context, place)}"
     if not context.trace.live:

@@ -33,11 +33,10 @@ from itertools import islice
 from typing import Any
 
 from hangscope.trace import formats
-from hangscope.trace.clean import as_int, as_name, as_quantity, prose
+from hangscope.trace.clean import as_int, as_name, as_quantity, as_rank, prose
 from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.files.regular_files import open_nonblocking
 from hangscope.trace.model import (
-    MAX_RANK,
     NONE,
     Claim,
     ExitFacts,
@@ -111,7 +110,7 @@ def _rank_facts(events: Iterable[dict[str, Any]], head: dict[str, Any]) -> list[
             ends.setdefault(facts.rank, facts)
         elif event.get("event") == "seen" and (facts := _observation(event, head)) is not None:
             seen[facts.rank] = facts
-        elif event.get("event") == "unseen" and (rank := _rank(event.get("rank"))) is not None:
+        elif event.get("event") == "unseen" and (rank := as_rank(event.get("rank"))) is not None:
             seen.pop(rank, None)
     return [*ends.values(), *seen.values()]
 
@@ -129,7 +128,7 @@ def _reductions(path: str, events: list[dict[str, Any] | None]) -> Fragment:
         if event is None:
             continue
         accused = event.get("accused")
-        ranks = map(_rank, accused if isinstance(accused, list) else ())
+        ranks = map(as_rank, accused if isinstance(accused, list) else ())
         claims.append(
             Claim(
                 "reduction_corrupt",
@@ -155,14 +154,9 @@ def _event(line: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _rank(value: Any) -> int | None:
-    """A rank; None if invalid, because readers build lists up to the largest rank."""
-    return value if type(value) is int and 0 <= value <= MAX_RANK else None
-
-
 def _process(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
     """The process that an event is about; None if it is not a rank."""
-    rank = _rank(event.get("rank"))
+    rank = as_rank(event.get("rank"))
     if rank is None:
         return None
     attempt = as_int(head.get("attempt"), NONE, low=0, high=_MOST)
@@ -213,7 +207,7 @@ def _exit(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
 
 
 def _ranks(values: list[Any]) -> frozenset[int]:
-    return frozenset(v for v in values[:_MOST_NAMED] if type(v) is int and 0 <= v <= MAX_RANK)
+    return frozenset(v for v in values[:_MOST_NAMED] if as_rank(v) is not None)
 
 
 def _observation(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:

@@ -198,7 +198,7 @@ def _exit(value: Any) -> ExitFacts | None:
 
 def _ranks(value: Any) -> frozenset[int] | None:
     """A set of ranks; None if absent or malformed."""
-    known = isinstance(value, list) and all(type(r) is int and 0 <= r <= MAX_RANK for r in value)
+    known = isinstance(value, list) and all(clean.as_rank(r) is not None for r in value)
     return frozenset(value) if known else None
 
 
