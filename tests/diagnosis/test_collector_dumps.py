@@ -240,6 +240,32 @@ def test_cycle_is_reported_without_the_lost_rank_despite_its_waiters() -> None:
     assert 4 not in found.culprits
 
 
+def test_active_send_of_a_rank_that_others_wait_for_makes_its_receiver_suspect_too(
+    tmp_path: Path,
+) -> None:
+    """Rank 0 waits at the barrier without having received what rank 1 sent before it."""
+    group = ("0", "default_pg")
+    ranks: dict[int, Entries] = {
+        rank: [pending(6, process_group=group, pg_id=0, record_id=40)] for rank in (0, 2, 3)
+    }
+    ranks[1] = [_half(5, "send 1->0", group, record_id=39) | {"pg_id": 0, "collective_seq_id": 5}]
+    found = _diagnose(tmp_path, ranks)
+    assert (found.verdict.value, found.culprits) == ("p2p_unmatched", (0, 1))
+    assert found.confidence is Confidence.AMBIGUOUS
+
+
+def test_active_send_of_a_batch_that_may_be_over_accuses_no_receiver(tmp_path: Path) -> None:
+    """Torch never notes the end of a batch's members; its own row, if finished, is not listed."""
+    group = ("0", "default_pg")
+    ranks: dict[int, Entries] = {
+        rank: [pending(6, process_group=group, pg_id=0, record_id=40)] for rank in (0, 2, 3)
+    }
+    ranks[1] = [_half(5, "send 1->0", group, record_id=30) | {"pg_id": 0, "collective_seq_id": 5}]
+    ranks[1].append(ranks[1][0] | {"record_id": 31, "profiling_name": "nccl:send 1->2"})
+    found = _diagnose(tmp_path, ranks)
+    assert set(found.culprits) <= {1}
+
+
 def test_rank_without_unfinished_entry_is_suspect_without_member_lists(tmp_path: Path) -> None:
     group = ("5", "undefined")
     ranks: dict[int, Entries] = {

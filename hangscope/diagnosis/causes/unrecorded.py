@@ -114,9 +114,7 @@ def blame_missing_receive(context: Context, cause: Cause) -> Cause:
     }
     partners = {p.half.peer for p in sent if p.half is not None} & waiting
     both = tuple(sorted({accused, *partners}))
-    ranks = context.trace.ranks
-    in_part = context.partly_recorded | {r for r in both if r in ranks and ranks[r].only_active}
-    if not partners or not in_part.isdisjoint(both):
+    if not partners or not context.partly_recorded.isdisjoint(both):
         return cause
     overwritten = not context.hidden.isdisjoint(both)
     odd = () if overwritten else deviants(context, both, {place.group for place in sent})
@@ -139,9 +137,14 @@ def blame_missing_receive(context: Context, cause: Cause) -> Cause:
 
 
 def _is_unfinished_send(context: Context, place: Place, rank: int) -> bool:
-    """Whether it is an unfinished send of the rank on a device."""
+    """Whether it is an unfinished send of the rank on a device.
+
+    Among active entries alone, a made-up list of members may lack the rank that it went to.
+    """
     half = place.half
     if half is None or half.rank != rank or not half.is_send:
+        return False
+    if context.trace.ranks[rank].only_active and not context.trace.groups[half.group].listed:
         return False
     signature = context.signature(half.row)
     return signature is not None and not is_on_host(signature)
