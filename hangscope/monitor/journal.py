@@ -38,10 +38,11 @@ class Journal:
         untold: list[int] | None,
         told: list[int],
         recorded: bool,
+        by_order: bool,
     ) -> None:
         """A rank's process ended; by then ``told`` had been sent a stop signal, ``untold`` not.
 
-        ``recorded``: whether it had begun to record.
+        ``recorded``: whether it had begun to record. ``by_order``: whether its rank was inferred.
         """
         self._write(
             {
@@ -56,6 +57,7 @@ class Journal:
                 "untold": untold,
                 "told": told,
                 **({} if recorded else {"recorded": False}),
+                **({"by_order": True} if by_order else {}),
             }
         )
 

@@ -114,10 +114,7 @@ class LocalRanks:
             if is_remote(decode_text(header.boot_id), header.pid_namespace):
                 continue  # of another node or container: here that pid is an unrelated process
             self.seen[ring.rank] = pid
-            starting = self._watched_starting.pop(ring.rank, pid)
-            if starting != pid:
-                self._processes.remove(starting)  # it has only started the rank
-            self._take_back(ring.rank, starting)
+            self._forget_starting(ring.rank, pid)
             self.local_world_size = self.local_world_size or header.local_world_size
             self.key = self.key or ring.key
             if self.journal is None:
@@ -177,11 +174,35 @@ class LocalRanks:
         """Whether ranks of this node that have yet to show up, or may have, are busy starting."""
         if self.local_world_size and not self.are_incomplete():
             return False
-        self._starting.look(self.seen)
+        unmet = self._unmet_world_size()
+        self._starting.look(self.seen, unmet)
+        if not unmet:  # whoever has no ring has been there, unless its launcher tells otherwise
+            for rank in self._watched_starting.keys() - self._starting.pids.keys():
+                self._take_back(rank, self._watched_starting[rank])
         for rank, pid in self._starting.pids.items():
             if rank not in self._watched_starting and self._processes.add(rank, pid):
                 self._watched_starting[rank] = pid
         return self._starting.are_busy
+
+    def _unmet_world_size(self) -> int:
+        """How many ranks are to meet in the first ``init_process_group``.
+
+        0 if any has left it: then all have been there, recorded or not.
+        """
+        headers = [ring.reader.header() for ring in self.rings]
+        sizes = {header.world_size for header in headers if header.declared}
+        met = any(header.initialized for header in headers)
+        return sizes.pop() if len(sizes) == 1 and not met else 0
+
+    def _forget_starting(self, rank: int, pid: int) -> None:
+        """A rank has begun to record in a process; other processes were not that rank."""
+        for known, starting in list(self._watched_starting.items()):
+            if known == rank or starting == pid:
+                del self._watched_starting[known]
+                if (known, starting) != (rank, pid):
+                    self._processes.remove(starting)  # it has only started the rank, or is another
+                self._take_back(known, starting)
+        self._take_back(rank, pid)
 
     def note_starting(self) -> None:
         """Write to the journal which ranks have a process but have not begun to record."""
@@ -282,6 +303,7 @@ class LocalRanks:
             return  # it only started ranks
         end = replace(end, rank=rank)
         untold, told = self._unsignalled_ranks(end), self._signalled_ranks(end)
+        recorded = end.pid in self.seen.values() or not self._starting.had_not_joined(end.rank)
         if self.journal is not None:
             look = self._looks.pop(end.pid, None)
             if look is not None and (self._is_hung or is_blocked_from_outside(look)):
@@ -292,8 +314,8 @@ class LocalRanks:
                 by_launcher=by_launcher,
                 untold=untold,
                 told=told,
-                recorded=end.pid in self.seen.values()
-                or not self._starting.was_before_torch(end.rank),
+                recorded=recorded,
+                by_order=not recorded and self._starting.are_placed_by_order,
             )
 
     def _rank_of(self, pid: int, rank: int) -> int | None:

@@ -75,7 +75,8 @@ class ProcessWatch:
         return True
 
     def remove(self, pid: int) -> None:
-        """Stop watching a process."""
+        """Stop watching a process; it may be added again."""
+        self._watched.discard(pid)
         for descriptor, (_, watched) in list(self._by_fd.items()):
             if watched == pid:
                 del self._by_fd[descriptor]

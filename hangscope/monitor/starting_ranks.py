@@ -1,7 +1,8 @@
 """Ranks of this node whose processes run but have not begun to record.
 
 They may still be importing torch, or hang before they get there. No ring tells of them. But the
-environment that a launcher starts a process with says which rank of which job it is.
+environment that a launcher starts a process with says which rank of which job it is; without a
+launcher, they stand among the siblings of the ranks that do record.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hangscope.monitor.process_table import TICKS_PER_SECOND, ProcessRow, process_table
+from hangscope.monitor.sibling_ranks import sibling_ranks
 from hangscope.ring.job_place import JobPlace, place_from_environment
 from hangscope.ring.process_identity import environment_of
 from hangscope.trace.model import RankFacts
@@ -70,7 +72,7 @@ class StartingRanks:
         self._began_s = time.monotonic()
         self._looked_at_s = 0.0
         self._processes: dict[int, list[int]] = {}
-        self._before_torch: set[int] = set()
+        self._unjoined: set[int] = set()
         self._ticks: dict[int, int] = {}
         self._job: _Launched | None = None
         self.pids: dict[int, int] = {}
@@ -78,10 +80,15 @@ class StartingRanks:
         self.are_busy = False
         """Whether any of them has used the processor since the look before."""
 
-    def look(self, recorded: Mapping[int, int]) -> None:
+    def look(self, recorded: Mapping[int, int], unmet_world_size: int = 0) -> None:
         """Look for them, at most once in `LOOK_S`.
 
-        ``recorded`` are the process ids of the ranks that have rings.
+        Parameters
+        ----------
+        recorded:
+            The process ids of the ranks that have rings.
+        unmet_world_size:
+            How many ranks these wait for in ``init_process_group``, if none of them has left it.
         """
         now_s = time.monotonic()
         passed_s = now_s - self._looked_at_s
@@ -90,39 +97,57 @@ class StartingRanks:
         self._looked_at_s = now_s
         known = map(self._launched, recorded.values())
         self._job = self._job or next(filter(None, known), None)
-        if self._job is None or len(recorded) >= self._job.place.world_size:
-            # No launcher tells of others, or nobody is missing.
-            self.pids, self._before_torch, self.are_busy = {}, set(), False
+        world_size = self._job.place.world_size if self._job else unmet_world_size
+        if len(recorded) >= world_size:
+            # No launcher tells of others and none can be among the siblings, or nobody is missing.
+            self.pids, self._unjoined, self.are_busy = {}, set(), False
             return
         table = process_table(self._proc)
-        found = self._found(table, self._job)
-        self._processes = {rank: pids for rank, pids in found.items() if rank not in recorded}
-        pythons = {r: list(filter(self._is_python, pids)) for r, pids in self._processes.items()}
-        self.pids = {rank: pids[0] for rank, pids in pythons.items() if pids}
+        if self._job:
+            found = self._found(table, self._job)
+            self._processes = {rank: pids for rank, pids in found.items() if rank not in recorded}
+            pythons = {r: list(filter(self._is_python, ps)) for r, ps in self._processes.items()}
+            self.pids = {rank: pids[0] for rank, pids in pythons.items() if pids}
+            self._unjoined = {rank for rank in self.pids if not self._has_torch(rank)}
+        else:
+            # Whether they have loaded torch means nothing: they record from the meeting on.
+            before = {r: p for r, p in self.pids.items() if r not in recorded and p in table}
+            self.pids = sibling_ranks(table, recorded, world_size, self._proc) or before
+            self._processes = {rank: [pid] for rank, pid in self.pids.items()}
+            self._unjoined = set(self.pids)
         rows = {pid: table[pid] for pid in self.pids.values()}
         ticks = {pid: row.own_ticks + row.reaped_ticks for pid, row in rows.items()}
         used = sum(count - self._ticks.get(pid, 0) for pid, count in ticks.items())
         self.are_busy = used / TICKS_PER_SECOND / passed_s > BUSY
         self._ticks = ticks
-        self._before_torch = {rank for rank in self.pids if not self._has_torch(rank)}
 
-    def was_before_torch(self, rank: int) -> bool:
-        """Whether no process of a rank had loaded torch a moment ago; False if not known."""
-        return rank in self._before_torch and time.monotonic() - self._looked_at_s < 2 * LOOK_S
+    @property
+    def are_placed_by_order(self) -> bool:
+        """Whether no launcher says which process is which rank."""
+        return self._job is None
+
+    def had_not_joined(self, rank: int) -> bool:
+        """Whether a rank cannot have issued anything a moment ago; False if not known.
+
+        No process of it had loaded torch, or no rank had got past the first meeting.
+        """
+        return rank in self._unjoined and time.monotonic() - self._looked_at_s < 2 * LOOK_S
 
     def facts(self, rank: int) -> RankFacts | None:
         """What can be seen of one of them from outside.
 
-        None if it has just ended or has loaded torch: then it may take part in the job without
-        being recorded, because recording is switched off there or has failed.
+        None if it has just ended, or if it was launched as a rank and has loaded torch: then it
+        may take part in the job without being recorded, because recording is switched off there or
+        has failed.
         """
         pid = self.pids[rank]
         process = look_here(pid, 0)
-        if not process.alive or self._has_torch(rank):
+        if not process.alive or (not self.are_placed_by_order and self._has_torch(rank)):
             return None
         return RankFacts(
             rank=rank,
             pid=pid,
+            is_placed_by_order=self.are_placed_by_order,
             alive=True,
             initialized=False,
             process_state=process.state,

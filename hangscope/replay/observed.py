@@ -127,6 +127,8 @@ def seen_event(
     }
     if not recorded:
         event["recorded"] = False
+        if facts.is_placed_by_order:
+            event["by_order"] = True
         if facts.host and redactor is None:
             event["host"] = facts.host  # of a rank with a ring, the ring tells it
     if facts.wait is not None:

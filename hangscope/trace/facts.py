@@ -188,6 +188,8 @@ class RankFacts:
     """The rendezvous passed to ``init_process_group``: ``tcp://host:port``, ``file:///path``, or
     the name of a store that no other process can reach."""
     parent_pid: int | None = None
+    is_placed_by_order: bool = False
+    """Whether its rank only follows from the order in which its parent started its processes."""
     attempt: int | None = None
     run_id: str | None = None
     alive: bool | None = None

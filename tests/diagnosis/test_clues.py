@@ -42,6 +42,21 @@ def test_clue_is_the_place_where_ranks_first_diverged() -> None:
     assert finding.fix.startswith(f"{lines}, where they parted at #7; ")
 
 
+def test_clue_between_two_equal_sides() -> None:
+    """It says where to look, and leaves open which of the two is wrong."""
+    job = Job(2)
+    job.steps(6)
+    for rank in range(2):
+        job.op(rank, line=120 if rank == 1 else 88)
+    for rank in range(2):
+        job.op(rank, "broadcast" if rank == 1 else "all_reduce", line=88, done=False)
+    (finding,) = diagnose(job.trace()).findings
+    assert (finding.culprits, finding.confidence) == ((0, 1), Confidence.AMBIGUOUS)
+    assert finding.fix.startswith("compare train.py:88 in train with train.py:120 in train, where")
+    (clue,) = [e for e in finding.evidence if e.startswith("already at")]
+    assert "#7 of the group rank 0 came from train.py:88" in clue
+
+
 def test_collective_always_issued_from_two_lines_is_no_clue() -> None:
     job = Job(4)
     for _ in range(8):

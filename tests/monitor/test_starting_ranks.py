@@ -61,7 +61,7 @@ def test_rank_without_a_ring_is_found(processes: ExitStack) -> None:
     facts = found.facts(2)
     assert facts is not None
     assert (facts.rank, facts.pid, facts.alive, facts.initialized) == (2, starting, True, False)
-    assert found.was_before_torch(2)
+    assert found.had_not_joined(2)
 
 
 def test_rank_that_has_loaded_torch_may_take_part_unrecorded(
@@ -77,7 +77,7 @@ def test_rank_that_has_loaded_torch_may_take_part_unrecorded(
     found = looked({0: recorded})
     for rank in (1, 2):
         assert found.facts(rank) is None
-        assert not found.was_before_torch(rank)
+        assert not found.had_not_joined(rank)
 
 
 def test_first_of_several_processes_of_a_rank_is_the_rank(processes: ExitStack) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from hangscope.replay.observed import seen_event
 from hangscope.trace.external_reports.journal import read_journal
 from hangscope.trace.model import RankFacts
 from hangscope.trace.verdict_codec import OWN_VERDICT
@@ -63,6 +64,14 @@ def test_process_seen_before_it_could_record_has_issued_nothing(tmp_path: Path) 
     assert _facts(tmp_path, starting, {"event": "unseen", "rank": 1, "pid": 7}) == []
     end = {"event": "exit", "rank": 1, "pid": 7, "signal": 9, "recorded": False}
     assert _facts(tmp_path, end)[0].initialized is False
+
+
+def test_rank_that_follows_from_the_order_of_processes(tmp_path: Path) -> None:
+    seen = {"event": "seen", "rank": 1, "pid": 7, "alive": True, "recorded": False}
+    assert not _facts(tmp_path, seen)[0].is_placed_by_order
+    (facts,) = _facts(tmp_path, {**seen, "by_order": True})
+    assert facts.is_placed_by_order
+    assert seen_event(facts, recorded=False)["by_order"] is True
 
 
 @pytest.mark.parametrize("rank", [-1, 10**12, 1 << 17, True, "1", 1.0, None])

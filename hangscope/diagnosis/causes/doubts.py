@@ -323,6 +323,11 @@ def _of_no_record(context: Context, cause: Cause, blank: frozenset[int]) -> Iter
         yield f"the dump of {rank_s(silent)} lists nothing, not even how far it had come"
     for rank in cause.culprits:
         facts = context.trace.ranks.get(rank)
+        if facts is not None and facts.is_placed_by_order and facts.initialized is False:
+            yield (
+                f"that process {facts.pid} is rank {rank} follows from the order in which its "
+                "parent started its processes"
+            )
         if facts is not None and facts.unobservable:
             yield f"rank {rank}: {', '.join(facts.unobservable)} leaves no record"
 

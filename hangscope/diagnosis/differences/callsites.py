@@ -7,6 +7,7 @@ reach one collective from two places by design.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -26,22 +27,32 @@ _AGREED = 4
 def with_first_divergence(context: Context, cause: Cause) -> Cause:
     """The cause with the first call sites that differ: evidence, and lines for the advice to
     compare."""
-    found = _first_divergence(context, cause)
+    place = _place_of(context, cause)
+    if place is None or cause.verdict not in _DIVERGED or not cause.culprits:
+        return cause
+    own, others = _parties(cause, context.trace.groups[place[0]].ranks)
+    found = _first_divergence(context, own, others, place)
     if found is None:
         return cause
     return replace(cause, diverged=found).with_evidence(
-        f"already at #{found.seq} of the group {rank_list(cause.culprits[:1])} came from "
+        f"already at #{found.seq} of the group {rank_list((own,))} came from "
         f"{found.mine} and the others from {found.theirs}, though the operation is the same"
     )
 
 
-def _first_divergence(context: Context, cause: Cause) -> Divergence | None:
-    diverged = _place_of(context, cause)
-    if diverged is None or cause.verdict not in _DIVERGED or not cause.culprits:
-        return None
-    group, seq = diverged
-    others = [r for r in context.trace.groups[group].ranks if r not in cause.culprits]
-    own_sites = _sites(context, cause.culprits[0], group, seq)
+def _parties(cause: Cause, members: Sequence[int]) -> tuple[int, list[int]]:
+    """One of the accused and the others; between equal sides, one of the first and all others."""
+    accused = cause.culprits
+    if cause.sides and set(members) <= set(accused):
+        accused = cause.sides[0]
+    return accused[0], [rank for rank in members if rank not in accused]
+
+
+def _first_divergence(
+    context: Context, own: int, others: list[int], place: tuple[int, int]
+) -> Divergence | None:
+    group, seq = place
+    own_sites = _sites(context, own, group, seq)
     if len(own_sites) <= _AGREED or not others:
         return None
     witnesses = [_sites(context, r, group, seq) for r in _spread(others)]

@@ -18,7 +18,8 @@ processes are gone. A monitor writes them for a job that hangs: when something b
 hold up a rank, when what a rank waits for changes, and when the job ends. Recorded fixtures contain
 them, too. The last one of each process counts. ``"recorded": false`` in any event says that the
 process had not begun to record: it hung, worked or ended before it loaded torch. If it is seen to
-have loaded torch after all, but still has no ring, ``unseen`` takes back what was seen of it::
+have loaded torch after all, but still has no ring, ``unseen`` takes back what was seen of it. With
+``"by_order": true``, its rank was only inferred, from the order in which processes were started::
 
     {"event": "unseen", "rank": 2, "pid": 4711, "at_ns": 0}
 """
@@ -167,6 +168,7 @@ def _process(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | None:
         pid=as_int(event.get("pid"), 0, low=0, high=_MOST) or None,
         run_id=as_name(head.get("run_id")) or None,
         attempt=None if attempt == NONE else attempt,
+        is_placed_by_order=event.get("by_order") is True,
         initialized=False if event.get("recorded") is False else None,
     )
 
