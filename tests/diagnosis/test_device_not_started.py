@@ -63,6 +63,32 @@ def test_operation_begun_on_all_devices_accuses_no_rank() -> None:
     assert judged(job)[:2] == (Verdict.STUCK_COLLECTIVE, ())
 
 
+def test_lost_rank_does_not_keep_a_device_from_beginning() -> None:
+    job = Job(4)
+    timed(job, 5)
+    issued_by_all(job, idle=(2,))
+    job.lose(1)
+    assert judged(job) == (Verdict.STUCK_COLLECTIVE, (2,), Confidence.LIKELY)
+
+
+def test_lost_rank_is_named_if_all_other_devices_have_begun() -> None:
+    job = Job(4)
+    timed(job, 5)
+    issued_by_all(job, idle=())
+    job.lose(1)
+    assert judged(job) == (Verdict.RANK_LOST, (1,), Confidence.LIKELY)
+
+
+def test_device_is_not_named_while_a_rank_on_record_is_missing() -> None:
+    job = Job(4)
+    timed(job, 5)
+    for rank in (0, 2, 3):
+        job.op(rank, size=(16,), done=False)
+        if rank != 2:
+            begin(job)
+    assert judged(job)[:2] == (Verdict.MISSING_RANK, (1,))
+
+
 def test_majority_of_idle_devices_accuses_no_rank() -> None:
     job = Job(4)
     timed(job, 5)

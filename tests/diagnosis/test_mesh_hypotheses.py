@@ -9,7 +9,7 @@ import pytest
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.groups.mesh_hypotheses import by_mesh_hypotheses
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
-from hangscope.trace.model import Group, Source, Trace
+from hangscope.trace.model import Group, Source, Trace, Unread
 from tests.diagnosis.builder import Job
 
 WORLD = 8
@@ -119,10 +119,17 @@ def reductions(count: int) -> Ops:
     return [("all_reduce", {"size": (64 + i,)}) for i in range(count)]
 
 
-def ways(*ops: Ops, late: bool = False) -> set[tuple[tuple[int, ...], ...]]:
+def ways(
+    *ops: Ops,
+    late: bool = False,
+    untold: bool = False,
+    unread: tuple[Unread, ...] = (),
+    pair: str = "nccl:send 0->1",
+) -> set[tuple[tuple[int, ...], ...]]:
     """How four ranks, that issue this in their number 1 each, may share it out in groups.
 
-    ``late``: the records of one of them do not go back to the start.
+    ``late``: the records of one of them do not go back to the start. ``untold``: the last one left
+    no records, and nothing states how many ranks there are.
     """
     job = Job(4)
     job.groups = [Group("0"), Group("1")]
@@ -131,6 +138,8 @@ def ways(*ops: Ops, late: bool = False) -> set[tuple[tuple[int, ...], ...]]:
             job.op(rank, op, group=1, **how)  # type: ignore[arg-type]
     job.all(size=(1,))
     job.facts[1] = replace(job.facts[1], oldest_record_id=2 if late else 1)
+    if untold:
+        job.lose(3)
     judged = set()
 
     def judge(trace: Trace) -> Diagnosis:
@@ -138,8 +147,9 @@ def ways(*ops: Ops, late: bool = False) -> set[tuple[tuple[int, ...], ...]]:
         return Diagnosis(Verdict.HEALTHY, (), Confidence.CERTAIN, "")
 
     sources = tuple(Source(f"{r}", "flight-recorder-pickle", "none", r, 9) for r in range(4))
-    made = job.trace(sources=sources)
-    halves = {"send": "nccl:send 0->1", "recv": "nccl:recv 1<-0"}
+    made = job.trace(sources=sources[: len(job.facts)], unread=unread)
+    made = replace(made, world_size=None if untold else 4)
+    halves = {"send": pair, "recv": "nccl:recv 1<-0"}
     named = tuple(replace(s, raw=halves.get(s.op, s.raw)) for s in made.signatures)
     assert by_mesh_hypotheses(replace(made, signatures=named), judge) is None
     return judged
@@ -170,6 +180,15 @@ def test_group_ranks_in_p2p_names_are_places_in_the_block() -> None:
     recv: Ops = [("recv", {"peer": -1})]
     assert ways(send, recv, send, recv) == {PAIRS}
     assert ways(send, send, recv, recv) == {COLUMNS}
+
+
+def test_last_rank_without_records_counts_if_a_file_or_a_pair_shows_that_it_exists() -> None:
+    cut = (Unread("nccl_trace_rank_3", "truncated pickle"),)
+    assert ways(*[reductions(2)] * 4, untold=True) == {((0, 1, 2),)}
+    assert ways(*[reductions(2)] * 4, untold=True, unread=cut) == {PAIRS, COLUMNS, ALL}
+    to_last: Ops = [*reductions(2), ("send", {"peer": -1})]
+    ops = (to_last, *[reductions(2)] * 3)
+    assert ways(*ops, untold=True, pair="nccl:send 0->3") == {PAIRS, COLUMNS, ALL}
 
 
 def test_records_without_their_beginning_fit_no_mesh() -> None:

@@ -20,7 +20,7 @@ from hangscope.diagnosis.groups.memberships import all_nameless, set_peers, size
 from hangscope.diagnosis.groups.meshes import block, divisors
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.diagnosis.records.agreement import ONE_SIDED, Terms, disagreement, terms
-from hangscope.diagnosis.records.coverage import rank_bounds
+from hangscope.diagnosis.records.coverage import rank_bounds, unreadable
 from hangscope.trace import formats, operations
 from hangscope.trace.model import NONE, Flag, Group, State, Trace, flagged
 
@@ -78,8 +78,15 @@ def by_mesh_hypotheses(trace: Trace, judge: Judge) -> Diagnosis | None:
 
 def _world(trace: Trace, sizes: Sequence[int]) -> int:
     """The world size: the smallest that groups of these sizes partition; its last ranks may be
-    lost."""
-    least = max([trace.world_size or 0, *(r + 1 for r in trace.ranks)])
+    lost.
+
+    It has room for ranks whose dumps cannot be read, and for every place that a pair names.
+    """
+    named = [operations.parse(signature.raw) for signature in trace.signatures]
+    last = max((place for name in named for place in (name.src, name.dst)), default=NONE)
+    least = max(
+        trace.world_size or 0, last + 1, *(r + 1 for r in (*trace.ranks, *unreadable(trace)))
+    )
     wider = range(least, least + _MOST_LOST + 1)
     return next((world for world in wider if all(world % size == 0 for size in sizes)), least)
 

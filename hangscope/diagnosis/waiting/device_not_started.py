@@ -3,7 +3,8 @@
 With `TORCH_NCCL_ENABLE_TIMING` the recorder notes when a device starts an operation. A rank that
 has issued an operation others have started, has nothing older unfinished and has not started it
 itself is held up by something else on its own device: a kernel of the job, a copy, a wait for an
-event.
+event. A member that left no record changes nothing about that: a device starts its part of an
+operation whether or not the others have come.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ def late_devices(
 
     found: dict[int, int] = {}
     for index, place in enumerate(places):
-        if place.targets or place.done or place.blind or place.phase or place.counted:
+        if place.absent or place.behind or place.done:
+            continue
+        if place.blind or place.phase or place.counted:
             continue
         issued = _issued(collectives, place)
         rows = {rank: _carried_out(front, row) for rank, row in issued.items() if row != NONE}
