@@ -156,6 +156,49 @@ def test_comparison_stops_at_the_first_difference(
     assert found(stated + compared(writer, other)).culprits == culprits
 
 
+@pytest.mark.parametrize(
+    ("stated", "ranks", "verdict"),
+    [
+        ("", 3, "inconclusive"),
+        ("", 7, "inconclusive"),
+        ("", 4, "stuck_collective"),
+        ("WORLD_SIZE=3\n", 3, "stuck_collective"),
+        ("WORLD_SIZE=4\n", 3, "rank_lost"),
+    ],
+)
+def test_odd_number_of_waiting_ranks_is_not_everybody(
+    stated: str, ranks: int, verdict: str
+) -> None:
+    """The last rank of a node is as often the silent one as any other."""
+    text = stated + "".join(timeout(rank, 78) for rank in range(ranks))
+    assert found(text).verdict.value == verdict
+
+
+@pytest.mark.parametrize("code", [507046, 507047, 507048])
+def test_npu_that_gave_up_waiting_has_not_failed(code: int) -> None:
+    raised = (
+        "[rank{0}]: Traceback (most recent call last):\n"
+        '[rank{0}]:   File "/job/train.py", line 61, in main\n'
+        "[rank{0}]:     loss.item()\n"
+        "[rank{0}]: RuntimeError: {1}\n"
+    )
+    late = f"NPU function error: aclrtSynchronizeStreamWithTimeout, error code is {code}"
+    waiting = "".join(raised.format(rank, late) for rank in range(3))
+    assert found(waiting).culprits == ()
+    bad = raised.format(3, "bad sample")
+    assert blame(found(waiting + bad)) == ("rank_crashed", (3,))
+
+
+def test_npu_whose_kernel_failed_is_named() -> None:
+    text = (
+        "[rank1]: Traceback (most recent call last):\n"
+        '[rank1]:   File "/job/train.py", line 61, in main\n'
+        "[rank1]:     loss.item()\n"
+        "[rank1]: RuntimeError: NPU function error: aclrtSynchronizeStream, error code is 507015\n"
+    )
+    assert blame(found(text)) == ("rank_crashed", (1,))
+
+
 def test_unused_parameters_of_one_rank() -> None:
     text = (
         "[rank1]: RuntimeError: Expected to have finished reduction in the prior iteration before "

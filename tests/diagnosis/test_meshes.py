@@ -130,10 +130,16 @@ def test_groups_of_one_kind_have_equal_sizes() -> None:
 
 
 def test_standstill_without_member_lists_is_not_certain() -> None:
-    answer = diagnose(oldest_dumps(4, 3))
+    answer = diagnose(oldest_dumps(3, 2))
     assert answer.verdict.value == "stuck_collective"
     assert not answer.culprits
     assert answer.confidence is not Confidence.CERTAIN
+
+
+def test_odd_number_of_ranks_may_all_wait_for_one_more() -> None:
+    answer = diagnose(oldest_dumps(4, 3))
+    assert (answer.verdict.value, answer.culprits) == ("inconclusive", ())
+    assert any("rank 3" in text for text in answer.findings[0].unknowns)
 
 
 def test_pair_names_show_places_without_dumps() -> None:

@@ -92,8 +92,8 @@ def test_complete_membership_is_certain_only_if_all_are_listed(
     tmp_path: Path, listed: bool
 ) -> None:
     config = {} if listed else {"pg_config": None}
-    for rank in range(WORLD):
-        write(tmp_path, f"trace_{rank}", dump([entry(1), pending(2)], WORLD, **config))
+    for rank in range(2 * WORLD):
+        write(tmp_path, f"trace_{rank}", dump([entry(1), pending(2)], 2 * WORLD, **config))
     found = diagnose(load_trace([tmp_path]))
     assert found.verdict is Verdict.STUCK_COLLECTIVE
     assert found.confidence is (Confidence.CERTAIN if listed else Confidence.LIKELY)

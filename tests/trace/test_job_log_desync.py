@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.trace.model import State
+from tests.diagnosis.builder import blame
 
 from .logs import claims, counters, overdue, timeout, trace_of
 
@@ -136,6 +137,37 @@ def test_damaged_sequence_number_is_ignored() -> None:
         f"collective: {a}, but Rank 1 is running collective: {b}.\n"
     )
     assert overdue(trace) == [(0, "0", "all_reduce", 7), (1, "0", "broadcast", 7)]
+
+
+def out_of_step(writer: int, own: int, other: int, its: int) -> str:
+    """What a rank raises if it met a call of another number with equal arguments."""
+    a = FP.format(seq=own, op="ALLREDUCE", shape="4")
+    b = FP.format(seq=its, op="ALLREDUCE", shape="4")
+    return (
+        f"[rank{writer}]: RuntimeError: Detected mismatch between collectives on ranks. Rank "
+        f"{writer} is running collective: {a}, but Rank {other} is running collective: {b}."
+        f"Collectives differ in the following aspects: \t Sequence number: {own}vs {its}\n"
+    )
+
+
+def test_equal_operations_of_different_numbers_show_who_is_out_of_step() -> None:
+    """They are no operations of one place, in which all would wait for the network."""
+    from_all = out_of_step(0, 8, 2, 7) + out_of_step(1, 8, 2, 7) + out_of_step(2, 7, 0, 8)
+    trace = trace_of(from_all + out_of_step(3, 8, 2, 7))
+    assert not len(trace.records)
+    assert {c.accused for c in claims(trace, "fingerprint_mismatch")} == {(), (2,)}
+    assert blame(diagnose(trace)) == ("collective_mismatch", (2,))
+
+
+def test_side_out_of_step_is_open_if_silent_ranks_could_even_it_out() -> None:
+    found = diagnose(trace_of(out_of_step(0, 8, 2, 7)))
+    assert blame(found) == ("collective_mismatch", (0, 1, 2))
+    assert found.confidence is Confidence.AMBIGUOUS
+
+
+def test_numbers_of_a_smaller_group_out_of_step_are_no_ranks() -> None:
+    text = out_of_step(0, 8, 1, 7).replace("[rank0]", "[rank4]")
+    assert not diagnose(trace_of(text)).culprits
 
 
 def test_oldest_format_has_one_side_per_rank() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hangscope.diagnosis.cause import Cause, shown_place
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.records.coverage import cut_off, cut_short
+from hangscope.diagnosis.records.coverage import cut_off, cut_short, lacks_last_rank
 from hangscope.diagnosis.records.device_counts import counts_as_unfinished
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace import formats
@@ -281,8 +281,23 @@ def doubt_gaps(context: Context, causes: list[Cause]) -> list[Cause]:
         if majority and cause.is_certain and from_logs:  # a log may hold only some of the ranks
             cause = replace(cause, confidence=Confidence.LIKELY)
         cause = cause.doubted(*_of_no_dates(context, cause))
-        found.append(cause.doubted(*_of_no_record(context, cause, blank)))
+        cause = cause.doubted(*_of_no_record(context, cause, blank))
+        found.append(_doubt_completeness(context, cause))
     return found
+
+
+def _doubt_completeness(context: Context, cause: Cause) -> Cause:
+    """Everybody who was heard of waits there, but their number is odd: one more may be missing."""
+    if cause.verdict is not Verdict.STUCK_COLLECTIVE or cause.culprits:
+        return cause
+    trace = context.trace
+    heard = {*trace.ranks, *context.gaps}
+    if not (_unlisted(context, cause) and cause.victims >= heard and lacks_last_rank(trace)):
+        return cause
+    return cause.naming_nobody(
+        f"what rank {max(heard) + 1} does: if there is one, it left nothing, and all may wait for "
+        f"it (nothing says how many ranks there are, and {len(heard)} is an unusual number)"
+    )
 
 
 def _of_missing(context: Context, missing: set[int]) -> Iterator[str]:

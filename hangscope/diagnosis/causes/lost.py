@@ -19,7 +19,11 @@ from hangscope.diagnosis.causes.alternatives_to_lost import (
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.process_state import End
-from hangscope.diagnosis.records.coverage import could_not_be_recorded, cut_short
+from hangscope.diagnosis.records.coverage import (
+    could_not_be_recorded,
+    cut_short,
+    lacks_last_rank,
+)
 from hangscope.diagnosis.wording.phrases import rank_s
 
 
@@ -132,14 +136,9 @@ def _heard_of(context: Context) -> int:
 
 
 def _presumed_beyond(context: Context) -> int:
-    """How many ranks there must be beyond the last one heard of.
-
-    Hardly any job has an odd number of ranks: if there is only a log and no world size, the rank
-    after the last one is silent as well.
-    """
-    stated = any(facts.world_size for facts in context.trace.ranks.values())
-    total = _heard_of(context)
-    return int(context.trace.only_logs and not stated and total > 1 and total % 2 == 1)
+    """How many ranks there must be beyond the last one that a log mentions: it is silent as
+    well."""
+    return int(context.trace.only_logs and lacks_last_rank(context.trace))
 
 
 def _one_rank_s_log(context: Context) -> bool:

@@ -15,6 +15,7 @@ _SECONDARY = re.compile(
     r"timed out in (?:blocking wait|call to wait)|"
     r"watchdog|communicator was aborted|remote process exited|ncclremoteerror|ncclsystemerror|"
     r"comm ?remote ?error|comm aborted due to timeout|"
+    r"(?:acl|npu).{0,80}error code is 50704[678]\b|"  # of a stream, an event, a task of HCCL
     r"hccl.{0,60}(?:timeout|error code is)|[nrx]ccl\w{0,40} (?:timed out|timeout)\b|"
     r"getting socket times out|the notify register|deepep error.{0,20} time ?out|"
     r"had waited too long for a peer|inconsistent between workers|"
@@ -47,7 +48,7 @@ _TORCH_FILE = re.compile(
 )
 _ABOUT_TORCH = re.compile(
     r"gloo|pair closure|[nhrxmc]ccl|c10d|processgroup|torch\.distributed|collective|barrier|"
-    r"rendezvous|(?:TCP)?Store|deepep|too long for a peer|between workers",
+    r"rendezvous|(?:TCP)?Store|deepep|too long for a peer|between workers|npu function error",
     re.IGNORECASE,
 )
 

@@ -124,6 +124,17 @@ def gaps(trace: Trace) -> tuple[int, ...]:
     return tuple(sorted(everybody - set(trace.ranks)))
 
 
+def lacks_last_rank(trace: Trace) -> bool:
+    """Whether there must be a rank beyond the last one heard of.
+
+    Hardly any job has an odd number of ranks. This counts only if nothing states how many there
+    are.
+    """
+    total = len({*trace.ranks, *gaps(trace)})
+    stated = any(facts.world_size for facts in trace.ranks.values())
+    return total > 1 and total % 2 == 1 and not stated
+
+
 def unreadable(trace: Trace) -> dict[int, str]:
     """Ranks whose file exists but cannot be read, and why: they lived to write it."""
     found = {}

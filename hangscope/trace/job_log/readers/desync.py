@@ -267,8 +267,8 @@ def resolve_comparisons(evidence: Evidence) -> None:
     Messages use group ranks. If a writer's group rank differs from its rank, the group is a
     subgroup, and only what each writer says about itself can be attributed.
     """
-    comparisons = evidence.comparisons
-    smaller = any(line.rank not in (None, place) for line, _, (place, _) in comparisons)
+    smaller = any(line.rank not in (None, place) for line, _, (place, _) in evidence.comparisons)
+    comparisons = _resolve_steps(evidence, smaller=smaller)
     agreed: dict[tuple[int, Signature], int] = {}
     """Up to which rank all are known to have issued an operation."""
     for line, at_ns, (place, sides) in comparisons:
@@ -286,7 +286,49 @@ def resolve_comparisons(evidence: Evidence) -> None:
                 if rank != place:
                     _operation(evidence, rank, seq, mine, State.SCHEDULED, at_ns, line)
             agreed[seq, mine] = max(agreed.get((seq, mine), 0), below)
-    comparisons.clear()
+    evidence.comparisons.clear()
+
+
+def _resolve_steps(evidence: Evidence, *, smaller: bool) -> list[tuple[LogLine, int, Comparison]]:
+    """State which ranks met in different calls of one operation; returns the other comparisons.
+
+    They passed the same, and only their sequence numbers differ: one side left a collective out
+    before, or issued one too many. In a ``smaller`` group, the numbers in a message are no ranks.
+    """
+    numbers: dict[int, int] = {}
+    apart: list[tuple[LogLine, int, Comparison]] = []
+    others: list[tuple[LogLine, int, Comparison]] = []
+    for compared in evidence.comparisons:
+        line, _, (place, sides) = compared
+        met = _numbers_apart(line.text, sides)
+        (apart if met else others).append(compared)
+        for rank, number in met.items():
+            numbers[rank] = number
+            if rank != place:  # the lowest rank that differs: the ranks below it agree
+                numbers |= dict.fromkeys(range(min(rank, _MAX_AGREEING)), met[place])
+    if apart and not smaller:
+        line, at_ns, _ = apart[0]
+        accused = _fewer_or_all(numbers)
+        evidence.claim("fingerprint_mismatch", line, at_ns, accused=accused, certain=False)
+    return others
+
+
+def _numbers_apart(text: str, sides: dict[int, Signature]) -> dict[int, int]:
+    """The sequence numbers of two ranks that compared equal operations, if nothing else differs."""
+    found = _MISMATCH.search(text)
+    if found is None or not found.group("b") or len(set(sides.values())) > 1:
+        return {}
+    both = {int(found.group(of)): fingerprint(found.group("f" + of)) for of in "ab"}
+    numbers = {place: said[0] for place, said in both.items() if said is not None}
+    known = {p: n for p, n in numbers.items() if n is not None and n <= _GARBAGE_SEQ}
+    return known if len(set(known.values())) > 1 else {}
+
+
+def _fewer_or_all(numbers: dict[int, int]) -> tuple[int, ...]:
+    """The ranks of the smaller side, if ranks that said nothing cannot even the sides out."""
+    sides = [[r for r, n in numbers.items() if n == number] for number in set(numbers.values())]
+    few, *more = sorted(sides, key=len)
+    return tuple(few if len(few) + 1 < len(more[-1]) else numbers)
 
 
 def fingerprint(text: str) -> tuple[int | None, Signature] | None:
