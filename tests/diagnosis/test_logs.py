@@ -164,6 +164,8 @@ def test_comparison_stops_at_the_first_difference(
         ("", 4, "stuck_collective"),
         ("WORLD_SIZE=3\n", 3, "stuck_collective"),
         ("WORLD_SIZE=4\n", 3, "rank_lost"),
+        ("  global_world_sizes=[3, 3, 3]\n", 3, "stuck_collective"),
+        ("  global_world_sizes=[4, 4]\n", 3, "rank_lost"),
     ],
 )
 def test_odd_number_of_waiting_ranks_is_not_everybody(

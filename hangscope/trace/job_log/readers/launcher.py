@@ -34,6 +34,7 @@ _WORLD = re.compile(
     r"(?:^|[\s,({'\"])(?:WORLD_SIZE|[Ww]orld[_ ]size|num_processes|dist_world_size)['\"]?"
     r"\s*(?:[=:]|is)\s*['\"]?(\d{1,6})\b"
     r"|GLOBAL_RANK: \d+, MEMBER: \d+/(\d{1,6})\b|Starting with (\d{1,6}) processes"
+    r"|\bglobal_world_sizes=\[(\d{1,6})\b"
 )
 _OF_THE_WORLD = ("orld", "WORLD", "num_p", "MEMBER", "Starting with")
 _OUT_OF_ORDER_NS = 5 * 10**9
