@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from types import FrameType
 
 MAX_THREADS = 48
-MAX_FRAMES = 64
+MAX_INNER = 48
+MAX_OUTER = 16
+"""Frames kept at each end of a deep stack (a recursion, imports that import): the inner ones show
+what the thread does, the outer ones which line of the program led there."""
+MAX_WALKED = 4096
+"""Of a deeper stack the outer end is not looked for."""
 
 
 def sample_threads(skip: int | None = None) -> bytes:
@@ -16,8 +23,8 @@ def sample_threads(skip: int | None = None) -> bytes:
 
     One line per thread, ``T kind number name``: kind is ``main``, ``daemon``, ``plain``, or
     ``other`` if Python did not start it; number is the kernel's thread id, 0 if not known. Then one
-    line per frame, innermost first: ``F line NUL function NUL file``. ``skip`` is the ident of a
-    thread to leave out.
+    line per frame, innermost first: ``F line NUL function NUL file``; one whose file is ``??`` says
+    how many are left out there. ``skip`` is the ident of a thread to leave out.
     """
     main = threading.main_thread().ident
     threads = {thread.ident: thread for thread in list(threading._active.values())}  # type: ignore[attr-defined]
@@ -43,13 +50,32 @@ def _lines(
         name = str(thread.name).replace("\n", " ") if thread is not None else ""
         number = thread.native_id or 0 if thread is not None else 0
         yield f"T {kind} {number} {name}"
-        frame: FrameType | None = frames[ident]
-        depth = 0
-        while frame is not None and depth < MAX_FRAMES:
-            code = frame.f_code
-            yield f"F {frame.f_lineno or 0}\x00{code.co_name}\x00{code.co_filename}"
-            frame = frame.f_back
-            depth += 1
+        yield from _both_ends(frames[ident])
+
+
+def _both_ends(innermost: FrameType) -> Iterator[str]:
+    """The lines of a stack, without what exceeds `MAX_INNER` and `MAX_OUTER` in its middle."""
+    walk = _callers(innermost)
+    yield from map(_line, islice(walk, MAX_INNER))
+    last = deque(enumerate(islice(walk, MAX_WALKED), 1), MAX_OUTER)
+    deeper = last[-1][0] if last else 0
+    if deeper == MAX_WALKED:
+        yield f"F 0\x00(over {MAX_WALKED} frames left out)\x00??"
+        return
+    if deeper > len(last):
+        yield f"F 0\x00({deeper - len(last)} frames left out)\x00??"
+    yield from (_line(frame) for _, frame in last)
+
+
+def _callers(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _line(frame: FrameType) -> str:
+    code = frame.f_code
+    return f"F {frame.f_lineno or 0}\x00{code.co_name}\x00{code.co_filename}"
 
 
 def _kind(thread: threading.Thread | None) -> str:

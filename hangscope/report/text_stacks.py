@@ -14,8 +14,10 @@ from hangscope.report.source_lines import Sources
 from hangscope.report.stack_tree import Branch, merge
 from hangscope.trace.model import Frame
 
-_SHARED = 3
-_OWN = 8
+_SHARED = (0, 3)
+_OWN = (2, 6)
+"""Frames shown of a longer stack, at its outer and at its inner end. A side parts from the others
+at its outer end, and what it does is at the inner one; what all share matters at its inner end."""
 _SIDES = 6
 
 
@@ -57,21 +59,24 @@ def _marked(side: Side) -> Frame | None:
 def _frames(
     frames: Sequence[Frame],
     indent: str,
-    limit: int,
+    limits: tuple[int, int],
     marked: set[Frame | None],
     sources: Sources,
     everything: bool,
 ) -> Iterator[Text]:
     """One line per frame, outermost first, with the source line below if it can be read.
 
-    Frames are omitted at the outer end only, since the inner ones are those that differ.
+    ``limits``: how many are shown at the outer and at the inner end if those between are left out.
     """
-    kept = frames if everything or len(frames) <= limit + 1 else frames[-limit:]
-    if len(kept) < len(frames):
-        yield Text(f"{indent}  … {len(frames) - len(kept)} outer frames", "dim")
+    outer, inner = limits
+    left_out = 0 if everything or len(frames) <= outer + inner + 1 else len(frames) - outer - inner
+    kept = [*frames[:outer], *frames[-inner:]] if left_out else frames
     places = [f"{short_path(f.filename)}:{f.line}" for f in kept]
     width = min(max((len(p) for p in places), default=0), 36)
-    for frame, where in zip(kept, places, strict=True):
+    for at, (frame, where) in enumerate(zip(kept, places, strict=True)):
+        if left_out and at == outer:
+            # How many lie between is not known: a sample of a deep stack has a gap there, too.
+            yield Text(f"{indent}  … {'more' if outer else f'{left_out} outer'} frames", "dim")
         hit = frame in marked
         line = Text(indent)
         line.append("▸ " if hit else "  ", "bold yellow")

@@ -244,13 +244,14 @@ def test_only_python_files_are_quoted(tmp_path: Path) -> None:
     assert "very secret" not in show(samples.hang(loader=loader).diagnosis)
 
 
-def test_deep_stacks_keep_their_inner_end() -> None:
+def test_deep_stacks_keep_both_ends() -> None:
     deep = tuple(Frame(f"f{i}", "/job/deep.py", i) for i in range(60))
     job = samples.hang(loader=(*samples.LOADER[:3], *deep, samples.MAIN))
     text = show(job.diagnosis)
-    assert "outer frames" in text
+    assert "… more frames" in text
     assert "data.py:41   in load_batch" in text
-    assert "outer frames" not in show(job.diagnosis, all_findings=True)
+    assert "deep.py:59   in f59" in text
+    assert "… " not in show(job.diagnosis, all_findings=True)
 
 
 def test_crash_without_stacks_is_readable() -> None:
