@@ -16,6 +16,7 @@ from typing import Any
 
 from hangscope.replay.redact import Redactor
 from hangscope.trace import formats
+from hangscope.trace.clean import as_looks
 from hangscope.trace.external_reports.journal import HEADER_KEY, VERSION
 from hangscope.trace.model import RankFacts, Trace
 from hangscope.trace.stack_codec import encode_threads
@@ -74,7 +75,7 @@ def read_moment(dumps: Path) -> Moment | None:
             head = json.loads(file.readline())
         if not head.get("live"):
             return None
-        return Moment(int(head["observed_ns"]), int(head.get("looks", 1)))
+        return Moment(int(head["observed_ns"]), as_looks(head.get("looks")) or 1)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 

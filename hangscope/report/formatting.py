@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 
 from hangscope.diagnosis.duration_text import duration
-from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Side, Verdict
+from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, RankReport, Side, Verdict
 from hangscope.report.escape import plain
 from hangscope.trace.dtypes import readable_dtype
 from hangscope.trace.model import Frame
@@ -74,6 +74,11 @@ def last_operation(side: Side) -> str:
     return f"{operation(side.last_op, side.last_seq)}{ago}"
 
 
+def activity(side: Side) -> str:
+    """What a side that waits in no operation does."""
+    return side.activity or "nothing recorded there"
+
+
 def arguments(side: Side) -> str:
     """What a side passed: tensors, reduce op, root or peer."""
     parts = []
@@ -124,6 +129,11 @@ def shown_path(path: str) -> str:
 def place(frame: Frame) -> str:
     """``train.py:88 in backward``."""
     return f"{short_path(frame.filename)}:{frame.line} in {plain(frame.name, 80)}"
+
+
+def whereabouts(report: RankReport) -> str:
+    """Where a rank is, in one line: its innermost frame, else how it ended or its phase."""
+    return place(report.stack[0]) if report.stack else report.exit or report.phase or ""
 
 
 def confidence_note(verdict: Verdict, confidence: Confidence, unknowns: Sequence[str] = ()) -> str:

@@ -21,15 +21,16 @@ from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side, Verd
 from hangscope.report import palette
 from hangscope.report.escape import plain
 from hangscope.report.formatting import (
+    activity,
     arguments,
     confidence_note,
     headline,
     last_operation,
     operation,
-    place,
     scene,
     short_path,
     side_status,
+    whereabouts,
 )
 from hangscope.report.ranks import compress, named
 from hangscope.report.source_lines import SourceLine, Sources
@@ -160,7 +161,7 @@ def _side_view(side: Side, finding: Finding, group: str, sources: Sources) -> Si
         seq = finding.seq_of(side)
         what = operation(side.op, seq) + (f" of {group}" if group else "")
     else:
-        what = side.activity or "nothing recorded there"
+        what = activity(side)
     last = last_operation(side) if side.op is None else ""
     return SideView(
         who=named(side.ranks, 60),
@@ -218,7 +219,7 @@ def _rank_row(reports: Sequence[RankReport], labels: dict[str, str]) -> RankRow:
         pid=str(first.pid) if len(reports) == 1 and first.pid is not None else "",
         last=last,
         waiting=waiting,
-        at=place(first.stack[0]) if first.stack else first.exit or first.phase or "",
+        at=whereabouts(first),
     )
 
 

@@ -20,6 +20,7 @@ from hangscope.diagnosis.duration_text import duration
 from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side, Verdict
 from hangscope.report.escape import plain
 from hangscope.report.formatting import (
+    activity,
     arguments,
     confidence_note,
     headline,
@@ -29,6 +30,7 @@ from hangscope.report.formatting import (
     scene,
     short_path,
     side_status,
+    whereabouts,
 )
 from hangscope.report.ranks import compress, named
 from hangscope.report.source_lines import Sources
@@ -257,7 +259,7 @@ def _what(side: Side, finding: Finding, group: str) -> Text:
         if given := arguments(side):
             text.append(f"  {given}", "cyan")
     else:
-        text.append(plain(side.activity, 200) or "nothing recorded there")
+        text.append(plain(activity(side), 200))
         if last := last_operation(side):
             text.append(f"  last {last}", "dim")
     return text
@@ -337,9 +339,8 @@ def _rank_table(diagnosis: Diagnosis) -> Iterator[RenderableType | None]:
     order = {"culprit": 0, "victim": 1, "unknown": 2, "bystander": 3}
     alike: dict[tuple[str, str, str, str], list[int]] = {}
     for report in diagnosis.ranks:
-        at = place(report.stack[0]) if report.stack else report.exit or report.phase or ""
         last = operation(report.last.op, report.last.seq) if report.last else ""
-        key = (report.role, report.state, last, plain(at, 120))
+        key = (report.role, report.state, last, plain(whereabouts(report), 120))
         alike.setdefault(key, []).append(report.rank)
     if not alike:
         return

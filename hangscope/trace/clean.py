@@ -11,6 +11,7 @@ from hangscope.trace.rows import MAX_RANK
 MAX_TEXT = 4096
 _MOST = 1e9
 """Upper limit for seconds or events per second; anything larger is an error in the source."""
+_MOST_LOOKS = 1 << 31
 
 _ESCAPES = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
@@ -91,6 +92,11 @@ def as_quantity(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if 0 <= value < _MOST else None
+
+
+def as_looks(value: Any) -> int | None:
+    """A number of looks at a running job; None if it is not stated."""
+    return as_int(value, 0, low=0, high=_MOST_LOOKS) or None
 
 
 def as_bool(value: Any) -> bool:

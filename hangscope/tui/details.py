@@ -17,6 +17,7 @@ from hangscope.diagnosis.duration_text import duration
 from hangscope.diagnosis.model import Finding, Side
 from hangscope.report.escape import plain
 from hangscope.report.formatting import (
+    activity,
     arguments,
     operation,
     short_path,
@@ -187,7 +188,7 @@ def _side(side: Side, finding: Finding, group: str, sources: Sources) -> Iterato
         if given := arguments(side):
             head.append(f"  {given}", "not bold cyan")
     else:
-        head.append(f"  {plain(side.activity or 'nothing recorded there', 120)}", "not bold")
+        head.append(f"  {plain(activity(side), 120)}", "not bold")
         if side.last_op:
             head.append(f"  last {operation(side.last_op, side.last_seq)}", "not bold dim")
     yield head

@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 
 from hangscope.diagnosis.duration_text import duration
 from hangscope.report.escape import plain
-from hangscope.report.formatting import operation, place
+from hangscope.report.formatting import operation, whereabouts
 from hangscope.report.ranks import compress
 from hangscope.report.wait_bundles import group_labels
 from hangscope.tui.lines import LineList
@@ -102,9 +102,7 @@ class RankTable(LineList):
             if report.last is not None:
                 group = self._labels.get(report.last.group, report.last.group)
                 last = f"{operation(report.last.op, report.last.seq)} {plain(group, 40)}"
-            at = report.exit or report.phase or ""
-            if report.stack:
-                at = place(report.stack[0])
+            at = whereabouts(report)
         host = (report.host if report else None) or (facts.host if facts else None) or ""
         pace = "" if rate is None else f"{rate:.0f}/s" if rate >= 10 else f"{rate:.1f}/s"
         return (str(rank), state, waiting, pace, last, plain(host, 60), plain(at, 120))

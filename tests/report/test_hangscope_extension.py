@@ -14,6 +14,7 @@ from hangscope.diagnosis.engine import diagnose
 from hangscope.replay import find_fixtures
 from hangscope.replay.verify import load_recorded
 from hangscope.report import flight_recorder
+from hangscope.trace.files.unpickle import load_plain
 from hangscope.trace.flight_recorder import hangscope_extension
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import (
@@ -66,7 +67,7 @@ FACTS = RankFacts(
 
 
 def test_extension_survives_a_round_trip() -> None:
-    plain = pickle.loads(pickle.dumps(hangscope_extension.encode_facts(FACTS)))
+    plain = load_plain(pickle.dumps(hangscope_extension.encode_facts(FACTS)))
     assert hangscope_extension.decode_into(plain, RankFacts(rank=3)) == FACTS
 
 

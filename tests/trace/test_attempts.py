@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from hangscope.trace.job_selection.newest_attempt import keep_newest
 from hangscope.trace.model import Claim, Fragment, RankFacts, Source
@@ -21,6 +22,19 @@ def ring(rank: int, run: str, attempt: int, at: int, folder: str = "runs") -> Fr
 def log(path: str) -> Fragment:
     claims = (Claim("timeout", reporter=0),)
     return Fragment(Source(path, "job-log"), RankFacts(rank=0), claims=claims)
+
+
+def empty_dump(path: str) -> Fragment:
+    return Fragment(Source(path, "flight-recorder-pickle", rank=0), RankFacts(rank=0))
+
+
+@pytest.mark.parametrize("record", [ring(0, "new", 0, HOUR), empty_dump("trace_0"), None])
+def test_earlier_attempt_in_a_log_is_ignored_beside_records(record: Fragment | None) -> None:
+    """They are of the newest; without them, the earlier one is all that is known."""
+    old = replace(log("job.log"), of_earlier_attempt=True)
+    kept, notes = keep_newest([*filter(None, [record]), old])
+    assert (old in kept) == (record is None)
+    assert any("says nothing of its newest attempt" in note for note in notes) == bool(record)
 
 
 def test_newest_attempt_of_the_newest_run_is_selected() -> None:
@@ -51,6 +65,7 @@ def test_files_beside_an_old_run_belong_to_it() -> None:
         log("runs/new/job.log"),
         ring(0, "old", 0, HOUR, "runs/old"),
         log("runs/old/job.log"),
+        empty_dump("runs/old/trace_0"),
         log("elsewhere/job.log"),
     ]
     kept, _ = keep_newest(fragments)

@@ -64,6 +64,15 @@ def test_file_names_separate_jobs_of_one_folder(tmp_path: Path) -> None:
     assert _judged(tmp_path) == ("missing_rank", (1,))
 
 
+def test_jobs_in_files_of_one_pattern_are_not_told_apart(tmp_path: Path) -> None:
+    """Nor is one of them, then, another job than that of a second folder."""
+    _run(tmp_path / "a", "job1_rank_{}", 0, late=1, dumped_s=640)
+    _run(tmp_path / "a", "job2_rank_{}", 0.25, late=None, dumped_s=640)
+    _run(tmp_path / "b", "job_rank_{}", 0.5, late=None, dumped_s=640)
+    trace = load_trace([tmp_path])
+    assert not any("another job" in text for text in trace.warnings)
+
+
 def test_consecutive_attempts_are_separated(tmp_path: Path) -> None:
     """The first attempt hung and was dumped; the second began after that, and is the newest."""
     _run(tmp_path / "a", "trace_{}", 0, late=2, dumped_s=640)
@@ -127,7 +136,8 @@ def _of_one_group(rows: list[dict[str, Any]], name: str) -> dict[str, Any]:
     return {"version": "2.10", "pg_config": config, "pg_status": {}, "entries": own}
 
 
-def test_one_file_for_each_group_of_a_rank_is_one_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["rank_{rank}_pg_{group}.json", "{group}/rank_{rank}.json"])
+def test_one_file_for_each_group_of_a_rank_is_one_process(tmp_path: Path, name: str) -> None:
     """The recorder's ids show it: each is in one of the files, in the order of the times."""
     for rank in range(4):
         rows = []
@@ -143,8 +153,9 @@ def test_one_file_for_each_group_of_a_rank_is_one_process(tmp_path: Path) -> Non
                 rows.append(entry(step, **row))
             elif rank != 2:
                 rows.append(pending(step, **row))
-        for name in "01":
-            path = write(tmp_path, f"rank_{rank}_pg_{name}.json", _of_one_group(rows, name))
+        for group in "01":
+            file = tmp_path / name.format(rank=rank, group=group)
+            path = write(file.parent, file.name, _of_one_group(rows, group))
             os.utime(path, ns=(BASE_NS + 640 * SECOND,) * 2)
     trace = load_trace([tmp_path])
     assert len(trace.records) == 4 * 12 - 1

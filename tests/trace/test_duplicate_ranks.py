@@ -16,6 +16,7 @@ from hangscope.trace.job_selection.duplicate_ranks import (
     DuplicateRank,
     duplicate_rank_claims,
     find_duplicate_ranks,
+    overlap_in_time,
 )
 from hangscope.trace.job_selection.incarnations import Lifetime
 from hangscope.trace.live.follow import LiveRun
@@ -49,6 +50,12 @@ def test_processes_of_one_rank_that_overlap_in_time_are_reported() -> None:
 )
 def test_consecutive_processes_of_one_rank_are_no_mistake(second: Lifetime) -> None:
     assert find_duplicate_ranks([_start(11, 100, 160), second]) == []
+
+
+@pytest.mark.parametrize(("second_s", "overlap"), [(130, True), (190, False)])
+def test_overlap_does_not_depend_on_who_is_asked_first(second_s: int, overlap: bool) -> None:
+    one, two = _start(11, 100, 160), _start(22, second_s, 200)
+    assert overlap_in_time(one, two, []) == overlap_in_time(two, one, []) == overlap
 
 
 def test_two_live_processes_of_one_rank_need_no_times() -> None:

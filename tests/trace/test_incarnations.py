@@ -6,7 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from hangscope.monitor.report_claims import claim_report
-from hangscope.trace.job_selection.incarnations import Lifetime, in_newest_incarnation
+from hangscope.trace.job_selection.incarnations import (
+    LaunchedRing,
+    Lifetime,
+    in_newest_incarnation,
+    in_same_incarnation,
+)
 from hangscope.trace.job_selection.newest_attempt import keep_newest
 from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import ExitFacts, Fragment, RankFacts, Source
@@ -48,6 +53,19 @@ def test_ranks_that_outlive_a_restarted_one_are_kept() -> None:
         False,
         True,
     ]
+
+
+def test_rank_that_ended_at_once_belongs_to_the_start_that_is_closer() -> None:
+    before = [start(0, 1, 10), start(1, 1.2, 11, seen=1.3)]
+    now = [start(2, 8.9, 22, seen=8.95), start(0, 9, 20)]
+    assert in_newest_incarnation([*before, *now]) == [False, False, True, True]
+
+
+def test_ring_of_another_attempt_takes_no_rank_that_the_newest_has() -> None:
+    """Its node counts attempts on its own, and its process was alive when this one began."""
+    own = [LaunchedRing(start(rank, 5, 20 + rank), ("node0", 1)) for rank in (0, 1)]
+    others = [LaunchedRing(start(rank, 1, 30 + rank, seen=9), ("node1", 1)) for rank in (1, 2)]
+    assert in_same_incarnation(own, others) == [False, True]
 
 
 def ring(rank: int, at: int, pid: int) -> Fragment:

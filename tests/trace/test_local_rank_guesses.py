@@ -61,19 +61,27 @@ def test_another_log_of_the_same_node_changes_nothing(tmp_path: Path, other: str
 
 
 @pytest.mark.parametrize("other", [STOPPED, WAITS + failed(0, -6, "12:10:02.000000")])
+@pytest.mark.parametrize("names", [("node0", "node1"), ("first", "second")])
 def test_local_rank_beside_another_launchers_log_is_not_the_rank(
-    tmp_path: Path, other: str
+    tmp_path: Path, other: str, names: tuple[str, str]
 ) -> None:
-    found = answer(tmp_path, node0=other, node1=RAISED + failed(0, 1))
+    found = answer(tmp_path, **{names[0]: other, names[1]: RAISED + failed(0, 1)})
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
     assert any("bad sample" in line for f in found.findings for line in f.evidence)
 
 
 @pytest.mark.parametrize("code", [1, -9])
-def test_local_rank_is_not_the_rank_if_that_rank_outlived_it(tmp_path: Path, code: int) -> None:
-    found = answer(tmp_path, node0=WAITS, node1=failed(1, code))
+@pytest.mark.parametrize("names", [("node0", "node1"), ("first", "second")])
+def test_local_rank_is_not_the_rank_if_that_rank_outlived_it(
+    tmp_path: Path, code: int, names: tuple[str, str]
+) -> None:
+    found = answer(tmp_path, **{names[0]: WAITS, names[1]: failed(1, code)})
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
     assert any("local rank 1" in line for f in found.findings for line in f.evidence)
+
+
+def test_what_other_ranks_did_elsewhere_says_nothing_against_a_local_rank(tmp_path: Path) -> None:
+    assert answer(tmp_path, first=WAITS, second=failed(3, -9)).culprits == (3,)
 
 
 def test_command_line_is_believed_beside_other_logs(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -230,6 +232,7 @@ def test_operation_name_of_any_backend_becomes_canonical(raw: str, canonical: st
         ("nccl:send 0->1", (), 0, True, 1),
         ("nccl:send 0->1", (), 0, False, -1),
         ("nccl:send 0->9", (4, 5), 4, False, -1),
+        ("nccl:send 0->1", (0, 4, 1, 5), 0, False, 4),  # places, although both are members, too
     ],
 )
 def test_peer_in_a_name_becomes_a_global_rank(
@@ -273,6 +276,69 @@ def test_wait_observed_twice_lasts_since_the_first_look() -> None:
         wait = merge_facts(said).wait
         assert wait is not None
         assert (wait.since_ns, wait.seen_ns) == (5, 12)
+
+
+@pytest.mark.parametrize(("alive", "kind"), [(True, None), (False, "pipe")])
+def test_wait_of_a_live_process_is_over_if_a_later_look_shows_none(
+    alive: bool, kind: str | None
+) -> None:
+    """A dead one was never seen again: what it waited for then is what it waited for last."""
+    seen = RankFacts(2, observed_ns=9, wait=KernelWait("pipe", since_ns=5, seen_ns=9))
+    later = RankFacts(2, alive=alive, observed_ns=3600 * 10**9)
+    wait = merge_facts([("flight-recorder-pickle", later), ("hangscope-journal", seen)]).wait
+    assert (wait.kind if wait else None) == kind
+
+
+def test_rank_whose_end_is_reported_is_not_alive() -> None:
+    end = ExitFacts("signal", signal=9)
+    dumped, logged = ("flight-recorder-pickle", RankFacts(2)), ("job-log", RankFacts(2, exit=end))
+    assert merge_facts([dumped, logged]).alive is False
+    ended = ("hangscope-journal", RankFacts(2, alive=False, exit=ExitFacts("clean", at_ns=10)))
+    late = ("hangscope-journal", RankFacts(2, alive=True, observed_ns=12))
+    assert merge_facts([ended, late]).alive is False, "one monitor saw it end, whatever the time"
+
+
+def test_newest_sample_of_a_thread_is_kept() -> None:
+    new, empty = (
+        ThreadStack("main", True, (Frame("f", "a.py", 1),), 12),
+        ThreadStack("main", True, (), 20),
+    )
+    older = ThreadStack("main", True, (Frame("g", "a.py", 2),), 5)
+    ring = ("hangscope-ring", RankFacts(2, threads=(new,)))
+    for other in (empty, older):
+        assert merge_facts([ring, ("job-log", RankFacts(2, threads=(other,)))]).threads == (new,)
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, 7.0), (9.0, 9.0)])
+def test_stated_timeout_overrides_that_of_the_sources(given: float | None, expected: float) -> None:
+    sources = [replace(fragment(r, rows(r, 1)), timeout_s=float(t)) for r, t in ((0, 5), (1, 7))]
+    assert merge(sources, timeout_s=given).timeout_s == expected
+
+
+def test_log_adds_operations_only_where_records_are_not_overwritten() -> None:
+    ring = fragment(0, rows(0, 3, 4), "hangscope-ring")
+    said = rows(0, 2, 5, flags=Flag.SYNTHETIC)
+    assert merge([ring, fragment(0, said, "job-log")]).records["collective_seq"].tolist() == [
+        3,
+        4,
+        5,
+    ]
+    other = fragment(0, rows(0, 2, flags=Flag.SYNTHETIC), "job-log", name="tp")
+    assert len(merge([ring, other]).records) == 3, "of a group without records, any is news"
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "members"),
+    [("tp", 2, (0, 1)), ("tp", 3, ()), ("0", 4, (0, 1, 2, 3)), ("0", 3, ()), ("", None, (0, 1))],
+)
+def test_members_of_a_group_that_no_source_lists(
+    name: str, size: int | None, members: tuple[int, ...]
+) -> None:
+    """Those that used it, unless its size says that some are absent; all if it has room for all."""
+    group = Group(name, "", (), size=size)
+    used = [replace(fragment(r, rows(r, 1), world_size=4), groups=(group,)) for r in (0, 1)]
+    (found,) = merge(used).groups
+    assert (found.ranks, found.listed) == (members, False)
 
 
 def test_later_log_lines_are_no_observation_of_records() -> None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hangscope.trace.flight_recorder.counters import apply_counters, completed_p2p_rows
+from hangscope.trace.flight_recorder.counters import (
+    apply_counters,
+    completed_p2p_rows,
+    read_status,
+)
 from hangscope.trace.flight_recorder.groups import GroupTable
 from hangscope.trace.model import MEMBER_DTYPE, RECORD_DTYPE, Flag, Group, Records, State
 
@@ -91,3 +95,11 @@ def test_observed_states_are_unchanged() -> None:
     members["completed"] = 2
     apply_counters(rows, members)
     assert rows["state"].tolist() == [0, 2]
+
+
+def test_newest_pair_beyond_the_listed_ones_is_counted_as_issued() -> None:
+    """The counter stands at a send that the entries lack; it says nothing about collectives."""
+    rows = records((Flag(0), 3, 0, -1), (PAIR, 3, 5, 1))
+    stated = {"0": {"last_enqueued_collective": 6, "last_completed_collective": 6}}
+    (members,) = read_status(stated, TABLE, rows, 0, native_gloo=False)
+    assert [int(members[c]) for c in ("enqueued", "completed", "p2p_enqueued")] == [3, -1, 6]

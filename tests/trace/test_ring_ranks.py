@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from hangscope.ring.writer import RingIdentity, RingWriter
 from hangscope.trace import formats
 from hangscope.trace.job_selection.incarnations import Lifetime
 from hangscope.trace.job_selection.ring_ranks import RingProcess, assign_ranks, with_assigned_ranks
 from hangscope.trace.live.rings import RingFolder
-from hangscope.trace.model import Fragment, RankFacts, Source
+from hangscope.trace.model import ExitFacts, Fragment, Group, Phase, RankFacts, Source
 
 SECOND = 1_000_000_000
 
@@ -46,6 +48,19 @@ def test_process_that_starts_ranks_is_no_rank() -> None:
 def test_two_processes_declaring_one_rank_keep_it() -> None:
     assert assign_ranks([_one(1, 1, declared=True), _one(1, 2, declared=True)]) == [1, 1]
     assert assign_ranks([_one(1, 1, declared=False), _one(1, 2, declared=False)]) == [1, 1]
+
+
+def test_only_a_declared_rank_refutes_another_process() -> None:
+    unsure = [_one(0, 1, declared=False, world=2), _one(0, 2, declared=False, world=2)]
+    sure = _one(1, 3, declared=True, world=2)
+    assert assign_ranks([*unsure, sure]) == [0, 0, 1]
+    assert assign_ranks(
+        [unsure[0], sure, replace(sure, start=_one(1, 4, declared=True).start)]
+    ) == [
+        0,
+        1,
+        1,
+    ]
 
 
 def test_earlier_job_of_the_same_name_takes_no_rank() -> None:
@@ -113,6 +128,8 @@ def test_helpers_that_form_a_world_are_not_followed() -> None:
     started = [replace(one, parent=pid) for pid, one in enumerate(helpers, 1)]
     assert assign_ranks([*ranks, *started]) == [0, 1, None, None]
     assert assign_ranks([*ranks, *started[:1]]) == [0, 1, None]
+    launched = [replace(one, parent=99) for one in ranks]  # by a process that records nothing
+    assert assign_ranks([*launched, *started]) == [0, 1, None, None]
     over = [replace(one, exited=True) for one in ranks]
     assert assign_ranks([*over, *started]) == [None, None, 0, 1]
 
@@ -152,3 +169,33 @@ def test_second_init_without_some_ranks_is_no_other_job() -> None:
         )
     assert assign_ranks(found) == [0, 1, 2, 3]
     assert assign_ranks([replace(one, reinitialized=False) for one in found]) != [0, 1, 2, 3]
+
+
+def _ring(rank: int, pid: int, meeting: str, world: int, **facts: object) -> Fragment:
+    return _fragment(
+        formats.RING,
+        RankFacts(
+            rank, pid=pid, host="a", run_id="x", declared=True, world_size=world,
+            started_ns=SECOND + pid, heartbeat_ns=61 * SECOND, rendezvous=meeting, **facts,
+        ),  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def test_job_that_failed_is_followed_before_a_newer_one_that_ended_well() -> None:
+    failed = ExitFacts("code", code=1, at_ns=61 * SECOND)
+    well = ExitFacts("clean", code=0, at_ns=61 * SECOND)
+    first = [_ring(rank, rank + 1, "tcp://a:1", 2, exit=failed) for rank in (0, 1)]
+    second = [_ring(rank, rank + 3, "tcp://a:2", 2, exit=well) for rank in (0, 1)]
+    assert [f.facts.pid for f in with_assigned_ranks([*first, *second])] == [1, 2]
+
+
+@pytest.mark.parametrize("known_by", ["a larger group", "a call of init_process_group"])
+def test_ranks_that_formed_a_smaller_world_are_no_other_job(known_by: str) -> None:
+    larger = known_by == "a larger group"
+    again: dict[str, object] = {"finalized": True}
+    again["phases"] = () if larger else (Phase("init_process_group", SECOND),)
+    left = [_ring(rank, rank + 1, "tcp://a:2", 3, initialized=True, **again) for rank in range(3)]
+    if larger:
+        left = [replace(ring, groups=(Group("0", "", (0, 1, 2, 3)),)) for ring in left]
+    last = _ring(3, 4, "tcp://a:1", 4, initialized=True)
+    assert [f.facts.pid for f in with_assigned_ranks([*left, last])] == [1, 2, 3, 4]

@@ -111,6 +111,17 @@ def test_attempt_with_more_ranks_leaves_stale_dumps(
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (1,))
 
 
+def test_old_dump_without_a_default_group_is_of_no_smaller_world(tmp_path: Path) -> None:
+    """Nothing says of how many ranks its job was; two dumps show no usual time, either."""
+    _write(tmp_path, 0, [entry(1), entry(2), pending(3)])
+    rows = [entry(1), pending(2)]
+    document = dump(rows, pg_config={"0": {"name": "0", "desc": "tp", "ranks": "[0, 1, 2, 3]"}})
+    for row in rows:
+        row["time_created_ns"] -= 5 * HOURS
+    write(tmp_path, "_dump_1", document)
+    assert 1 in load_trace([tmp_path]).ranks
+
+
 def test_worlds_of_one_time_are_unchanged(tmp_path: Path) -> None:
     for rank in range(4):
         _write(tmp_path, rank, [entry(1), pending(2)], world=3 if rank < 3 else 4)
@@ -150,11 +161,14 @@ def test_stale_dump_with_a_renewed_date_is_left_out(tmp_path: Path) -> None:
     assert 3 not in trace.ranks
 
 
-def test_dump_with_overwritten_first_records_shows_no_start(tmp_path: Path) -> None:
-    """Rank 3 may have been blocked for hours while the others proceeded."""
+@pytest.mark.parametrize("whole", [0, 1])
+def test_dump_with_overwritten_first_records_shows_no_start(tmp_path: Path, whole: int) -> None:
+    """Rank 3 may have been blocked for hours while the others proceeded; that a minority of those
+    has all its records does not show that the job began with them."""
     for rank in (0, 1, 2):
-        newest = [entry(n, record_id=n + 500) for n in (3, 4)]
-        _write(tmp_path, rank, newest, dated=False)
+        left = [entry(n, record_id=n + 500) for n in (3, 4)]
+        everything = [entry(n) for n in (1, 2, 3, 4)]
+        _write(tmp_path, rank, everything if rank < whole else left, dated=False)
     _write(tmp_path, 3, [entry(1), pending(2)], -5 * HOURS, dated=False)
     for path in tmp_path.iterdir():
         os.utime(path, ns=(BASE_NS + 24 * HOURS, BASE_NS + 24 * HOURS))

@@ -9,7 +9,10 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Diagnosis
+from hangscope.trace import formats
+from hangscope.trace.job_selection.unrelated_logs import drop_unrelated_logs
 from hangscope.trace.load import load_trace
+from hangscope.trace.model import Fragment, RankFacts, Source
 
 from .logs import timeout
 
@@ -73,3 +76,16 @@ def test_stacks_of_a_rank_beyond_the_logs_world_are_anothers(tmp_path: Path) -> 
     assert any("stack_rank_9.txt" in line and "ignored" in line for line in found.warnings)
     (tmp_path / "stack_rank_2.txt").write_text(spied)
     assert "data.py:51" in repr(diagnose(load_trace([tmp_path])))
+
+
+@pytest.mark.parametrize(
+    ("kind", "declared", "kept"),
+    [(formats.RING, True, False), (formats.RING, None, True), (formats.PICKLE, None, False)],
+)
+def test_world_size_that_a_launcher_told_contradicts_no_log(
+    kind: str, declared: bool | None, kept: bool
+) -> None:
+    """The process never reached rendezvous; a dump is written behind it."""
+    record = Fragment(Source("a", kind), RankFacts(0, world_size=4, declared=declared))
+    log = Fragment(Source("b", formats.LOG), RankFacts(0, world_size=16))
+    assert (log in drop_unrelated_logs([record, log])[0]) == kept

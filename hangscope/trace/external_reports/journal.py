@@ -34,7 +34,7 @@ from itertools import islice
 from typing import Any
 
 from hangscope.trace import formats
-from hangscope.trace.clean import as_int, as_name, as_quantity, as_rank, prose
+from hangscope.trace.clean import as_int, as_looks, as_name, as_quantity, as_rank, prose
 from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.files.regular_files import open_nonblocking
 from hangscope.trace.model import (
@@ -84,7 +84,7 @@ def read_journal(path: str | os.PathLike[str]) -> list[Fragment]:
     if version != VERSION:
         raise ValueError(f"{version}; this HangScope reads {VERSION}")
     events = list(filter(None, map(_event, rest)))
-    looks = as_int(head.get("looks"), 0, low=0, high=_MOST) or None
+    looks = as_looks(head.get("looks"))
     fragments = [
         Fragment(Source(str(path), formats.JOURNAL, VERSION, facts.rank, 0), facts, looks=looks)
         for facts in _rank_facts(events, head)

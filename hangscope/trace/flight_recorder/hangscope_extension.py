@@ -33,7 +33,6 @@ from hangscope.trace.wait_codec import decode_wait, encode_wait
 KEY = "hangscope"
 VERDICTS = "verdicts"
 MAX_PHASES = 64
-_MOST_LOOKS = 1 << 31
 _EXITS = frozenset({"clean", "exception", "code", "signal", "oom", "unknown"})
 
 
@@ -63,8 +62,10 @@ def encode_facts(facts: RankFacts) -> dict[str, Any]:
     if facts.wait is not None:
         story["wait"] = encode_wait(facts.wait)
     if facts.exit is not None:
-        rest, signalled = facts.exit.not_signalled, facts.exit.signalled
-        story["exit"] = asdict(facts.exit) | {
+        # Lists instead of sets: readers that scan a pickle expect none, and JSON has none.
+        end = asdict(facts.exit)
+        rest, signalled = end.pop("not_signalled"), end.pop("signalled")
+        story["exit"] = end | {
             "untold": None if rest is None else sorted(rest),
             "told": sorted(signalled),
         }
@@ -96,8 +97,7 @@ def verdicts_in(value: Any) -> tuple[Claim, ...]:
 
 def looks_of(value: Any) -> int | None:
     """How many looks at the running job its observer had taken; None if it did not run."""
-    stated = value.get("looks") if isinstance(value, Mapping) else None
-    return clean.as_int(stated, 0, low=0, high=_MOST_LOOKS) or None
+    return clean.as_looks(value.get("looks")) if isinstance(value, Mapping) else None
 
 
 def unlisted_groups(value: Any) -> frozenset[str]:

@@ -277,8 +277,7 @@ class _Folder:
         last_ns = [last_seen_ns(f) for f in self.fragments if len(f.records)]
         if not last_ns:
             return self.times()
-        empty = {f.facts.rank for f in self.fragments if not len(f.records)}
-        return {r: min(at, max(last_ns)) if r in empty else at for r, at in self.times().items()}
+        return {rank: min(at, max(last_ns)) for rank, at in self.times().items()}
 
 
 def _newest_folder(fragments: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:

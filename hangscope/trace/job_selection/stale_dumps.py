@@ -72,7 +72,7 @@ def _drop_other_world_sizes(fragments: Sequence[Fragment]) -> tuple[list[Fragmen
         id(dump): f"{dump.source.path}: of an earlier attempt with {size} ranks (now {newest}); "
         "ignored"
         for size, dumps in worlds.items()
-        if size != newest and 0 < max(map(_newest_ns, dumps)) < began - _APART_NS
+        if 0 < max(map(_newest_ns, dumps)) < began - _APART_NS
         for dump in dumps
     }
     return [f for f in fragments if id(f) not in old], list(old.values())

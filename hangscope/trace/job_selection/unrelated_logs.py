@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hangscope.trace import formats
-from hangscope.trace.model import NONE, Fragment
+from hangscope.trace.model import Fragment
 
 _DEFAULTS = frozenset({"default_pg", "default"})
 _HOUR_NS = 3600 * 10**9
@@ -61,7 +61,7 @@ def _stacks_outside_world(logs: Mapping[str, Sequence[Fragment]]) -> dict[str, s
     return {
         path: f"stacks of rank {parts[0].facts.rank}, the log speaks of {world}"
         for path, parts in logs.items()
-        if path not in telling and world and min(f.facts.rank for f in parts) >= world
+        if world and min(f.facts.rank for f in parts) >= world
     }
 
 
@@ -94,9 +94,7 @@ def _span(fragment: Fragment) -> tuple[int, ...]:
 
 def _contradiction(parts: Sequence[Fragment], job: _Job) -> str:
     """Why a log cannot be this job's; empty if nothing contradicts that."""
-    ranks = [f.facts.rank for f in parts if f.facts.rank != NONE]
-    stated = max((f.facts.world_size or 0 for f in parts), default=0)
-    counted = max(stated, max(ranks, default=-1) + 1)
+    counted = max(max(f.facts.world_size or 0, f.facts.rank + 1) for f in parts)
     if 0 < job.world < counted:
         return f"speaks of {counted} ranks, the records of {job.world}"
     known = dict(job.processes)

@@ -193,7 +193,7 @@ def _earliest(times: Sequence[int]) -> int:
     """The earliest time; within its second an exact one, because logs give whole seconds."""
     first = min(times, default=0)
     exact = [at for at in times if at % SECOND_NS and at - first < SECOND_NS]
-    return first if first % SECOND_NS else min(exact, default=first)
+    return min(exact, default=first)
 
 
 def _merge_exceptions(found: Sequence[ExceptionFacts]) -> ExceptionFacts | None:

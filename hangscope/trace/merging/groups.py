@@ -188,7 +188,7 @@ def _complete_handmade_groups(fragments: Sequence[Fragment]) -> dict[_HandmadeKe
 def _likely_members(
     name: str, desc: str, world_size: int | None, size: int | None, users: tuple[int, ...]
 ) -> tuple[int, ...]:
-    if desc in _DEFAULTS or (name in ("0", "") and size is not None and size == world_size):
+    if desc in _DEFAULTS or (name in ("0", "") and size == world_size):
         everybody = world_size or size
         if everybody and (not users or users[-1] < everybody):
             return tuple(range(everybody))

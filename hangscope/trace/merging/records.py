@@ -28,8 +28,7 @@ def combine_rank(parts: Sequence[Records]) -> Records:
     for extra in recorded[1:]:
         base = _merge_into(base, extra, beyond_only=True)
     for extra in concluded:
-        if len(extra):
-            base = _merge_into(base, extra, beyond_only=False)
+        base = _merge_into(base, extra, beyond_only=False)
     return base
 
 
@@ -104,7 +103,7 @@ def _complete(row: np.void, other: np.void) -> None:
     if not concluded:
         if other["state"] > row["state"]:
             row["state"] = other["state"]
-        if row["flags"] & Flag.UNOBSERVED and not other["flags"] & Flag.UNOBSERVED:
+        if not other["flags"] & Flag.UNOBSERVED:
             row["flags"] &= ~np.uint16(Flag.UNOBSERVED)
         if row["stack"] == NONE:
             row["stack"] = other["stack"]
