@@ -87,6 +87,21 @@ def torchrun(
     return run(command, env, timeout_s=timeout_s)
 
 
+def ranks(
+    script: Path,
+    size: int,
+    env: dict[str, str],
+    *,
+    arguments: Sequence[str] = (),
+    timeout_s: float = 120.0,
+) -> JobResult:
+    """A script once per rank. No launcher: that costs as much as a rank, and proves nothing more
+    where a job is not about launching, restarting or stopping ranks.
+    """
+    command = [sys.executable, str(script), *arguments]
+    return run_each(command, [env | place for place in worlds(size)], timeout_s=timeout_s)
+
+
 def run(command: Sequence[str], env: dict[str, str], *, timeout_s: float = 120.0) -> JobResult:
     """Run any command as a job; after the timeout, it and all its children are killed."""
     return run_each(command, [env], timeout_s=timeout_s)

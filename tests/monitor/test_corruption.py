@@ -9,7 +9,7 @@ import pytest
 from hangscope.diagnosis.engine import diagnose
 from hangscope.monitor.corruption import MAX_SAID, MOST_AT_ONCE, Corruptions
 from hangscope.trace.load import load_trace
-from tests.real_jobs import environment, torchrun
+from tests.real_jobs import environment, ranks
 
 JOB = """
 import glob, os, time, torch, torch.distributed as dist
@@ -52,7 +52,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     script, directory = tmp_path / "job.py", tmp_path / "run"
     script.write_text(JOB)
     env = environment(HANGSCOPE="1", HANGSCOPE_DIR=str(directory), HANGSCOPE_CHECK_REDUCE="2")
-    result = torchrun(script, 4, env)
+    result = ranks(script, 4, env)
     assert result.returncode == 0, result.output
     return result.output, directory
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real_jobs import environment, torchrun
+from tests.real_jobs import environment, ranks
 
 _JOB = """
 import atexit, subprocess, sys, threading, time
@@ -68,7 +68,7 @@ def _environment(directory: Path) -> dict[str, str]:
 
 def test_reason_for_a_lingering_process_is_reported(script: Path, tmp_path: Path) -> None:
     """A non-daemon thread on one rank, an exit function on the other."""
-    result = torchrun(script, 2, _environment(tmp_path), arguments=["stay"], timeout_s=90)
+    result = ranks(script, 2, _environment(tmp_path), arguments=["stay"], timeout_s=90)
     first = result.said[0]
     assert first.startswith("[hangscope] The programs of ranks 0, 1 were over ")
     assert "their processes have not ended: it waits for thread feeder (job.py:13 in feed)" in first
@@ -80,7 +80,7 @@ def test_exit_function_from_before_torch_was_imported_is_found(
     script: Path, tmp_path: Path
 ) -> None:
     """Such functions run last, as that of ``logging`` does: HangScope's own has run by then."""
-    result = torchrun(script, 2, _environment(tmp_path), arguments=["flush"], timeout_s=90)
+    result = ranks(script, 2, _environment(tmp_path), arguments=["flush"], timeout_s=90)
     first = result.said[0]
     assert first.startswith("[hangscope] The programs of ranks 0, 1 were over ")
     assert "a function that runs at exit is at job.py:5 in flush" in first
@@ -88,7 +88,7 @@ def test_exit_function_from_before_torch_was_imported_is_found(
 
 def test_only_remaining_stalled_rank_is_reported(script: Path, tmp_path: Path) -> None:
     """All others have ended, and it waits for an idle program."""
-    result = torchrun(script, 2, _environment(tmp_path), arguments=["one goes on"], timeout_s=90)
+    result = ranks(script, 2, _environment(tmp_path), arguments=["one goes on"], timeout_s=90)
     first = result.said[0]
     assert first.startswith("[hangscope] Rank 0 is all that is left of the job, and has not moved")
     assert "job.py:31 in <module>: the program that it started has not ended (sleep 40" in first
@@ -97,6 +97,6 @@ def test_only_remaining_stalled_rank_is_reported(script: Path, tmp_path: Path) -
 
 def test_busy_thread_at_exit_is_not_reported(script: Path, tmp_path: Path) -> None:
     """Three times as long as a collective may wait."""
-    result = torchrun(script, 2, _environment(tmp_path), arguments=["at work"], timeout_s=90)
+    result = ranks(script, 2, _environment(tmp_path), arguments=["at work"], timeout_s=90)
     assert result.returncode == 0, result.output
     assert not result.said

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import functools
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
 from tests import real_jobs
-from tests.real_jobs import JobResult, environment, run_each, worlds
+from tests.real_jobs import JobResult, environment
 
 JOBS = Path(__file__).parent / "jobs"
 
@@ -28,8 +27,8 @@ def ranks(
     timeout_s: float = 120.0,
 ) -> JobResult:
     """``jobs/<script>.py`` once per rank, without a launcher."""
-    command = [sys.executable, str(JOBS / f"{script}.py"), *arguments]
-    return run_each(command, [env | place for place in worlds(size)], timeout_s=timeout_s)
+    path = JOBS / f"{script}.py"
+    return real_jobs.ranks(path, size, env, arguments=arguments, timeout_s=timeout_s)
 
 
 @functools.cache
@@ -41,6 +40,6 @@ def complete_job(script: str, nproc: int = 2) -> JobResult:
     folder = tempfile.mkdtemp(prefix="hangscope-test-")
     try:
         env = recording(folder, TORCH_FR_BUFFER_SIZE="20000")
-        return real_jobs.torchrun(JOBS / f"{script}.py", nproc, env, timeout_s=240)
+        return ranks(script, nproc, env, timeout_s=240)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

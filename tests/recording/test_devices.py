@@ -17,7 +17,7 @@ import torch
 from hangscope.recording.native_dumps import STEM
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import Flag, State
-from tests.real_jobs import JobResult, torchrun
+from tests.real_jobs import JobResult, ranks
 from tests.recording.coverage import checks_of
 from tests.recording.launcher import JOBS, recording
 
@@ -35,10 +35,10 @@ PLACES = [
 @functools.cache
 def device_job(device: str, backend: str, directory: Path) -> JobResult:
     """The job, once per device type: a rank per GPU, two ranks on Gloo."""
-    ranks = min(GPUS, MAX_GPUS) if device == "cuda" else 2
-    return torchrun(
+    count = min(GPUS, MAX_GPUS) if device == "cuda" else 2
+    return ranks(
         JOBS / "device_job.py",
-        ranks,
+        count,
         recording(directory, TORCH_FR_BUFFER_SIZE="20000"),
         arguments=[device, backend],
         timeout_s=240,
@@ -70,7 +70,7 @@ def test_job_on_a_device_ends_as_without_recording(device: str, backend: str, ru
 def test_hung_device_is_recorded_like_its_watchdog_saw_it(tmp_path: Path) -> None:
     run = tmp_path / "run"
     env = recording(run, TORCH_NCCL_DUMP_ON_TIMEOUT="1", TORCH_FR_BUFFER_SIZE="2000")
-    job = torchrun(JOBS / "device_hang_job.py", 1, env, arguments=[str(WATCHDOG_S)], timeout_s=240)
+    job = ranks(JOBS / "device_hang_job.py", 1, env, arguments=[str(WATCHDOG_S)], timeout_s=240)
     assert job.returncode != 0, "the watchdog did not end it"
     assert (run / f"{STEM}0").exists(), job.output[-3000:]
     records = load_trace([run]).records

@@ -17,7 +17,7 @@ def test_order_of_local_groups_is_recorded(tmp_path: Path) -> None:
     env = environment(
         HANGSCOPE="1", HANGSCOPE_DIR=str(rings), HANGSCOPE_TIMEOUT="4", HANGSCOPE_ON_HANG="kill"
     )
-    done = real_jobs.torchrun(JOBS / "local_groups_job.py", 4, env, timeout_s=90)
+    done = real_jobs.ranks(JOBS / "local_groups_job.py", 4, env, timeout_s=90)
     assert any("wait for each other in a cycle" in line for line in done.said)
     trace = load_trace([rings])
     flight_recorder.write(trace, dumps)
