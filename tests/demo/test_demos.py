@@ -34,7 +34,7 @@ def is_timed(demo: Demo) -> bool:
         for demo in DEMOS
     ],
 )
-def test_demo(demo: Demo, tmp_path: Path) -> None:
+def test_demo_gets_the_verdict_it_promises(demo: Demo, tmp_path: Path) -> None:
     answers: list[dict[str, Any]] = []
     texts: list[str] = []
 

@@ -21,7 +21,9 @@ from tests.diagnosis.builder import Job, blame
         ({"reduce_op": "MAX"}, "argument_mismatch", "reduce"),
     ],
 )
-def test_what_must_agree(how: dict[str, Any], verdict: str, aspect: str) -> None:
+def test_difference_in_what_must_agree_is_named(
+    how: dict[str, Any], verdict: str, aspect: str
+) -> None:
     job = Job(4, live=True)
     job.steps(3)
     for rank in (1, 2, 3):

@@ -27,7 +27,7 @@ def _judged(folder: Path, world: int, odd: int, reset: tuple[int, ...] = ()) -> 
 
 
 @pytest.mark.parametrize(("world", "odd"), [(5, 2), (31, 15), (33, 14)])
-def test_minority_is_named(tmp_path: Path, world: int, odd: int) -> None:
+def test_clear_minority_is_named(tmp_path: Path, world: int, odd: int) -> None:
     found = _judged(tmp_path, world, odd)
     assert (found.verdict, found.confidence) == (Verdict.SHAPE_MISMATCH, Confidence.CERTAIN)
     assert found.culprits == tuple(range(world - odd, world))

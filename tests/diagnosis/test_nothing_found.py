@@ -73,7 +73,7 @@ def test_job_that_has_finished_everything_and_stands_still_is_quiescent() -> Non
     assert diagnose(job.trace()).verdict is Verdict.QUIESCENT
 
 
-def test_no_evidence_at_all() -> None:
+def test_verdict_without_any_evidence_is_inconclusive() -> None:
     job = Job(2)
     job.lose(0, 1)
     assert diagnose(job.trace(world_size=None)).verdict is Verdict.INCONCLUSIVE

@@ -12,7 +12,7 @@ from hangscope.trace.model import Flag
 from tests.diagnosis.builder import NO_FLAG, Job, blame, stack_of
 
 
-def test_cycle_of_receives() -> None:
+def test_cycle_of_receives_is_a_deadlock_of_all() -> None:
     job = Job(4)
     job.steps(2)
     for rank in range(4):
@@ -20,7 +20,7 @@ def test_cycle_of_receives() -> None:
     assert blame(diagnose(job.trace())) == ("deadlock_cycle", (0, 1, 2, 3))
 
 
-def test_receive_whose_sender_proceeded() -> None:
+def test_sender_that_proceeded_is_named() -> None:
     job = Job(3)
     job.steps(2)
     job.op(0, "recv", peer=1, done=False)

@@ -73,7 +73,7 @@ def test_invalid_variables_declare_nothing() -> None:
         pytest.param({"init_method": "tcp://[a"}, "", id="no address"),
     ],
 )
-def test_declared_rendezvous(kwargs: dict[str, Any], expected: str) -> None:
+def test_rendezvous_is_known_from_the_arguments(kwargs: dict[str, Any], expected: str) -> None:
     environ = {"MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
     assert declaration((), kwargs, environ).rendezvous == expected
 

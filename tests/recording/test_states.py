@@ -205,7 +205,7 @@ def test_unknown_operator_is_recorded_by_name(recording: Session) -> None:
     assert int(row["collective_seq"]) == 1
 
 
-def test_dump_round_trip(recording: Session, tmp_path: Path) -> None:
+def test_dump_holds_what_the_ring_does(recording: Session, tmp_path: Path) -> None:
     group = dist.new_group([0, 1], group_desc="pair")
     dist.all_reduce(torch.ones(3, 2), op=dist.ReduceOp.MAX)
     dist.broadcast(torch.ones(5, dtype=torch.float16), 1, group=group)

@@ -37,7 +37,7 @@ def dumps(tmp_path: Path) -> Path:
     return directory
 
 
-def test_perfetto(dumps: Path, tmp_path: Path) -> None:
+def test_exported_trace_file_has_every_rank_and_the_summary(dumps: Path, tmp_path: Path) -> None:
     out = tmp_path / "trace.json"
     run = hangscope("export", str(dumps), "--to", "perfetto", "-o", str(out))
     assert run.returncode == 0, run.stderr
@@ -47,7 +47,7 @@ def test_perfetto(dumps: Path, tmp_path: Path) -> None:
     assert "Rank 2" in document["otherData"]["summary"]
 
 
-def test_html(dumps: Path, tmp_path: Path) -> None:
+def test_exported_page_names_the_rank(dumps: Path, tmp_path: Path) -> None:
     out = tmp_path / "page.html"
     run = hangscope("export", str(dumps), "--to", "html", "-o", str(out))
     assert run.returncode == 0, run.stderr
@@ -55,7 +55,7 @@ def test_html(dumps: Path, tmp_path: Path) -> None:
     assert "Rank 2" in out.read_text()
 
 
-def test_flight_recorder_again(dumps: Path, tmp_path: Path) -> None:
+def test_exported_dumps_are_exported_unchanged(dumps: Path, tmp_path: Path) -> None:
     again = tmp_path / "again"
     run = hangscope("export", str(dumps), "--to", "flight-recorder", "-o", str(again))
     assert run.returncode == 0, run.stderr

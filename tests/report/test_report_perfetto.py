@@ -195,7 +195,7 @@ def test_send_and_recv_are_joined_pair_by_pair() -> None:
     ]
 
 
-def test_no_records_at_all() -> None:
+def test_trace_file_without_records_is_valid() -> None:
     job = samples.hang()
     empty = replace(job.trace, records=job.trace.records[:0], members=job.trace.members[:0])
     validate(written(samples.Job(empty, job.diagnosis)))

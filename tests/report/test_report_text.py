@@ -205,7 +205,7 @@ def test_locations_are_on_the_line_only_if_all_fit() -> None:
         assert len({"train.py" in row or "data.py" in row for row in rows}) == 1
 
 
-def test_one_group_only() -> None:
+def test_only_findings_of_the_chosen_group_are_shown() -> None:
     diagnosis = samples.deadlock().diagnosis
     assert "Ranks 0 and 1 wait" in show(diagnosis, group="dp")
     text = show(diagnosis, group="[bold]pp")

@@ -159,7 +159,7 @@ def test_newest_sample_is_read_whole(ring: RingWriter) -> None:
     assert any(frame.name == "test_newest_sample_is_read_whole" for frame in main.stack)
 
 
-def test_no_sample_yet(ring: RingWriter) -> None:
+def test_ring_without_a_sample_has_none(ring: RingWriter) -> None:
     assert RingReader(ring.path).sample() is None
 
 

@@ -64,7 +64,7 @@ def test_dialect_gives_the_verdict_of_the_ring(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_score_on_a_sample() -> None:
+def test_sample_has_no_certain_wrong_answer_and_few_inexact_ones() -> None:
     """A sample of docs/simulator-score.md; `python -m tools.simulator` runs all of it."""
     outcomes = list(score.run(330, 11, with_stock=False))
     counts = Counter(o.mine for o in outcomes)

@@ -40,7 +40,7 @@ def job() -> JobResult:
         "wrong_timeouts_are_refused",
     ],
 )
-def test_barrier(job: JobResult, check: str) -> None:
+def test_barrier_does_as_documented(job: JobResult, check: str) -> None:
     job.assert_ok(check, [0, 1, 2, 3])
 
 

@@ -38,7 +38,7 @@ def job() -> JobResult:
         "signatures_are_compared_on_every_call",
     ],
 )
-def test_deterministic_all_reduce(job: JobResult, check: str) -> None:
+def test_deterministic_all_reduce_does_as_documented(job: JobResult, check: str) -> None:
     job.assert_ok(check, list(range(8)))
 
 
@@ -51,7 +51,7 @@ def test_deterministic_all_reduce(job: JobResult, check: str) -> None:
         "check_all_reduce_refuses_together",
     ],
 )
-def test_check_all_reduce(job: JobResult, check: str) -> None:
+def test_checked_all_reduce_does_as_documented(job: JobResult, check: str) -> None:
     job.assert_ok(check, list(range(8)))
 
 

@@ -31,7 +31,7 @@ def job() -> JobResult:
         "destroy_never_hangs",
     ],
 )
-def test_launch(job: JobResult, check: str) -> None:
+def test_launch_does_as_documented(job: JobResult, check: str) -> None:
     job.assert_ok(check, list(range(8)))
 
 

@@ -48,7 +48,7 @@ def test_no_strategys_options_are_hidden_in_anothers_config() -> None:
         job.assert_ok(f"training_{strategy}_sgd_fresh")
 
 
-def test_no_magic_numbers() -> None:
+def test_larger_numbers_have_names() -> None:
     """Larger numbers have a name at the top of their module."""
     found = []
     for path in TOOLKIT.rglob("*.py"):

@@ -172,7 +172,7 @@ def test_member_registers_its_node(
     assert (rank, host, said) == (0, socket.gethostname(), node)
 
 
-def test_hosts_of_the_missing() -> None:
+def test_hosts_of_missing_ranks_are_told_or_inferred() -> None:
     alone = Alone(5)
     here = socket.gethostname()
     alone.store.append(f"{_KEY}/roll", "damaged\n" + json.dumps([2, here, 1, "", ""]) + "\n")

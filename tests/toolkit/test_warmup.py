@@ -28,7 +28,7 @@ def job() -> JobResult:
         "different_iterations_are_refused_by_all",
     ],
 )
-def test_warmup_communicators(job: JobResult, check: str) -> None:
+def test_communicators_are_warmed_up_as_documented(job: JobResult, check: str) -> None:
     job.assert_ok(check, RANKS)
 
 
@@ -46,7 +46,7 @@ def test_warmup_communicators(job: JobResult, check: str) -> None:
         "sharded_module_without_a_group_is_refused",
     ],
 )
-def test_sync_parameters(job: JobResult, check: str) -> None:
+def test_parameters_are_synchronised_as_documented(job: JobResult, check: str) -> None:
     job.assert_ok(check, RANKS)
 
 
@@ -67,5 +67,5 @@ def test_warmup_training_leaves_no_trace(
         "data_that_cannot_go_back_is_refused",
     ],
 )
-def test_warmup_training(job: JobResult, check: str) -> None:
+def test_training_is_warmed_up_as_documented(job: JobResult, check: str) -> None:
     job.assert_ok(check, RANKS)

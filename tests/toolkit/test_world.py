@@ -42,7 +42,9 @@ OPEN_MPI = {
         (SLURM | {"WORLD_SIZE": "6"}, WorldInfo(5, 1, 6, 2), "slurm"),
     ],
 )
-def test_world_info(env: dict[str, str], expected: WorldInfo, launcher: str) -> None:
+def test_place_in_the_world_is_read_from_any_launcher(
+    env: dict[str, str], expected: WorldInfo, launcher: str
+) -> None:
     info = get_world_info(env)
     assert info == expected
     assert info.launcher == launcher

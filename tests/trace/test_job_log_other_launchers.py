@@ -67,7 +67,7 @@ RICH = """[rank2]: ╭──────────────── Traceback
     ],
 )
 @pytest.mark.parametrize("others", ["", OTHERS], ids=["alone", "beside watchdogs"])
-def test_exit_of_one_process(end: str, others: str) -> None:
+def test_rank_that_its_launcher_saw_end_is_named(end: str, others: str) -> None:
     found = diagnose(trace_of(end + others))
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (2,))
 
@@ -133,7 +133,7 @@ def test_stopped_job_may_have_hung() -> None:
         ),
     ],
 )
-def test_size_of_the_world(text: str, world: int) -> None:
+def test_world_size_is_read_from_what_frameworks_print(text: str, world: int) -> None:
     assert trace_of(text + "\n" + timeout(1, 5)).world_size == world
 
 

@@ -23,7 +23,7 @@ def _facts(tmp_path: Path, *events: dict[str, Any] | str) -> list[RankFacts]:
     return [fragment.facts for fragment in read_journal(path)]
 
 
-def test_exit_of_a_rank(tmp_path: Path) -> None:
+def test_first_exit_of_a_rank_counts(tmp_path: Path) -> None:
     end = {"event": "exit", "rank": 1, "pid": 7, "at_ns": 5, "code": None, "signal": 9}
     (facts,) = _facts(tmp_path, end, {**end, "signal": 15})
     assert (facts.rank, facts.pid, facts.host, facts.attempt) == (1, 7, "node0", 2)

@@ -78,7 +78,9 @@ def _waits(pid: int, kind: str) -> KernelWait:
 
 
 @pytest.mark.parametrize("code", [FLOCK, LOCKF])
-def test_holder_of_a_file_lock(code: str, processes: Processes, tmp_path: Path) -> None:
+def test_wait_for_a_file_lock_names_its_holder(
+    code: str, processes: Processes, tmp_path: Path
+) -> None:
     path = str(tmp_path / "cache.lock")
     holder = processes.start(code, path)
     assert holder.stdout is not None
@@ -233,12 +235,12 @@ def test_peer_in_the_same_process(processes: Processes) -> None:
     assert (wait.processes, wait.alone) == ((), True)
 
 
-def test_peer_on_the_same_host(processes: Processes) -> None:
+def test_wait_for_a_peer_on_the_same_host_names_the_socket(processes: Processes) -> None:
     code = "import socket; a, b = socket.socketpair(); a.recv(1)"
     assert "Unix socket" in _waits(processes.start(code).pid, "socket").what
 
 
-def test_lock_inside_a_process(processes: Processes) -> None:
+def test_lock_inside_a_process_names_no_other_process(processes: Processes) -> None:
     code = "import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()"
     assert _waits(processes.start(code).pid, "thread").processes == ()
 
@@ -329,7 +331,7 @@ def test_nonexistent_process_has_no_wait(tmp_path: Path) -> None:
         ({"cpu.max": "nonsense"}, ""),
     ],
 )
-def test_share_of_a_cpu(files: dict[str, str], told: str, tmp_path: Path) -> None:
+def test_small_share_of_a_cpu_is_told(files: dict[str, str], told: str, tmp_path: Path) -> None:
     (tmp_path / "proc" / "7").mkdir(parents=True)
     (tmp_path / "proc" / "7" / "cgroup").write_text("0::/job\n")
     (tmp_path / "groups" / "job").mkdir(parents=True)

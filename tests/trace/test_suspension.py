@@ -59,7 +59,7 @@ def test_process_stopped_by_a_signal_has_no_holder(sleeper: int) -> None:
     assert _look(sleeper, "stopped").held_by is None
 
 
-def test_really_frozen_process(sleeper: int) -> None:
+def test_frozen_control_group_is_seen_until_it_thaws(sleeper: int) -> None:
     group = FREEZER / f"hangscope_test_{os.getpid()}"
     try:
         group.mkdir()
@@ -90,7 +90,7 @@ def test_unified_cgroup_hierarchy(root: str, frozen: bool, tmp_path: Path) -> No
     assert is_frozen(7, tmp_path / "proc", tmp_path / "groups") is frozen
 
 
-def test_core_dump_in_progress(tmp_path: Path) -> None:
+def test_process_that_writes_its_core_dump_is_seen(tmp_path: Path) -> None:
     (tmp_path / "7").mkdir()
     for told in (0, 1):
         (tmp_path / "7" / "status").write_text(
@@ -100,7 +100,7 @@ def test_core_dump_in_progress(tmp_path: Path) -> None:
         assert tracer_of(7, tmp_path) is None
 
 
-def test_process_that_replaced_its_program(tmp_path: Path) -> None:
+def test_process_that_replaced_its_program_no_longer_has_its_ring(tmp_path: Path) -> None:
     path = tmp_path / "rank_0.ring"
     path.write_bytes(bytes(4096))
     code = (

@@ -51,44 +51,46 @@ def pressing(*keys: str) -> Any:
 
 
 @pytest.mark.parametrize("width", list(SIZES))
-def test_timeline(snap_compare: Any, width: int) -> None:
+def test_timeline_looks_as_agreed(snap_compare: Any, width: int) -> None:
     app = application(samples.hang(16, culprit=5))
     assert snap_compare(app, terminal_size=SIZES[width], run_before=pressing())
 
 
 @pytest.mark.parametrize("width", list(SIZES))
-def test_ranks(snap_compare: Any, width: int) -> None:
+def test_ranks_look_as_agreed(snap_compare: Any, width: int) -> None:
     app = application(samples.hang(16, culprit=5))
     assert snap_compare(app, terminal_size=SIZES[width], run_before=pressing("2"))
 
 
 @pytest.mark.parametrize("width", list(SIZES))
-def test_sequence(snap_compare: Any, width: int) -> None:
+def test_sequence_looks_as_agreed(snap_compare: Any, width: int) -> None:
     app = application(samples.hang(16, culprit=5))
     assert snap_compare(app, terminal_size=SIZES[width], run_before=pressing("3"))
 
 
-def test_details(snap_compare: Any) -> None:
+def test_details_look_as_agreed(snap_compare: Any) -> None:
     app = application(samples.hang())
     assert snap_compare(app, terminal_size=SIZES[80], run_before=pressing("d", "enter"))
 
 
-def test_waits(snap_compare: Any) -> None:
+def test_waits_look_as_agreed(snap_compare: Any) -> None:
     app = application(samples.deadlock())
     assert snap_compare(app, terminal_size=SIZES[80], run_before=pressing("5"))
 
 
-def test_stacks(snap_compare: Any) -> None:
+def test_stacks_look_as_agreed(snap_compare: Any) -> None:
     app = application(samples.hang(16, culprit=5))
     assert snap_compare(app, terminal_size=SIZES[80], run_before=pressing("6"))
 
 
-def test_healthy(snap_compare: Any) -> None:
+def test_healthy_job_looks_as_agreed(snap_compare: Any) -> None:
     app = application(samples.healthy())
     assert snap_compare(app, terminal_size=SIZES[80], run_before=pressing())
 
 
-def test_without_colour(snap_compare: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_screen_without_colour_looks_as_agreed(
+    snap_compare: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     app = application(samples.hang(16, culprit=5))
     assert snap_compare(app, terminal_size=SIZES[80], run_before=pressing())

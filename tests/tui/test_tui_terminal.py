@@ -142,7 +142,9 @@ def test_three_keys_in_a_real_terminal(hung_job: Path, term: str) -> None:
 
 
 @pytest.mark.slow
-def test_still_of_a_live_job(hung_job: Path, tmp_path: Path) -> None:
+def test_still_of_a_live_job_holds_the_verdict_and_needs_no_network(
+    hung_job: Path, tmp_path: Path
+) -> None:
     picture = tmp_path / "still.svg"
     run = subprocess.run(
         [*HANGSCOPE, "tui", str(hung_job), "--screenshot", str(picture), "--size", "100x30"],
@@ -160,7 +162,7 @@ def test_still_of_a_live_job(hung_job: Path, tmp_path: Path) -> None:
     assert "@font-face" not in svg
 
 
-def test_still_of_dumps(tmp_path: Path) -> None:
+def test_still_of_dumps_holds_their_operations(tmp_path: Path) -> None:
     flight_recorder.write(samples.hang().trace, tmp_path / "dumps")
     picture = tmp_path / "still.svg"
     run = subprocess.run(
