@@ -16,7 +16,7 @@ from typing import Any
 
 from hangscope.replay.redact import Redactor
 from hangscope.trace import formats
-from hangscope.trace.clean import as_looks
+from hangscope.trace.clean import as_int, as_looks
 from hangscope.trace.external_reports.journal import HEADER_KEY, VERSION
 from hangscope.trace.model import RankFacts, Trace
 from hangscope.trace.stack_codec import encode_threads
@@ -70,14 +70,11 @@ def write_observed(trace: Trace, target: Path, redactor: Redactor | None = None)
 
 def read_moment(dumps: Path) -> Moment | None:
     """When the job in ``dumps`` was observed alive; None if it was read post-mortem."""
-    try:
-        with open(dumps / NAME, encoding="utf-8") as file:
-            head = json.loads(file.readline())
-        if not head.get("live"):
-            return None
-        return Moment(int(head["observed_ns"]), as_looks(head.get("looks")) or 1)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    head = _head(dumps)
+    observed_ns = as_int(head.get("observed_ns"), low=0)
+    if not head.get("live") or not observed_ns:
         return None
+    return Moment(observed_ns, as_looks(head.get("looks")) or 1)
 
 
 def write_dump_time(trace: Trace, target: Path) -> bool:
@@ -102,11 +99,18 @@ def read_dump_time(dumps: Path) -> int:
 
     Files in a checkout have the time of the checkout, which says nothing about the job.
     """
+    return as_int(_head(dumps).get("dumped_ns"), low=0)
+
+
+def _head(dumps: Path) -> dict[str, Any]:
+    """The first line of the journal in ``dumps``; empty if there is none, or none that can be
+    read."""
     try:
         with open(dumps / NAME, encoding="utf-8") as file:
-            return int(json.loads(file.readline()).get("dumped_ns", 0))
-    except (OSError, ValueError, TypeError, AttributeError):
-        return 0
+            head = json.loads(file.readline())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return head if isinstance(head, dict) else {}
 
 
 def seen_event(

@@ -29,7 +29,11 @@ FILE_PREFIX = "comm_lib_trace_rank_"
 _LATEST_NS = 2**62
 _PROTOCOL = 4
 
-_STATES = {State.SCHEDULED: "scheduled", State.STARTED: "started", State.COMPLETED: "completed"}
+_STATES: dict[int, str] = {
+    State.SCHEDULED: "scheduled",
+    State.STARTED: "started",
+    State.COMPLETED: "completed",
+}
 
 
 def write(trace: Trace, out_dir: str | Path) -> list[Path]:
@@ -293,7 +297,7 @@ def _entries(
             "profiling_name": _profiling_name(signature, row, trace, local),
             "time_created_ns": int(row["created_ns"]),
             **tensors._asdict(),
-            "state": _STATES.get(State(int(row["state"])), "scheduled"),
+            "state": _STATES.get(int(row["state"]), "scheduled"),
             "time_discovered_started_ns": int(row["started_ns"]) or None,
             "time_discovered_completed_ns": int(row["completed_ns"]) or None,
             "retired": bool(row["flags"] & int(Flag.RETIRED)),

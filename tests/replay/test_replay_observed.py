@@ -6,7 +6,9 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from hangscope.replay.observed import NAME, read_moment, write_observed
+import pytest
+
+from hangscope.replay.observed import NAME, read_dump_time, read_moment, write_observed
 from hangscope.replay.redact import Redactor
 from hangscope.replay.verify import load_recorded
 from hangscope.trace.external_reports.journal import read_journal
@@ -90,6 +92,17 @@ def test_damaged_observations_are_skipped(tmp_path: Path) -> None:
     assert fragment.facts.cpu_busy is None
     assert fragment.facts.threads == ()
     assert read_moment(tmp_path) is None  # says no time
+
+
+@pytest.mark.parametrize(
+    "first",
+    ["[" * 200_000, "[1]", "{", '{"live": true, "observed_ns": [], "dumped_ns": {}}', "\x00"],
+    ids=["nested", "a list", "cut", "no numbers", "binary"],
+)
+def test_damaged_first_line_of_observations_says_no_time(tmp_path: Path, first: str) -> None:
+    (tmp_path / NAME).write_text(first + "\n")
+    assert read_moment(tmp_path) is None
+    assert read_dump_time(tmp_path) == 0
 
 
 def test_nothing_is_written_without_observed_processes(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def damaged(draw: st.DrawFn) -> Trace:
         records[i]["peer"] = draw(st.integers(-1, 9))
         for name in ("collective_seq", "p2p_seq", "created_ns", "started_ns", "completed_ns"):
             records[i][name] = draw(INT64)
-        records[i]["state"] = draw(st.integers(0, 2))
+        records[i]["state"] = draw(st.integers(0, 255))
         records[i]["flags"] = draw(st.integers(0, 255))
     members: Records = np.zeros(draw(st.integers(0, 3)), MEMBER_DTYPE)
     for row in members:
