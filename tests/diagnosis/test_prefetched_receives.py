@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from hangscope.diagnosis.engine import diagnose
-from hangscope.diagnosis.model import Diagnosis
+from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.trace.model import Flag, Frame, Stack, ThreadStack
-from tests.diagnosis.builder import START, Job
+from tests.diagnosis.builder import START, Job, judged, stack_of
 
 IN_FORWARD = (
     Frame("forward", "/home/me/model.py", 16),
@@ -37,3 +39,31 @@ def test_stage_in_forward_does_not_wait_for_its_posted_receives() -> None:
 
 def test_rank_that_may_wait_in_an_unrecorded_way_is_not_accused() -> None:
     assert _a_stage_in(IN_A_WAIT).culprits == ()
+
+
+_LAST = 7
+
+
+@pytest.mark.parametrize("state", ["running", "stopped"])
+@pytest.mark.parametrize("from_step", [_LAST, 0, None])
+def test_rank_that_left_out_a_send_is_as_suspect_as_the_one_that_may_poll_for_it(
+    from_step: int | None, state: str
+) -> None:
+    """Rank 0 is in a loop with a receive posted; rank 1, which never sent, is at the barrier.
+
+    If it has never sent there, or has sent this time as well, or rank 0 is stopped, only rank 0 is
+    known to be late."""
+    job = Job(3, live=True)
+    for step in range(_LAST + 1):
+        done = step < _LAST
+        job.op(0, "recv", peer=1, done=done or from_step == 0, flags=Flag.ASYNC)
+        if from_step is None or step < from_step:
+            job.op(1, "send", peer=0, done=done)
+        for rank in (0, 1, 2) if done else (1, 2):
+            job.op(rank, "barrier", done=done, flags=Flag.BLOCKING)
+    job.rank(0, process_state=state, threads=stack_of("poll"))
+    found = judged(job.trace())
+    if from_step == _LAST and state == "running":
+        assert found == (Verdict.P2P_UNMATCHED, (0, 1), Confidence.AMBIGUOUS)
+    else:
+        assert found[1:] == ((0,), Confidence.CERTAIN)

@@ -15,6 +15,7 @@ from hangscope.diagnosis.causes.unrecorded import (
     accuse_stopped,
     accuse_unseen,
     blame_missing_receive,
+    blame_missing_send,
     doubt_polled_locks,
     doubt_uncreated_groups,
     doubt_unfinished_sends,
@@ -104,7 +105,8 @@ def _with_other_evidence(context: Context, cause: Cause, idle: set[int]) -> Caus
     cause = note_loopback(context, cause)
     reachers = context.waits.reachers(cause.culprits, cause.places)
     cause = replace(cause, victims=cause.victims | (reachers - set(cause.culprits)))
-    return blame_left_over(context, cause) or blame_missing_receive(context, cause)
+    left_over = blame_left_over(context, cause)
+    return left_over or blame_missing_send(context, blame_missing_receive(context, cause))
 
 
 def _left_no_record(context: Context, rank: int) -> bool:

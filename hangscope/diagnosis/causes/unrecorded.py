@@ -11,11 +11,13 @@ from hangscope.diagnosis.graph.lock_places import is_lock, is_polled
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.deviations import deviants
+from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.records.kinds import is_on_host
 from hangscope.diagnosis.records.pace import had_stalled_before
-from hangscope.diagnosis.wording.phrases import rank_s
+from hangscope.diagnosis.wording.phrases import capital, rank_s
 from hangscope.trace.model import NONE, Flag
 
+_ENDED = (End.CRASHED, End.CLEAN)
 _TELLS = int(Flag.BLOCKING | Flag.ASYNC)
 
 
@@ -134,6 +136,41 @@ def blame_missing_receive(context: Context, cause: Cause) -> Cause:
     )
     sides = tuple((rank,) for rank in both)
     return replace(found, verdict=Verdict.P2P_UNMATCHED, words=words, sides=sides)
+
+
+def blame_missing_send(context: Context, cause: Cause) -> Cause:
+    """Consider that the accused waits, in a way that leaves no record (it polls), for a send that a
+    rank at the place where others wait for it has left out.
+
+    Many programs post receives early. So this counts only if that rank alone left its pattern.
+    """
+    if cause.verdict is not Verdict.MISSING_RANK or len(cause.culprits) != 1:
+        return cause
+    (accused,) = cause.culprits
+    waiting = context.waits.waiters_at(cause.places)
+    halves = [
+        half
+        for half in context.pending_halves
+        if half.rank == accused and half.matched is False and half.peer in waiting
+    ]
+    partners = sorted({half.peer for half in halves if not half.is_send})
+    process = context.processes.get(accused)
+    if not partners or process is None or process.cannot_run or process.end in _ENDED:
+        return cause
+    both = tuple(sorted({accused, *partners}))
+    odd = deviants(context, both, {half.group for half in halves})
+    if not odd or accused in odd:
+        return cause
+    sources, wait = capital(rank_s(odd)), "wait" if len(odd) > 1 else "waits"
+    words = Words(
+        f"{sources} never sent what rank {accused} is to receive, and {wait} for rank {accused}",
+        f"a send of every earlier step was left out; rank {accused} may be asking for it again and "
+        "again, or be held up by something else",
+        f"compare this step of {rank_s(odd)} with those before; wait() instead of polling "
+        "is_completed() shows what is waited for",
+    )
+    named = cause.accusing(tuple(sorted({accused, *odd})), Confidence.AMBIGUOUS)
+    return replace(named, verdict=Verdict.P2P_UNMATCHED, words=words)
 
 
 def _is_unfinished_send(context: Context, place: Place, rank: int) -> bool:
