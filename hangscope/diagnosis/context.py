@@ -20,6 +20,7 @@ from hangscope.diagnosis.records.coverage import (
     gaps,
     hidden_ranks,
     known_only_from_journal,
+    known_ranks,
     overrun_ranks,
     partly_recorded,
     rank_bounds,
@@ -54,6 +55,11 @@ class Context:
     def bounds(self) -> dict[int, tuple[int, int]]:
         """Each rank's slice of the records."""
         return rank_bounds(self.trace)
+
+    @cached_property
+    def known_ranks(self) -> frozenset[int]:
+        """All ranks, also those that left nothing."""
+        return known_ranks(self.trace)
 
     @cached_property
     def gaps(self) -> tuple[int, ...]:

@@ -189,10 +189,14 @@ class LocalRanks:
 
         0 if any has left it: then all have been there, recorded or not.
         """
-        headers = [ring.reader.header() for ring in self.rings]
-        sizes = {header.world_size for header in headers if header.declared}
-        met = any(header.initialized for header in headers)
-        return sizes.pop() if len(sizes) == 1 and not met else 0
+        sizes = set()
+        for ring in self.rings:
+            header = ring.reader.header()
+            if header.initialized:
+                return 0
+            if header.declared:
+                sizes.add(header.world_size)
+        return sizes.pop() if len(sizes) == 1 else 0
 
     def _forget_starting(self, rank: int, pid: int) -> None:
         """A rank has begun to record in a process; other processes were not that rank."""

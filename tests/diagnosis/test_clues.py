@@ -29,14 +29,20 @@ def test_first_different_call_site_is_a_clue() -> None:
     assert "the others from train.py:88" in clue
 
 
-def test_clue_is_the_place_where_ranks_first_diverged() -> None:
-    job = Job(4)
+def parted(world: int, odd: int, line: int) -> Job:
+    """Rank ``odd`` takes another branch to the same collective and issues another one after it, all
+    of them from the same line then."""
+    job = Job(world)
     job.steps(6)
-    for rank in range(4):
-        job.op(rank, line=120 if rank == 2 else 88)
-    for rank in range(4):
-        job.op(rank, "broadcast" if rank == 2 else "all_reduce", line=121, done=False)
-    (finding,) = diagnose(job.trace()).findings
+    for rank in range(world):
+        job.op(rank, line=120 if rank == odd else 88)
+    for rank in range(world):
+        job.op(rank, "broadcast" if rank == odd else "all_reduce", line=line, done=False)
+    return job
+
+
+def test_clue_is_the_place_where_ranks_first_diverged() -> None:
+    (finding,) = diagnose(parted(4, odd=2, line=121).trace()).findings
     assert (finding.verdict.value, finding.culprits) == ("collective_mismatch", (2,))
     lines = "compare train.py:120 in train with train.py:88 in train"
     assert finding.fix.startswith(f"{lines}, where they parted at #7; ")
@@ -44,13 +50,7 @@ def test_clue_is_the_place_where_ranks_first_diverged() -> None:
 
 def test_clue_between_two_equal_sides() -> None:
     """It says where to look, and leaves open which of the two is wrong."""
-    job = Job(2)
-    job.steps(6)
-    for rank in range(2):
-        job.op(rank, line=120 if rank == 1 else 88)
-    for rank in range(2):
-        job.op(rank, "broadcast" if rank == 1 else "all_reduce", line=88, done=False)
-    (finding,) = diagnose(job.trace()).findings
+    (finding,) = diagnose(parted(2, odd=1, line=88).trace()).findings
     assert (finding.culprits, finding.confidence) == ((0, 1), Confidence.AMBIGUOUS)
     assert finding.fix.startswith("compare train.py:88 in train with train.py:120 in train, where")
     (clue,) = [e for e in finding.evidence if e.startswith("already at")]

@@ -291,12 +291,12 @@ def _doubt_completeness(context: Context, cause: Cause) -> Cause:
     if cause.verdict is not Verdict.STUCK_COLLECTIVE or cause.culprits:
         return cause
     trace = context.trace
-    heard = {*trace.ranks, *context.gaps}
-    if not (_unlisted(context, cause) and cause.victims >= heard and lacks_last_rank(trace)):
+    known = context.known_ranks
+    if not (_unlisted(context, cause) and cause.victims >= known and lacks_last_rank(trace)):
         return cause
     return cause.naming_nobody(
-        f"what rank {max(heard) + 1} does: if there is one, it left nothing, and all may wait for "
-        f"it (nothing says how many ranks there are, and {len(heard)} is an unusual number)"
+        f"what rank {max(known) + 1} does: if there is one, it left nothing, and all may wait for "
+        f"it (nothing says how many ranks there are, and {len(known)} is an unusual number)"
     )
 
 

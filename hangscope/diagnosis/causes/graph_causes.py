@@ -368,7 +368,7 @@ def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
     chosen = {id(c) for c in open_ended}
     rest = [c for c in causes if id(c) not in chosen]
     places = tuple(sorted(i for c in open_ended for i in c.places))
-    total = len(set(trace.ranks) | set(context.gaps))
+    total = len(context.known_ranks)
     victims = frozenset(waits.waiters_at(places))
     unlisted = Cause(
         Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, began(context, places), victims

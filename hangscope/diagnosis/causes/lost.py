@@ -94,7 +94,7 @@ def _collection_failed(context: Context, lost: LostRanks) -> Cause | None:
     beyond = _presumed_beyond(context)
     untold = {r for r in context.unrecorded if context.processes[r].end is not End.CLEAN}
     silent = max(len(lost.ranks), len({*context.gaps, *untold})) + beyond
-    total = _heard_of(context) + beyond
+    total = len(context.known_ranks) + beyond
     if silent * 2 < total or (silent == 1 and not _one_rank_s_log(context)):
         return None
     return _inconclusive(context, lost, f"{silent} of {total} ranks left no dump")
@@ -129,10 +129,6 @@ def _inconclusive(context: Context, lost: LostRanks, why: str) -> Cause:
         victims,
         unknowns=(why,),
     )
-
-
-def _heard_of(context: Context) -> int:
-    return len({*context.trace.ranks, *context.gaps})
 
 
 def _presumed_beyond(context: Context) -> int:

@@ -148,17 +148,18 @@ def blame_missing_send(context: Context, cause: Cause) -> Cause:
         return cause
     (accused,) = cause.culprits
     waiting = context.waits.waiters_at(cause.places)
-    halves = [
+    receives = [
         half
         for half in context.pending_halves
-        if half.rank == accused and half.matched is False and half.peer in waiting
+        if half.rank == accused and not half.is_send
+        if half.matched is False and half.peer in waiting
     ]
-    partners = sorted({half.peer for half in halves if not half.is_send})
+    partners = {half.peer for half in receives}
     process = context.processes.get(accused)
     if not partners or process is None or process.cannot_run or process.end in _ENDED:
         return cause
     both = tuple(sorted({accused, *partners}))
-    odd = deviants(context, both, {half.group for half in halves})
+    odd = deviants(context, both, {half.group for half in receives})
     if not odd or accused in odd:
         return cause
     sources, wait = capital(rank_s(odd)), "wait" if len(odd) > 1 else "waits"

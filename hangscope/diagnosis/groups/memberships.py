@@ -76,7 +76,7 @@ def _short(trace: Trace, missing: set[int], nameless: bool) -> list[bool]:
     A missing rank may belong to it. It is certainly incomplete if names of p2p operations or sizes
     of gathers imply more members.
     """
-    least = _named_places(trace)
+    least = named_places(trace)
     for group, size in sizes_of_groups(trace).items():
         least[group] = max(size, least.get(group, 0))
     return [
@@ -129,7 +129,7 @@ def _world_by_tiling(trace: Trace, alike: dict[str, list[int]]) -> int | None:
     if world is None:
         return None
     seen = _seen(trace)
-    named = _named_places(trace)
+    named = named_places(trace)
     said = set()
     for indexes in alike.values():
         sizes = [len(seen[i]) for i in indexes if seen[i]]
@@ -187,7 +187,7 @@ def _shared_out(trace: Trace) -> dict[int, tuple[int, ...]]:
     world."""
     world = trace.world_size or 0
     seen = _seen(trace)
-    sizes, named = sizes_of_groups(trace), _named_places(trace)
+    sizes, named = sizes_of_groups(trace), named_places(trace)
     found: dict[int, tuple[int, ...]] = {}
     for indexes in _alike(trace.groups).values():
         known = {i: seen[i] | set(trace.groups[i].ranks) for i in indexes}
@@ -244,7 +244,7 @@ def _stride(ranks: tuple[int, ...]) -> int:
     return steps.pop() if len(steps) == 1 else 0
 
 
-def _named_places(trace: Trace) -> dict[int, int]:
+def named_places(trace: Trace) -> dict[int, int]:
     """Per group the minimum size implied by the names of its p2p operations: ``recv 0<-3`` has a
     place 3."""
     found: dict[int, int] = {}

@@ -16,7 +16,12 @@ from itertools import islice, permutations
 import numpy as np
 
 from hangscope.diagnosis.groups.local_numbers import ambiguous_numbers
-from hangscope.diagnosis.groups.memberships import all_nameless, set_peers, sizes_of_groups
+from hangscope.diagnosis.groups.memberships import (
+    all_nameless,
+    named_places,
+    set_peers,
+    sizes_of_groups,
+)
 from hangscope.diagnosis.groups.meshes import block, divisors
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.diagnosis.records.agreement import ONE_SIDED, Terms, disagreement, terms
@@ -82,11 +87,8 @@ def _world(trace: Trace, sizes: Sequence[int]) -> int:
 
     It has room for ranks whose dumps cannot be read, and for every place that a pair names.
     """
-    named = [operations.parse(signature.raw) for signature in trace.signatures]
-    last = max((place for name in named for place in (name.src, name.dst)), default=NONE)
-    least = max(
-        trace.world_size or 0, last + 1, *(r + 1 for r in (*trace.ranks, *unreadable(trace)))
-    )
+    beyond_ranks = [rank + 1 for rank in (*trace.ranks, *unreadable(trace))]
+    least = max([trace.world_size or 0, *named_places(trace).values(), *beyond_ranks])
     wider = range(least, least + _MOST_LOST + 1)
     return next((world for world in wider if all(world % size == 0 for size in sizes)), least)
 

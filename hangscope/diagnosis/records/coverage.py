@@ -116,21 +116,25 @@ def rank_bounds(trace: Trace) -> Bounds:
     return {int(ranks[a]): (int(a), int(b)) for a, b in zip(starts, ends, strict=True)}
 
 
+def known_ranks(trace: Trace) -> frozenset[int]:
+    """All ranks, also those of which only the world size, the groups or gaps in the numbering show
+    that they exist."""
+    shown = {*trace.ranks, *trace.missing_ranks}
+    return frozenset(shown.union(range(max(shown, default=0) + 1)))
+
+
 def gaps(trace: Trace) -> tuple[int, ...]:
-    """Ranks that left nothing; the world size, the groups or gaps in the numbering show they
-    exist."""
-    everybody = set(trace.ranks) | set(trace.missing_ranks)
-    everybody |= set(range(max(everybody, default=0) + 1))
-    return tuple(sorted(everybody - set(trace.ranks)))
+    """The `known_ranks` that left nothing."""
+    return tuple(sorted(known_ranks(trace) - trace.ranks.keys()))
 
 
 def lacks_last_rank(trace: Trace) -> bool:
-    """Whether there must be a rank beyond the last one heard of.
+    """Whether there must be a rank beyond the last one known.
 
     Hardly any job has an odd number of ranks. This counts only if nothing states how many there
     are.
     """
-    total = len({*trace.ranks, *gaps(trace)})
+    total = len(known_ranks(trace))
     stated = any(facts.world_size for facts in trace.ranks.values())
     return total > 1 and total % 2 == 1 and not stated
 
