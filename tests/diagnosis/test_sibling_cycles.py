@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
+import pytest
+
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.trace.model import NONE, Trace
@@ -90,3 +94,33 @@ def test_cycle_of_receives_without_lines_may_be_one_mistake() -> None:
         job.op(rank, "recv", peer=(rank - 1) % 4, done=False)
     assert answers(job.trace()) == {((0, 1, 2, 3), Confidence.CERTAIN)}
     assert answers(without_lines(job)) == {((0, 1, 2, 3), AMBIGUOUS)}
+
+
+@pytest.mark.parametrize("last_two", [(2, 3), (3, 2)], ids=["same places", "other places"])
+def test_circle_of_receives_is_not_blamed_on_the_one_rank_that_can_be_compared(
+    last_two: tuple[int, int],
+) -> None:
+    """Four stages receive from each other in a circle that only the first pipeline knows.
+
+    If the last two stages have other places elsewhere, only the first stage has a counterpart.
+    """
+    job = Job(12)
+    pipelines = [(0, 1, 2, 3), *((a, a + 1, a + last_two[0], a + last_two[1]) for a in (4, 8))]
+    groups = [job.group(*sorted(ranks), desc="PIPELINE") for ranks in pipelines]
+    for step in range(5):
+        for group, ranks in list(zip(groups, pipelines, strict=True))[step == 4 :]:
+            for stage, (sender, receiver) in enumerate(pairwise(ranks)):
+                for _ in range(2):
+                    job.op(sender, "send", group=group, peer=receiver, line=20 + stage)
+                    job.op(receiver, "recv", group=group, peer=sender, line=30 + stage)
+        if step < 4:
+            job.steps(1)
+    for rank in range(4):
+        # One line, but for the first: it is not plain that the code of all is wrong.
+        line = 16 if rank == 0 else 15
+        job.op(rank, "recv", group=groups[0], peer=(rank - 1) % 4, size=(9,), line=line, done=False)
+    for rank in range(4, 12):
+        job.op(rank, done=False)
+    found = diagnose(job.trace())
+    assert found.verdict is Verdict.DEADLOCK_CYCLE
+    assert (found.culprits, found.confidence) == ((0, 1, 2, 3), AMBIGUOUS)

@@ -58,6 +58,31 @@ def test_counterparts_include_those_that_a_faulty_rank_deviates_from(fault: str)
     assert counterparts(context_of(job), 0, groups[0]) == {groups[1]: 2}
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_counterparts_exclude_another_stage_though_the_rank_deviated_in_the_end(rank: int) -> None:
+    """Stages 0, 1 and 2 of the second pipeline are ranks 4, 3 and 5.
+
+    Ranks 0 and 1 did what ranks 4 and 3 did, until both wait for each other.
+    """
+    job = Job(6)
+    groups = [job.group(0, 1, 2, desc="PIPELINE"), job.group(3, 4, 5, desc="PIPELINE")]
+    for group, (first, middle, last) in zip(groups, ((0, 1, 2), (4, 3, 5)), strict=True):
+        for _ in range(6):
+            for sender, receiver in ((first, middle), (middle, last)):
+                job.op(sender, "send", group=group, peer=receiver)
+                job.op(receiver, "recv", group=group, peer=sender)
+            job.op(middle, "send", group=group, peer=first)
+            job.op(first, "recv", group=group, peer=middle)
+    context = context_of(job)
+    assert counterparts(context, rank, groups[0]) == {}
+    job.op(0, "recv", group=groups[0], peer=1, size=(9,), done=False)
+    job.op(1, "recv", group=groups[0], peer=0, size=(9,), done=False)
+    for sender, receiver in ((4, 3), (3, 5)):
+        job.op(sender, "send", group=groups[1], peer=receiver)
+        job.op(receiver, "recv", group=groups[1], peer=sender)
+    assert counterparts(context_of(job), rank, groups[0]) == {}
+
+
 def test_counterparts_exclude_another_stage_without_common_numbers() -> None:
     """Rank 4 is the first stage of the second pipeline, rank 3 its middle one.
 

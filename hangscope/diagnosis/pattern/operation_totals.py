@@ -68,8 +68,9 @@ class _Totals:
     def odd(self, group: int, ranks: Iterable[int]) -> set[int]:
         """Of these members, those that differ from all ranks that reached the same operation.
 
-        If several members have exchanged more than their counterparts and none as much as its own,
-        the others may have done so as well, uncounted: it is one mistake of all.
+        Members that have exchanged more or less than their counterparts are odd only if another
+        member has exchanged as much as its own. Otherwise the others may have done so as well,
+        uncounted (it is one mistake of all), or the same place may be another stage elsewhere.
         """
         members = self.context.trace.groups[group].ranks
         asked = [r for r in members if r not in self.fellow_suspects]
@@ -97,7 +98,7 @@ class _Totals:
             if _differs(mine.pairs, +pairs):
                 more_or_fewer.add(rank)
             as_usual |= mine.pairs != UNKNOWN and mine.pairs in +pairs
-        if as_usual or len(more_or_fewer) < 2:
+        if as_usual:
             found |= more_or_fewer
         return found
 

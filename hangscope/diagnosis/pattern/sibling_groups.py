@@ -8,7 +8,8 @@ the member at its own place there is no measure of it.
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Sequence
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 import numpy as np
@@ -93,8 +94,8 @@ def _runs_another_program(context: Context, own: _Program, other: int, place: in
     """Whether a rank does what another place of a sibling group does, and not what its own place
     there does.
 
-    A mistake is made once: a rank that made one still agrees with its counterpart elsewhere, and
-    with nobody else throughout.
+    A mistake is made once: until then a rank agrees with its counterpart elsewhere, and with nobody
+    else for longer.
     """
     members = context.trace.groups[other].ranks
     sibling = _program_of(context, members[place], other)
@@ -102,24 +103,39 @@ def _runs_another_program(context: Context, own: _Program, other: int, place: in
         return False
     if own.directions.isdisjoint(sibling.directions):
         return True  # one only sends, the other only receives
-    common = own.halves.keys() & sibling.halves.keys()
-    if common and all(own.halves[number] == sibling.halves[number] for number in common):
+    common = sorted(own.halves.keys() & sibling.halves.keys())
+    alike = sum(1 for _ in takewhile(lambda n: own.halves[n] == sibling.halves[n], common))
+    if common and alike == len(common):
         return False
     others = (halves_of(context, rank, other) for rank in members[:_MAX_PLACES])
-    return any(_same_but_for_places(own.halves, halves) for halves in others)
+    return any(_follows(own.halves, halves, alike) for halves in others)
 
 
-def _same_but_for_places(own: Halves, sibling: Halves) -> bool:
-    """Whether two ranks issued the same halves under all common numbers, to partners at places
-    that correspond one to one."""
-    common = own.keys() & sibling.keys()
-    places: set[tuple[object, object]] = set()
-    for number in common:
+def _follows(own: Halves, sibling: Halves, otherwise: int) -> bool:
+    """Whether a rank did for most of the record what this one did, to partners at places that
+    correspond one to one, and for longer than what the one at its own place did (for ``otherwise``
+    numbers).
+
+    If the rank made a mistake, that is where they part.
+    """
+    common = sorted(own.keys() & sibling.keys())
+    alike = _alike_at_first(own, sibling, common)
+    return alike >= _ENOUGH and alike > otherwise and 2 * alike > len(common)
+
+
+def _alike_at_first(own: Halves, sibling: Halves, numbers: Sequence[int]) -> int:
+    """Under how many of ``numbers``, from the first on, two ranks issued the same halves, to
+    partners at places that correspond one to one."""
+    there: dict[object, object] = {}
+    back: dict[object, object] = {}
+    for count, number in enumerate(numbers):
         if [_unplaced(half) for half in own[number]] != [_unplaced(h) for h in sibling[number]]:
-            return False
-        places |= {(a[1], b[1]) for a, b in zip(own[number], sibling[number], strict=True)}
-    one_to_one = len({a for a, _ in places}) == len(places) == len({b for _, b in places})
-    return len(common) >= _ENOUGH and one_to_one
+            return count
+        for half, its in zip(own[number], sibling[number], strict=True):
+            place, other = half[1], its[1]
+            if there.setdefault(place, other) != other or back.setdefault(other, place) != place:
+                return count
+    return len(numbers)
 
 
 def _unplaced(half: Half) -> Half:
