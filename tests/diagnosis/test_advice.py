@@ -40,7 +40,7 @@ def test_advice_to_pad_for_sizes_from_one_line() -> None:
 
 
 def test_advice_for_one_line_in_two_groups_with_same_members() -> None:
-    """The groups were made in another order on rank 3."""
+    """The groups were made in another order on rank 3, or are taken in another order there."""
     job = Job(4, live=True)
     dense = job.group(0, 1, 2, 3, desc="dense")
     expert = job.group(0, 1, 2, 3, desc="expert")
@@ -49,7 +49,9 @@ def test_advice_for_one_line_in_two_groups_with_same_members() -> None:
         job.op(rank, group=expert if rank == 3 else dense, done=False)
     found = diagnose(job.trace())
     assert (found.verdict.value, found.culprits) == ("deadlock_cycle", (3,))
-    assert "groups in the same order" in found.findings[0].fix
+    fix = found.findings[0].fix
+    assert "create the groups in the same order" in fix
+    assert "take them in the same order at that line" in fix
 
 
 def test_advice_shows_other_threads_of_an_absent_rank() -> None:

@@ -35,6 +35,14 @@ def test_without_history_both_tags_may_be_wrong() -> None:
     assert found.confidence.value == "ambiguous"
 
 
+def test_two_halves_of_an_undecided_pair_are_one_finding() -> None:
+    job = Job(2)  # nobody else waits for either of them
+    job.op(0, "send", peer=1, root=3, done=False, flags=Flag.BLOCKING)
+    job.op(1, "recv", peer=0, root=4, done=False, flags=Flag.BLOCKING)
+    findings = diagnose(job.trace()).findings
+    assert [(f.verdict.value, f.culprits) for f in findings] == [("p2p_unmatched", (0, 1))]
+
+
 def test_unawaited_send_is_no_partner_under_another_tag() -> None:
     job = _ring(tag=7, wanted=Flag.ASYNC)
     found = diagnose(job.trace())

@@ -160,7 +160,11 @@ def conflict_causes(context: Context) -> list[Cause]:
         ).with_victims(victims.union(place.members))
         if conflict.aspect == "tag":
             cause = _of_tags(context, cause, place)
-        if not any(cause.victims & c.involved for c in found):
+        # The other half of a pair says the same again; undecided causes have no victims to share.
+        if not any(
+            cause.victims & c.involved or (place.p2p and cause.involved == c.involved)
+            for c in found
+        ):
             found.append(cause)
     return found
 

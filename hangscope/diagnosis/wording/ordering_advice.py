@@ -122,7 +122,8 @@ def crossed_handles(line: str) -> Advice:
     """One line that uses groups of the same members, but a different one on each rank."""
     return Advice(
         f"{line} uses a different group on one side, with the same members: create the groups in "
-        "the same order on every rank (dist.new_group tells them apart by their order)",
+        "the same order on every rank (dist.new_group tells them apart by their order); if that is "
+        "so already, take them in the same order at that line",
         "D19",
     )
 
