@@ -124,3 +124,33 @@ def test_circle_of_receives_is_not_blamed_on_the_one_rank_that_can_be_compared(
     found = diagnose(job.trace())
     assert found.verdict is Verdict.DEADLOCK_CYCLE
     assert (found.culprits, found.confidence) == ((0, 1, 2, 3), AMBIGUOUS)
+
+
+@pytest.mark.parametrize("shift", [0, 1], ids=["lanes", "other lanes"])
+def test_circle_of_receives_is_not_blamed_on_the_one_rank_with_a_lane_of_its_own(
+    shift: int,
+) -> None:
+    """Members of a tensor group receive from each other and go on; their device does not.
+
+    Progress is compared at collectives of shared data groups. With other lanes, only the first
+    members share one.
+    """
+    job = Job(12)
+    tensor = [job.group(*range(first, first + 4), desc="TENSOR") for first in (0, 4, 8)]
+    lanes = [(0, 4, 8)]
+    for lane in range(3):
+        others = (lane + shift) % 3, (lane + 2 * shift) % 3
+        lanes.append((1 + lane, 5 + others[0], 9 + others[1]))
+    data = [job.group(*ranks, desc="DATA") for ranks in lanes]
+    for step in range(5):
+        last = step == 4
+        for rank in range(4) if last else ():
+            peer, line = (rank - 1) % 4, 16 if rank == 0 else 15
+            job.op(rank, "recv", group=tensor[0], peer=peer, size=(9,), line=line, done=False)
+        for group in tensor:
+            job.all(group=group, done=not last or group != tensor[0])
+        for group in data:
+            job.all(group=group, done=not last)
+    found = diagnose(job.trace())
+    assert found.verdict is Verdict.DEADLOCK_CYCLE
+    assert found.culprits == (0, 1, 2, 3)

@@ -14,10 +14,10 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.collective_order import collective_first
+from hangscope.diagnosis.pattern.counterparts import has_measure
 from hangscope.diagnosis.pattern.deviations import deviants, ran_ahead
 from hangscope.diagnosis.pattern.operation_totals import outliers_by_total
 from hangscope.diagnosis.pattern.pipeline_stages import OddStage, odd_stage
-from hangscope.diagnosis.pattern.sibling_groups import counterparts
 from hangscope.diagnosis.pattern.step_deviations import deviating_rank, left_routine, out_of_step
 from hangscope.trace.model import NONE
 
@@ -105,8 +105,8 @@ def _deviating(cycle: _Cycle) -> Cause | None:
     # Finished operations must be recorded to be compared.
     odd = () if cycle.is_blank else deviants(context, ranks, cycle.groups, cycle.fellow_suspects)
     closed = _closed_cycle(context, set(odd)) if odd else set()
-    if len(odd) == 1 and _compared_alike(context, closed, cycle.groups):
-        closed = set()  # the others differ from nobody
+    if len(odd) == 1 and len({has_measure(context, r, cycle.groups) for r in closed}) == 1:
+        closed = set()  # the others do not differ, or it is its own past that speaks against it
     if closed:
         # These wait for each other; another receiver there may just wait for a rank that deviated.
         return _accusing(cause, tuple(sorted(closed)), alone=len(closed) == len(odd))
@@ -356,14 +356,6 @@ def _went_on_without_half(
 def _waits_of(context: Context, rank: int) -> list[Place]:
     """Where a rank waits."""
     return context.waits.at(context.waits.out(rank))
-
-
-def _compared_alike(context: Context, ranks: set[int], groups: set[int]) -> bool:
-    """Whether all of ``ranks`` have counterparts in some of ``groups``, or none has any.
-
-    Of a rank without, nobody shows what it should have done.
-    """
-    return len({any(counterparts(context, r, g) for g in groups) for r in ranks}) < 2
 
 
 def _closed_cycle(context: Context, ranks: set[int]) -> set[int]:

@@ -41,25 +41,42 @@ def unlike_whom(
     """
     found: dict[int, None] = {}
     for group in groups:
-        votes: dict[bool, list[_Activity]] = {True: [], False: []}
-        own = _activity_of(context, rank, group)
-        for other, counterpart in counterparts(context, rank, group).items():
-            if counterpart in without:
-                continue
-            sibling = _activity_of(context, counterpart, other)
-            differs = _pairs_differ(own, sibling)
-            fell_behind = _diverged(own.progress, sibling.progress)
-            if fell_behind is None:
-                fell_behind = _lags_at_common_place(context, rank, group, other)
-            if fell_behind is False:
-                fell_behind = _ran_past_counterpart(context, rank, group, own, sibling)
-            if differs is not None or fell_behind is not None:
-                votes[bool(differs) or bool(fell_behind)].append(sibling)
-        apart = [one for one in votes[True] if not any(_unlike(one, f) for f in votes[False])]
+        differ, agree = _compared(context, rank, group, without)
+        apart = [one for one in differ if not any(_unlike(one, other) for other in agree)]
         apart = [one for one in apart if 2 * sum(_agree(one, f) for f in apart) > len(apart)]
-        if len(apart) > len(votes[False]):
+        if len(apart) > len(agree):
             found |= dict.fromkeys(one.rank for one in apart)
     return tuple(found)
+
+
+def has_measure(context: Context, rank: int, groups: Iterable[int]) -> bool:
+    """Whether the records show what any counterpart of the rank did where it could have deviated.
+
+    A rank without is not known to have done as others did.
+    """
+    return any(any(_compared(context, rank, group, ())) for group in groups)
+
+
+def _compared(
+    context: Context, rank: int, group: int, without: Collection[int]
+) -> tuple[list[_Activity], list[_Activity]]:
+    """The counterparts that differ from a rank in its group, and those that agree with it; those
+    that have nothing in common with it are in neither."""
+    votes: dict[bool, list[_Activity]] = {True: [], False: []}
+    own = _activity_of(context, rank, group)
+    for other, counterpart in counterparts(context, rank, group).items():
+        if counterpart in without:
+            continue
+        sibling = _activity_of(context, counterpart, other)
+        differs = _pairs_differ(own, sibling)
+        fell_behind = _diverged(own.progress, sibling.progress)
+        if fell_behind is None:
+            fell_behind = _lags_at_common_place(context, rank, group, other)
+        if fell_behind is False:
+            fell_behind = _ran_past_counterpart(context, rank, group, own, sibling)
+        if differs is not None or fell_behind is not None:
+            votes[bool(differs) or bool(fell_behind)].append(sibling)
+    return votes[True], votes[False]
 
 
 class _Activity(NamedTuple):
