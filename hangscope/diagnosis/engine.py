@@ -32,6 +32,7 @@ from hangscope.diagnosis.causes.doubts import (
     doubt_stuck_device,
     doubt_truncated,
 )
+from hangscope.diagnosis.causes.first_meetings import doubt_first_meetings
 from hangscope.diagnosis.causes.graph_causes import graph_causes
 from hangscope.diagnosis.causes.mismatches import (
     conflict_causes,
@@ -228,6 +229,7 @@ def _doubted(
     causes = doubt_silent_nodes(context, causes)
     causes = [doubt_busy_ranks(context, cause) for cause in causes]
     causes = [doubt_held_up(context, cause) for cause in causes]
+    causes = [doubt_first_meetings(context, cause) for cause in causes]
     causes = doubt_truncated(context, causes)
     causes = [doubt_stuck_device(context, cause) for cause in causes]
     causes, overtaken = doubt_overtaken(context, causes)
