@@ -21,6 +21,7 @@ from hangscope.diagnosis.records.coverage import (
     hidden_ranks,
     known_only_from_journal,
     known_ranks,
+    only_named_ranks,
     overrun_ranks,
     partly_recorded,
     rank_bounds,
@@ -132,9 +133,14 @@ class Context:
         return frozenset(known_only_from_journal(self.trace))
 
     @cached_property
+    def only_named(self) -> frozenset[int]:
+        """Ranks without a dump, and with nothing but ordinary output in a log."""
+        return only_named_ranks(self.trace)
+
+    @cached_property
     def on_record(self) -> frozenset[int]:
-        """Ranks known from more than a monitor's journal."""
-        return frozenset(self.trace.ranks) - self.unrecorded
+        """Ranks known from more than a monitor's journal or ordinary output in a log."""
+        return frozenset(self.trace.ranks) - self.unrecorded - self.only_named
 
     @cached_property
     def pairs_of_rank(self) -> dict[int, Ints]:

@@ -169,6 +169,22 @@ class KernelWait:
         )
 
 
+_IDENTITY = (
+    "host",
+    "machine",
+    "pid",
+    "local_rank",
+    "node_rank",
+    "world_size",
+    "declared",
+    "rendezvous",
+    "parent_pid",
+    "is_placed_by_order",
+    "attempt",
+    "run_id",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class RankFacts:
     """What any source says about one rank's process. ``None`` means unknown."""
@@ -247,6 +263,12 @@ class RankFacts:
     def process(self) -> tuple[str, int]:
         """Machine and process id, which together are unique."""
         return machine_name(self.host or "", self.machine), self.pid or 0
+
+    @property
+    def is_only_named(self) -> bool:
+        """Whether all that is known of it is which process it is."""
+        identity = {name: getattr(self, name) for name in _IDENTITY}
+        return self == RankFacts(self.rank, **identity)
 
     @property
     def leaving(self) -> Phase | None:

@@ -270,7 +270,8 @@ def doubt_clocks(causes: list[Cause], inferred: Inferred) -> list[Cause]:
 
 def doubt_gaps(context: Context, causes: list[Cause]) -> list[Cause]:
     """Doubt what missing dumps, member lists, ends or records could refute."""
-    missing = {*context.trace.missing_ranks, *context.unrecorded} - context.unreadable.keys()
+    silent = context.unrecorded | context.only_named
+    missing = silent.union(context.trace.missing_ranks) - context.unreadable.keys()
     blank, from_logs = context.blank, _from_logs_alone(context)
     found = []
     for cause in causes:
@@ -300,7 +301,7 @@ def _doubt_completeness(context: Context, cause: Cause) -> Cause:
     )
 
 
-def _of_missing(context: Context, missing: set[int]) -> Iterator[str]:
+def _of_missing(context: Context, missing: frozenset[int]) -> Iterator[str]:
     """What was not collected or cannot be read, whomever the answer names."""
     if missing:
         yield f"{rank_s(missing)} left no dump"

@@ -49,8 +49,8 @@ def doubt_first_meetings(context: Context, cause: Cause) -> Cause:
 
 
 def _words(context: Context, named: tuple[int, ...]) -> Words:
-    lost = [rank for rank in named if rank not in context.trace.ranks]
-    idle = [rank for rank in named if rank in context.trace.ranks]
+    lost = [rank for rank in named if rank not in context.on_record]
+    idle = [rank for rank in named if rank in context.on_record]
     both = []
     if idle:
         both.append(f"{rank_s(idle)} {wait_s(idle)} for nobody on record")

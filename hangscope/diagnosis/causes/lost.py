@@ -93,7 +93,7 @@ def _collection_failed(context: Context, lost: LostRanks) -> Cause | None:
     """
     beyond = _presumed_beyond(context)
     untold = {r for r in context.unrecorded if context.processes[r].end is not End.CLEAN}
-    silent = max(len(lost.ranks), len({*context.gaps, *untold})) + beyond
+    silent = max(len(lost.ranks), len({*context.gaps, *untold, *context.only_named})) + beyond
     total = len(context.known_ranks) + beyond
     if silent * 2 < total or (silent == 1 and not _one_rank_s_log(context)):
         return None

@@ -9,10 +9,11 @@ import numpy as np
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.trace import formats
 from hangscope.trace.facts import UNRECORDED
-from hangscope.trace.files.file_names import rank_of_dump, rank_of_log
+from hangscope.trace.files.file_names import is_output, rank_of_dump, rank_of_log
+from hangscope.trace.files.sniff import EMPTY_FILE
 from hangscope.trace.model import NONE, Flag, State, Trace, flagged
 
-_DAMAGED = ("truncated", "empty file", "damaged", "a placeholder", "nothing but zero bytes")
+_DAMAGED = ("truncated", EMPTY_FILE, "damaged", "a placeholder", "nothing but zero bytes")
 _UNKNOWN_FORM = ("its entries ", "none of its entries ")
 """How the complaint begins about a dump of a kind that HangScope does not know."""
 _KEPT_FROM_US = ("permission denied", "operation not permitted", "input/output", "stale file")
@@ -166,6 +167,8 @@ def _whose(path: Path, why: str) -> int | None:
     A file that is not a ring by its name belongs to a rank only if its name says so: the number in
     `core.3` is not a rank.
     """
+    if why == EMPTY_FILE and is_output(path):
+        return None  # nothing was printed
     if path.suffix == ".ring" or why.startswith(_DAMAGED) or is_unknown_form(why):
         return rank_of_dump(path)
     return rank_of_log(path) if why.startswith(_KEPT_FROM_US) else None
@@ -207,6 +210,18 @@ def known_only_from_journal(trace: Trace) -> tuple[int, ...]:
         return ()
     recorded = recorded_ranks(trace)
     return tuple(sorted(set(trace.ranks) - recorded)) if recorded else ()
+
+
+def only_named_ranks(trace: Trace) -> frozenset[int]:
+    """Ranks without a dump, although others have one, and with nothing but ordinary output in a
+    log."""
+    dumps = {s.rank for s in trace.sources if s.format in formats.DUMPS}
+    if not dumps or not any(s.format == formats.LOG for s in trace.sources):
+        return frozenset()
+    silent = {rank for rank, facts in trace.ranks.items() if facts.is_only_named} - dumps
+    heard = {r for claim in trace.claims for r in (claim.reporter, *claim.accused)}
+    recorded = np.unique(trace.records["rank"]).tolist() if silent else ()
+    return frozenset(silent - heard - set(recorded))
 
 
 def recorded_ranks(trace: Trace) -> frozenset[int]:

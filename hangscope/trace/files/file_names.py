@@ -12,6 +12,7 @@ _SUFFIXES = re.compile(
     r"(?:\.(?:gz|jsonl?|ndjson|pickle|pkl|pt|bin|dump|trace|txt|log|out|err|stderr|stdout|dat))+$",
     re.I,
 )
+_OUTPUT = re.compile(r"\.(?:log|txt|out|err|stdout|stderr)(?:\.gz)?$", re.I)
 _LABELLED_END = re.compile(r"(?:^|[^a-z])rank[_\-.]?(\d{1,7})$", re.I)
 _TRAILING = re.compile(r"(?<!\d)(\d{1,7})$")
 _STAMPS = re.compile(r"[_\-.]\d{10,19}(?=$|[_\-.])")
@@ -100,6 +101,11 @@ def rank_of_log(path: Path) -> int | None:
         if found:
             return int(found[-1] if name == stem and _LABELLED_END.search(name) else found[0])
     return None
+
+
+def is_output(path: Path) -> bool:
+    """Whether a file is named like what a process prints, rather than like a dump."""
+    return _OUTPUT.search(path.name) is not None
 
 
 def names_a_node(path: Path) -> bool:

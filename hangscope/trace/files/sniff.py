@@ -30,6 +30,7 @@ MAX_INFLATED = 4 << 30
 """A compressed dump that inflates to more than this is refused."""
 
 EMPTY = "empty"
+EMPTY_FILE = "empty file"
 UNKNOWN = "unknown"
 TAR = "tar"
 ZIP = "zip"
@@ -101,7 +102,7 @@ def _sniff_inside(path: str | Path, compression: str) -> Kind:
 def sniff(head: bytes) -> Kind:
     """Determine the kind from a file's first bytes (up to `HEAD`, already decompressed)."""
     if not head:
-        return Kind(EMPTY, why="empty file")
+        return Kind(EMPTY, why=EMPTY_FILE)
     return _by_magic(head) or _by_syntax(head) or _text_or_binary(head)
 
 

@@ -1,0 +1,60 @@
+"""Dumps beside the ranks' own logs: one that says nothing is worth no more than none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.trace.load import load_trace
+from tests.trace.dumps import dump, entry, pending, write
+
+_WARNING = (
+    "[rank{rank}]:[W1124 05:16:47.960239679 ProcessGroupNCCL.cpp:4173] Warning: An unbatched P2P "
+    "op (send/recv) was called on this ProcessGroup with size 4.  In lazy initialization mode, "
+    "this will result in a new 2-rank NCCL communicator to be created. (function operator())\n"
+)
+_MEMBERS = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
+
+
+def _dumps(folder: Path, lost: tuple[int, ...]) -> None:
+    for rank in set(range(4)) - set(lost):
+        entries = [entry(seq) for seq in range(1, 9)] + [pending(9)]
+        write(folder, f"_dump_{rank}.json", dump(entries, pg_status=None, pg_config=_MEMBERS))
+
+
+def _logs(folder: Path, **texts: str) -> None:
+    for name, text in texts.items():
+        (folder / f"{name}.txt").write_text(text)
+
+
+def _diagnose(folder: Path) -> Diagnosis:
+    return diagnose(load_trace([folder]))
+
+
+@pytest.mark.parametrize("text", ["", _WARNING.format(rank=2)])
+def test_log_without_a_word_about_the_hang_adds_nothing(tmp_path: Path, text: str) -> None:
+    _dumps(tmp_path, lost=(2,))
+    without = _diagnose(tmp_path)
+    _logs(tmp_path, log_2=text)
+    found = _diagnose(tmp_path)
+    assert (found.verdict.value, found.culprits) == ("rank_lost", (2,))
+    assert (found.verdict, found.confidence) == (without.verdict, without.confidence)
+    assert "cannot be read" not in found.summary
+
+
+def test_ranks_with_ordinary_output_count_as_not_collected(tmp_path: Path) -> None:
+    """Two of four ranks left no dump: that is no evidence against one of them."""
+    _dumps(tmp_path, lost=(1, 2))
+    _logs(tmp_path, log_1=_WARNING.format(rank=1), log_2=_WARNING.format(rank=2))
+    found = _diagnose(tmp_path)
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+
+
+def test_empty_dump_still_shows_that_its_rank_lived(tmp_path: Path) -> None:
+    _dumps(tmp_path, lost=(2,))
+    (tmp_path / "nccl_trace_rank_2").write_bytes(b"")
+    found = _diagnose(tmp_path)
+    assert "cannot be read (empty file)" in found.summary
