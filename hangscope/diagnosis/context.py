@@ -32,6 +32,7 @@ from hangscope.diagnosis.records.coverage import (
 from hangscope.diagnosis.records.frontier import Frontiers, Ints
 from hangscope.diagnosis.records.kinds import groups_with, is_one_sided, records_where
 from hangscope.diagnosis.records.pairing import Half, pending_halves
+from hangscope.trace import formats
 from hangscope.trace.model import NONE, Flag, Records, Signature, Stack, Trace, flagged
 from hangscope.trace.units import SECOND_NS
 
@@ -134,13 +135,19 @@ class Context:
 
     @cached_property
     def only_named(self) -> frozenset[int]:
-        """Ranks without a dump, and with nothing but ordinary output in a log."""
+        """Ranks of which there is nothing but ordinary output in a log."""
         return only_named_ranks(self.trace)
+
+    @cached_property
+    def undumped(self) -> frozenset[int]:
+        """Those of `only_named` whose dump is missing, although others left one."""
+        dumps = any(source.format in formats.DUMPS for source in self.trace.sources)
+        return self.only_named if dumps else frozenset()
 
     @cached_property
     def on_record(self) -> frozenset[int]:
         """Ranks known from more than a monitor's journal or ordinary output in a log."""
-        return frozenset(self.trace.ranks) - self.unrecorded - self.only_named
+        return frozenset(self.trace.ranks) - self.unrecorded - self.undumped
 
     @cached_property
     def pairs_of_rank(self) -> dict[int, Ints]:

@@ -1,4 +1,4 @@
-"""Dumps beside the ranks' own logs: one that says nothing is worth no more than none."""
+"""The ranks' own logs, beside dumps or alone: one that says nothing is worth no more than none."""
 
 from __future__ import annotations
 
@@ -58,3 +58,16 @@ def test_empty_dump_still_shows_that_its_rank_lived(tmp_path: Path) -> None:
     (tmp_path / "nccl_trace_rank_2").write_bytes(b"")
     found = _diagnose(tmp_path)
     assert "cannot be read (empty file)" in found.summary
+
+
+def test_rank_absent_from_a_log_is_no_worse_than_silent_ones(tmp_path: Path) -> None:
+    """Only rank 0 says that it waits; four ranks printed a warning at the start, one nothing."""
+    waits = (
+        "[rank0]:[E1124 05:07:00.016963229 ProcessGroupNCCL.cpp:730] [Rank 0] Watchdog caught "
+        "collective operation timeout: WorkNCCL(SeqNum=2, OpType=RECV, NumelIn=64, NumelOut=64, "
+        "Timeout(ms)=6000) ran for 8701 milliseconds before timing out.\n"
+    )
+    spoken = {f"log_{rank}": _WARNING.format(rank=rank) for rank in (1, 3, 4, 5)}
+    _logs(tmp_path, log_0=_WARNING.format(rank=0) + waits, log_2="", **spoken)
+    found = _diagnose(tmp_path)
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())

@@ -270,7 +270,7 @@ def doubt_clocks(causes: list[Cause], inferred: Inferred) -> list[Cause]:
 
 def doubt_gaps(context: Context, causes: list[Cause]) -> list[Cause]:
     """Doubt what missing dumps, member lists, ends or records could refute."""
-    silent = context.unrecorded | context.only_named
+    silent = context.unrecorded | context.undumped
     missing = silent.union(context.trace.missing_ranks) - context.unreadable.keys()
     blank, from_logs = context.blank, _from_logs_alone(context)
     found = []

@@ -59,7 +59,7 @@ def sink_causes(context: Context, sinks: list[int]) -> list[Cause]:
     waited_for = waits.waited_for()
     sinks = [r for r in sinks if waited_for.get(r)]
     gone = {r for r in context.unrecorded if context.processes[r].end is End.TORN_DOWN}
-    gone |= context.only_named
+    gone |= context.undumped
     lost = [r for r in sinks if r not in context.trace.ranks or r in gone]
     held = set(sinks).difference(lost)
     asked = sorted(held) if lost or context.bounds else []

@@ -213,15 +213,14 @@ def known_only_from_journal(trace: Trace) -> tuple[int, ...]:
 
 
 def only_named_ranks(trace: Trace) -> frozenset[int]:
-    """Ranks without a dump, although others have one, and with nothing but ordinary output in a
-    log."""
-    dumps = {s.rank for s in trace.sources if s.format in formats.DUMPS}
-    if not dumps or not any(s.format == formats.LOG for s in trace.sources):
+    """Ranks of which there is nothing but ordinary output in a log."""
+    if not any(source.format == formats.LOG for source in trace.sources):
         return frozenset()
-    silent = {rank for rank, facts in trace.ranks.items() if facts.is_only_named} - dumps
+    recorded = {source.rank for source in trace.sources if source.format in formats.RECORDS}
+    silent = {rank for rank, facts in trace.ranks.items() if facts.is_only_named} - recorded
     heard = {r for claim in trace.claims for r in (claim.reporter, *claim.accused)}
-    recorded = np.unique(trace.records["rank"]).tolist() if silent else ()
-    return frozenset(silent - heard - set(recorded))
+    issued = np.unique(trace.records["rank"]).tolist() if silent else ()
+    return frozenset(silent - heard - set(issued))
 
 
 def recorded_ranks(trace: Trace) -> frozenset[int]:

@@ -193,7 +193,7 @@ def _lost(context: Context, cause: Cause, place: Place) -> Words:
     why = {context.unreadable.get(rank, "") for rank in cause.culprits}
     if "" not in why:
         left = f"left a dump that cannot be read ({shortened(', '.join(sorted(why)), 80)})"
-    elif context.only_named.issuperset(cause.culprits):
+    elif context.undumped.issuperset(cause.culprits):
         left = "left no dump and only ordinary output"
     elif context.trace.only_logs:
         left = f"{'does' if len(cause.culprits) == 1 else 'do'} not appear in the log"
