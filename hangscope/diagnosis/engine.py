@@ -229,7 +229,7 @@ def _doubted(
     causes = doubt_silent_nodes(context, causes)
     causes = [doubt_busy_ranks(context, cause) for cause in causes]
     causes = [doubt_held_up(context, cause) for cause in causes]
-    causes = [doubt_first_meetings(context, cause) for cause in causes]
+    causes = doubt_first_meetings(context, causes)
     causes = doubt_truncated(context, causes)
     causes = [doubt_stuck_device(context, cause) for cause in causes]
     causes, overtaken = doubt_overtaken(context, causes)

@@ -21,18 +21,28 @@ _OF_THE_ABSENT = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED, Verdict.RANK_LOST
 _MOST_NAMED = 16
 
 
-def doubt_first_meetings(context: Context, cause: Cause) -> Cause:
+def doubt_first_meetings(context: Context, causes: list[Cause]) -> list[Cause]:
     """Accuse those as well for whom an accused rank may wait while the two create a communicator.
 
     Nobody is named if that would be more than half of the job.
     """
-    if cause.verdict not in _OF_THE_ABSENT or cause.mismatch is not None:
-        return cause
     unclear = _unclear(context)
-    accused = unclear.intersection(cause.culprits)
-    if not accused or len(unclear) < 2:
-        return cause
-    others = _Meetings(context, cause, unclear).others(accused)
+    doubtful = [cause for cause in causes if _accuses_any(cause, unclear)]
+    if len(unclear) < 2 or not doubtful:
+        return causes
+    waiters = context.waits.waiters_at({index for cause in doubtful for index in cause.places})
+    meetings = _Meetings(context, unclear, sorted(waiters))
+    return [_doubt(context, c, meetings) if _accuses_any(c, unclear) else c for c in causes]
+
+
+def _accuses_any(cause: Cause, unclear: set[int]) -> bool:
+    """Whether it accuses an unclear rank of not having come."""
+    absent = cause.verdict in _OF_THE_ABSENT and cause.mismatch is None
+    return absent and not unclear.isdisjoint(cause.culprits)
+
+
+def _doubt(context: Context, cause: Cause, meetings: _Meetings) -> Cause:
+    others = meetings.others(meetings.unclear.intersection(cause.culprits))
     if not others:
         return cause
     named = tuple(sorted(others.union(cause.culprits)))
@@ -60,8 +70,9 @@ def _words(context: Context, named: tuple[int, ...]) -> Words:
         f"{capital(', '.join(both))}, and others wait for them",
         "one of them did not come, and the others may be creating a communicator with it: that "
         "happens when it is first used, blocks every member, and is not recorded",
-        f"look at the processes of {rank_s(named)} (py-spy dump --pid) for the one that is not in "
-        "a collective, a send or a receive",
+        f"of {rank_s(named)} find the one that is in no collective, send or receive: in its log, "
+        "with py-spy dump --pid while it runs, or with HANGSCOPE=1, which records what such ranks "
+        "are in",
     )
 
 
@@ -87,10 +98,10 @@ def _is_unseen(context: Context, rank: int) -> bool:
 class _Meetings:
     """Which of the unclear ranks may wait for which others while they create a communicator."""
 
-    def __init__(self, context: Context, cause: Cause, unclear: set[int]) -> None:
+    def __init__(self, context: Context, unclear: set[int], examples: list[int]) -> None:
         self._context = context
-        self._unclear = unclear
-        self._first = FirstStep(context, context.waits.waiters_at(cause.places))
+        self.unclear = unclear
+        self._first = FirstStep(context, examples)
         creating = sorted(r for r in unclear if self._first.may_use_new_communicator(r))
         self._used = {rank: self._first.used_by(rank) for rank in creating}
 
@@ -115,7 +126,7 @@ class _Meetings:
             met: set[int] = {rank}
             for group, peer in self._used[rank]:
                 met.update((peer,) if peer != NONE else self._context.trace.groups[group].ranks)
-            return self._unclear - met
+            return self.unclear - met
         if rank in self._context.on_record or self._came_directly(rank):
             return set()
         groups = self._context.trace.groups

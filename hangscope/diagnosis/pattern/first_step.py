@@ -95,7 +95,7 @@ class FirstStep:
         families = self._context.families
         numbers: dict[Communicator, int] = {}
         return [
-            (numbers.setdefault(one, len(numbers)), families[signature])
+            (numbers.setdefault(one, len(numbers)), families[signature] if signature >= 0 else "")
             for one, signature in zip(used, signatures, strict=True)
         ]
 
