@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.trace import operations
+from hangscope.trace import formats, operations
 from hangscope.trace.flight_recorder.p2p import global_peer
 from hangscope.trace.merging.facts import TRUST, merge_facts
 from hangscope.trace.merging.groups import GroupMatcher, sizes_from_gathers
@@ -23,6 +23,7 @@ from hangscope.trace.merging.records import (
     counters_of,
     discard_mixed_counters,
     merge_members,
+    without_mixed_counters,
 )
 from hangscope.trace.model import (
     MAX_RANK,
@@ -132,8 +133,7 @@ def merge(
     unranked = _unranked_processes(ordered)
     implied = _implied(ordered, matcher)
     sizes = sizes_from_gathers(ordered, matcher)
-    stated = merge_members(_with_common_groups([(f, f.members) for f in ordered], matcher))
-    stated = discard_mixed_counters(stated, implied)
+    stated = discard_mixed_counters(merge_members(_stated(ordered, matcher, implied)), implied)
     sources, claims = _sources_and_claims(ordered, matcher)
     world = world_size or _world_size(ordered, facts, matcher.groups, sizes)
     groups = matcher.complete(world, implied, sizes)
@@ -222,6 +222,18 @@ def _with_common_groups(
     moved["group"] = np.concatenate(maps)[place]
     known: Records = moved[moved["group"] != NONE]
     return known
+
+
+def _stated(ordered: Sequence[Fragment], matcher: GroupMatcher, implied: Records) -> Records:
+    """Counters stated by all sources, maybe several rows per rank and group."""
+    of_logs = [f.source.format == formats.LOG for f in ordered]
+    recorded, told = (
+        [(f, f.members) for f, is_log in zip(ordered, of_logs, strict=True) if is_log == wanted]
+        for wanted in (False, True)
+    )
+    known = _with_common_groups(recorded, matcher)
+    added = without_mixed_counters(_with_common_groups(told, matcher), known, implied)
+    return np.concatenate([known, added])
 
 
 def _implied(ordered: Sequence[Fragment], matcher: GroupMatcher) -> Records:

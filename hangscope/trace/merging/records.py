@@ -134,6 +134,34 @@ def merge_members(rows: Records) -> Records:
     return merged
 
 
+def without_mixed_counters(told: Records, recorded: Records, implied: Records) -> Records:
+    """A log's counters, without those that may count sends and receives among collectives.
+
+    A watchdog's message has one counter for both. It is of no use in a group in which the rank's
+    own record has sends or receives. Nor is it, for ranks without any operation on record, in one
+    where it called an operation of some member finished that had timed out (that member's row
+    states nothing).
+
+    Parameters
+    ----------
+    told, recorded:
+        Counters stated by logs, and by sources that ranks recorded themselves.
+    implied:
+        Counters implied by records of any source (`counters_of`).
+    """
+    mixed = _places(recorded[recorded["p2p_enqueued"] > 0])
+    empty = (told["enqueued"] == NONE) & (told["completed"] == NONE)
+    empty &= told["p2p_enqueued"] == NONE
+    refuted, shown = set(told["group"][empty].tolist()), _places(implied)
+    own = list(zip(told["rank"].tolist(), told["group"].tolist(), strict=True))
+    kept: Records = told[[p not in mixed and (p in shown or p[1] not in refuted) for p in own]]
+    return kept
+
+
+def _places(counters: Records) -> set[tuple[int, int]]:
+    return set(zip(counters["rank"].tolist(), counters["group"].tolist(), strict=True))
+
+
 def discard_mixed_counters(members: Records, implied: Records) -> Records:
     """Discard counters that may count sends and receives, where no entry of the rank confirms them.
 
