@@ -190,14 +190,14 @@ CALLS: dict[str, Callable[[int, tuple[str, ...]], Times]] = {
 STEPS: dict[str, Callable[[float], StepTimes]] = {
     "ddp": bench_steps.ddp,
     "fsdp": bench_steps.fsdp,
-    "ddp-long": functools.partial(bench_steps.ddp, batch=bench_steps.LONG_BATCH),
-    "fsdp-long": functools.partial(bench_steps.fsdp, batch=bench_steps.LONG_BATCH),
-    "ddp-gpu": functools.partial(bench_steps.ddp, batch=bench_steps.LONG_BATCH, device="cuda"),
-    "fsdp-gpu": functools.partial(bench_steps.fsdp, batch=bench_steps.LONG_BATCH, device="cuda"),
+    "ddp-long": functools.partial(bench_steps.ddp, size=bench_steps.LONG),
+    "fsdp-long": functools.partial(bench_steps.fsdp, size=bench_steps.LONG),
+    "ddp-gpu": functools.partial(bench_steps.ddp, size=bench_steps.ON_GPU, device="cuda"),
+    "fsdp-gpu": functools.partial(bench_steps.fsdp, size=bench_steps.ON_GPU, device="cuda"),
 }
 ON_GPU = frozenset({"nccl", "ddp-gpu", "fsdp-gpu"})
-ALONE = frozenset({"fake", "cold"}) | ON_GPU
-"""Scenarios with one process; the one on a GPU has a world size of one."""
+ALONE = frozenset({"fake", "cold", "nccl", "ddp-gpu"})
+"""Scenarios with one process. FSDP2 needs two to have collectives; they share a single GPU."""
 NATIVE = frozenset({"gloo", "nccl"})
 """Calls that torch's own recorder sees."""
 LABELS = {
@@ -216,7 +216,7 @@ def run(scenario: str, amount: float, modes: tuple[str, ...] = (), *, native: bo
     ``amount`` is blocks for calls, seconds for steps.
     """
     size = 1 if scenario in ALONE else 2
-    world = "1" if scenario in ON_GPU else "2"
+    world = "1" if scenario in ALONE & ON_GPU else "2"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -234,18 +234,20 @@ def run(scenario: str, amount: float, modes: tuple[str, ...] = (), *, native: bo
             command = [sys.executable, "-m", "tools.bench_recorder", "--inside", scenario,
                        "--amount", str(amount), "--modes", ",".join(modes)]  # fmt: skip
             out = tempfile.TemporaryFile("w+")  # noqa: SIM115 - read below; a pipe could fill up
-            process = subprocess.Popen(command, env=env, stdout=out, stderr=subprocess.DEVNULL)
-            running.append((process, out))
+            complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115 - likewise
+            process = subprocess.Popen(command, env=env, stdout=out, stderr=complaints)
+            running.append((process, out, complaints))
         results = []
-        for process, out in running:
+        for process, out, complaints in running:
             try:
                 code = process.wait(timeout=900)
             finally:
-                for other, _ in running:
+                for other, *_ in running:
                     if process.returncode != 0 and other.poll() is None:
                         other.kill()
             if code:
-                raise RuntimeError(f"{scenario} failed with {code}")
+                complaints.seek(0)
+                raise RuntimeError(f"{scenario} failed with {code}\n{complaints.read()[-4000:]}")
             out.seek(0)
             results.append(json.loads(out.read().splitlines()[-1]))
         return results

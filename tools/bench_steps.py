@@ -12,6 +12,9 @@ The model is a transformer of six layers (width 256, AdamW), on one core per ran
 GPU, with the collectives of a real step: DDP with five buckets, or FSDP2 with each layer as a unit.
 On one core, a step of 512 tokens per rank takes two to three tenths of a second, which is a
 demanding case. A step of 4,096 tokens, still few, takes one to two seconds.
+
+On a GPU the model has twelve layers of width 1,024 (151 million parameters) and computes in
+bfloat16 on 8,192 tokens, and DDP has its default buckets.
 """
 
 from __future__ import annotations
@@ -21,11 +24,30 @@ import os
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-LAYERS, WIDTH, HEADS, TOKENS = 6, 256, 4, 128
-SHORT_BATCH, LONG_BATCH = 4, 32
+from tools.gpus import take_gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Its size, and how much a step computes."""
+
+    layers: int
+    width: int
+    heads: int
+    tokens: int
+    """Of a sequence."""
+    sequences: int
+    """Of a rank's batch."""
+    bucket_mb: int
+    """DDP's limit for a bucket."""
+
+
+SHORT = Model(layers=6, width=256, heads=4, tokens=128, sequences=4, bucket_mb=4)
+LONG = replace(SHORT, sequences=32)
+ON_GPU = Model(layers=12, width=1024, heads=16, tokens=512, sequences=16, bucket_mb=25)
 WARM_UP_STEPS = 6
 SEED = 7
 
@@ -76,7 +98,8 @@ class Switch:
         self._work.wait = self._plain_wait
 
     def on(self) -> None:
-        """Switch recording on."""
+        """Switch recording on, afresh if it is on already."""
+        self.session.hook.remove()
         self.session.hook.install(self.session.recorder)
         self.session.hook.listening = True
         self._work.wait = self._wait
@@ -138,14 +161,18 @@ def measure(make_step: Callable[[], Callable[[], None]], seconds: float, device:
     return times
 
 
-def ddp(seconds: float, batch: int = SHORT_BATCH, device: str = "cpu") -> StepTimes:
+def ddp(seconds: float, size: Model = SHORT, device: str = "cpu") -> StepTimes:
     """Steps under DistributedDataParallel, with as many buckets as a large model has."""
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
 
     _start(device)
     result = measure(
-        lambda: _step(DistributedDataParallel(_model(device), bucket_cap_mb=4), batch, device),
+        lambda: _step(
+            DistributedDataParallel(_model(size, device), bucket_cap_mb=size.bucket_mb),
+            size,
+            device,
+        ),
         seconds,
         device,
     )
@@ -153,7 +180,7 @@ def ddp(seconds: float, batch: int = SHORT_BATCH, device: str = "cpu") -> StepTi
     return result
 
 
-def fsdp(seconds: float, batch: int = SHORT_BATCH, device: str = "cpu") -> StepTimes:
+def fsdp(seconds: float, size: Model = SHORT, device: str = "cpu") -> StepTimes:
     """Steps under FSDP2, every layer a unit."""
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
@@ -163,11 +190,11 @@ def fsdp(seconds: float, batch: int = SHORT_BATCH, device: str = "cpu") -> StepT
     mesh = init_device_mesh(device, (dist.get_world_size(),))
 
     def make() -> Callable[[], None]:
-        model = _model(device)
+        model = _model(size, device)
         for layer in model.layers:
             fully_shard(layer, mesh=mesh)
         fully_shard(model, mesh=mesh)
-        return _step(model, batch, device)
+        return _step(model, size, device)
 
     result = measure(make, seconds, device)
     dist.barrier()
@@ -175,11 +202,10 @@ def fsdp(seconds: float, batch: int = SHORT_BATCH, device: str = "cpu") -> StepT
 
 
 def _start(device: str) -> None:
-    import torch
     import torch.distributed as dist
 
     if device == "cuda":
-        torch.cuda.set_device(0)
+        take_gpu()
         dist.init_process_group("nccl")
         return
     cores = sorted(os.sched_getaffinity(0))
@@ -190,24 +216,29 @@ def _start(device: str) -> None:
             os.sched_setaffinity(int(task), {cores[dist.get_rank()]})
 
 
-def _model(device: str) -> Any:
+def _model(size: Model, device: str) -> Any:
     from torch import nn
 
-    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 4 * WIDTH, dropout=0.0, batch_first=True)
-    return nn.TransformerEncoder(layer, LAYERS, enable_nested_tensor=False).to(device)
+    layer = nn.TransformerEncoderLayer(
+        size.width, size.heads, 4 * size.width, dropout=0.0, batch_first=True
+    )
+    return nn.TransformerEncoder(layer, size.layers, enable_nested_tensor=False).to(device)
 
 
-def _step(model: Any, sequences: int, device: str) -> Callable[[], None]:
+def _step(model: Any, size: Model, device: str) -> Callable[[], None]:
     import torch
 
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-    batch = torch.randn(sequences, TOKENS, WIDTH, device=device)
+    on_gpu = device == "cuda"
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=on_gpu)
+    batch = torch.randn(size.sequences, size.tokens, size.width, device=device)
 
     def step() -> None:
-        model(batch).square().mean().backward()
+        with torch.autocast(device, torch.bfloat16, enabled=on_gpu):
+            loss = model(batch).float().square().mean()
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
-        if device == "cuda":  # a step ends when the device has finished it
+        if on_gpu:  # a step ends when the device has finished it
             torch.cuda.synchronize()
 
     return step

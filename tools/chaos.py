@@ -146,7 +146,12 @@ def draw(number: int, seed: int) -> Draw:
 
 
 def run(
-    truth: Draw, place: Path, server: Server, keep: Path | None = None, device: str = "cpu"
+    truth: Draw,
+    place: Path,
+    server: Server,
+    keep: Path | None = None,
+    device: str = "cpu",
+    give_up_s: float = GIVE_UP_S,
 ) -> Result:
     """Run one job until its verdict or the time limit; keeps failed runs in ``keep``."""
     directory = place / "run"
@@ -156,21 +161,17 @@ def run(
     server.run(
         Job(
             program=str(PROGRAM),
-            arguments=[
-                "--kind", truth.kind, "--fault", truth.fault, "--rank", str(truth.rank),
-                "--step", str(truth.step), "--point", str(truth.point), "--steps", str(steps),
-                "--device", device,
-            ],
+            arguments=arguments_of(truth, steps, device),
             world_size=truth.world,
             directory=str(directory),
             log=str(log),
             environment={"HANGSCOPE": "1", "HANGSCOPE_TIMEOUT": str(TIMEOUT_S)},
             kill_on_failure=truth.kill_on_failure,
         )
-    )  # fmt: skip
+    )
     result = Result(truth)
     try:
-        _follow(truth, directory, server, result)
+        _follow(truth, directory, server, result, give_up_s)
         result.score = score(truth, result)
         if keep is not None and result.score not in ("exact", "tie"):
             _keep(place, keep, truth)  # now, while the processes are still in that state
@@ -179,10 +180,19 @@ def run(
     return result
 
 
-def _follow(truth: Draw, directory: Path, server: Server, result: Result) -> None:
+def arguments_of(truth: Draw, steps: int, device: str) -> list[str]:
+    """The job's command line."""
+    return [
+        "--kind", truth.kind, "--fault", truth.fault, "--rank", str(truth.rank),
+        "--step", str(truth.step), "--point", str(truth.point), "--steps", str(steps),
+        "--device", device,
+    ]  # fmt: skip
+
+
+def _follow(truth: Draw, directory: Path, server: Server, result: Result, give_up_s: float) -> None:
     began_s = time.monotonic()
     alive, struck, ended_at_s, moving_since_s = truth.world, False, 0.0, 0.0
-    while time.monotonic() - began_s < GIVE_UP_S:
+    while time.monotonic() - began_s < give_up_s:
         event = server.wait(0.05)
         if event is not None and event["event"] == "exit":
             alive -= 1
@@ -327,6 +337,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="append one JSON line per run to this file")
     parser.add_argument("--keep", type=Path, help="keep the run directories of failures here")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="Gloo or NCCL")
+    parser.add_argument("--give-up", type=float, default=GIVE_UP_S, help="seconds for one run")
     parser.add_argument("--table", type=Path, nargs="*", help="only print these files' table")
     arguments = parser.parse_args()
     if arguments.table is not None:
@@ -335,13 +346,14 @@ def main() -> int:
         return 0
     results = []
     os.nice(5)
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asking must not prevent the fork
     server = Server(PRELOAD)
     for number in range(arguments.first, arguments.first + arguments.runs):
         truth = draw(number, arguments.seed)
         with tempfile.TemporaryDirectory(prefix="chaos-") as name:
             place = Path(name)
             keep = arguments.keep and arguments.keep / f"{arguments.seed}-{number}"
-            result = run(truth, place, server, keep, arguments.device)
+            result = run(truth, place, server, keep, arguments.device, arguments.give_up)
             results.append(result)
             if arguments.out is not None:
                 with arguments.out.open("a") as file:

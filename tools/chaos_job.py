@@ -10,6 +10,7 @@ import argparse
 import ctypes
 import os
 import queue
+import signal
 import subprocess
 import threading
 import time
@@ -23,6 +24,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
+from tools.gpus import take_gpu
+
 parser = argparse.ArgumentParser()
 parser.add_argument("--kind", choices=["ddp", "fsdp", "tp", "pipeline"], default="ddp")
 parser.add_argument("--fault", default="none")
@@ -32,13 +35,14 @@ parser.add_argument("--point", type=int, default=0)
 parser.add_argument("--steps", type=int, default=30)
 parser.add_argument("--pace", type=float, default=0.03, help="seconds of work per step")
 parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+parser.add_argument("--limit", type=float, default=1800.0, help="the process group's timeout, s")
 args = parser.parse_args()
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 FOR_EVER_S = 3600.0
 SHORT_S = 1.5
 ON_GPU = args.device == "cuda"
 if ON_GPU:  # concurrency is the device's: a step ends on it
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    take_gpu()
     torch.set_default_device("cuda")
 
 
@@ -206,6 +210,9 @@ PROCESS_FAULTS = {
     "reset": lose_the_data_server,
     "memory": run_out_of_memory,
     "abort": os.abort,
+    "self-kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "self-stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "self-term": lambda: os.kill(os.getpid(), signal.SIGTERM),
 }
 CALL_FAULTS = ("skip", "extra", "op", "shape", "dtype", "reduce-op", "guarded")
 saboteur = Saboteur()
@@ -337,7 +344,7 @@ def main() -> None:
     """Set up, train, finish."""
     if args.fault == "late" and args.rank == RANK:
         time.sleep(FOR_EVER_S)
-    dist.init_process_group("nccl" if ON_GPU else "gloo")
+    dist.init_process_group("nccl" if ON_GPU else "gloo", timeout=timedelta(seconds=args.limit))
     {"ddp": train_ddp, "fsdp": train_sharded, "tp": train_sharded, "pipeline": train_pipeline}[
         args.kind
     ]()

@@ -25,17 +25,21 @@ pytestmark = pytest.mark.xdist_group("devices")
 
 GPUS = torch.cuda.device_count()
 MAX_GPUS = 8
+SHARING = 4
+"""Ranks that share the GPUs of a machine with fewer (see `tools.gpus`)."""
 WATCHDOG_S = 10.0
+needs_gpu = pytest.mark.skipif(not GPUS, reason="no GPU")
+may_share = pytest.mark.skipif(not 0 < GPUS < SHARING, reason="no GPU, or enough of them")
 PLACES = [
-    ("cpu", "gloo"),
-    pytest.param("cuda", "nccl", marks=pytest.mark.skipif(not GPUS, reason="no GPU")),
+    pytest.param("cpu", "gloo", 2, id="gloo"),
+    pytest.param("cuda", "nccl", min(GPUS, MAX_GPUS), id="nccl", marks=needs_gpu),
+    pytest.param("cuda", "nccl", SHARING, id="nccl-shared", marks=may_share),
 ]
 
 
 @functools.cache
-def device_job(device: str, backend: str, directory: Path) -> JobResult:
-    """The job, once per device type: a rank per GPU, two ranks on Gloo."""
-    count = min(GPUS, MAX_GPUS) if device == "cuda" else 2
+def device_job(device: str, backend: str, count: int, directory: Path) -> JobResult:
+    """The job, once per place: a rank per GPU, several on one, or two ranks on Gloo."""
     return ranks(
         JOBS / "device_job.py",
         count,
@@ -51,25 +55,32 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("devices")
 
 
-@pytest.mark.parametrize(("device", "backend"), PLACES)
+@pytest.mark.parametrize(("device", "backend", "count"), PLACES)
 @pytest.mark.parametrize("check", checks_of("device_job"))
 def test_operations_on_a_device_are_recorded(
-    check: str, device: str, backend: str, runs: Path
+    check: str, device: str, backend: str, count: int, runs: Path
 ) -> None:
-    device_job(device, backend, runs / device).assert_ok(check)
+    device_job(device, backend, count, runs / f"{device}-{count}").assert_ok(check)
 
 
-@pytest.mark.parametrize(("device", "backend"), PLACES)
-def test_job_on_a_device_ends_as_without_recording(device: str, backend: str, runs: Path) -> None:
-    job = device_job(device, backend, runs / device)
+@pytest.mark.parametrize(("device", "backend", "count"), PLACES)
+def test_job_on_a_device_ends_as_without_recording(
+    device: str, backend: str, count: int, runs: Path
+) -> None:
+    job = device_job(device, backend, count, runs / f"{device}-{count}")
     assert job.returncode == 0, job.output[-3000:]
     assert job.said == []
 
 
-@pytest.mark.skipif(not GPUS, reason="no GPU")
+@needs_gpu
 def test_hung_device_is_recorded_like_its_watchdog_saw_it(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    env = recording(run, TORCH_NCCL_DUMP_ON_TIMEOUT="1", TORCH_FR_BUFFER_SIZE="2000")
+    env = recording(
+        run,
+        TORCH_NCCL_DUMP_ON_TIMEOUT="1",
+        TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC="3000",
+        TORCH_FR_BUFFER_SIZE="2000",
+    )
     job = ranks(JOBS / "device_hang_job.py", 1, env, arguments=[str(WATCHDOG_S)], timeout_s=240)
     assert job.returncode != 0, "the watchdog did not end it"
     assert (run / f"{STEM}0").exists(), job.output[-3000:]

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
+from tools.gpus import take_gpu
+
 FOREVER_CYCLES = 10**15
 
-torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+take_gpu()
 dist.init_process_group("nccl", timeout=timedelta(seconds=float(sys.argv[1])))
 tensor = torch.ones(8, device="cuda")
 for _ in range(3):

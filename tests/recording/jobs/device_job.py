@@ -17,6 +17,7 @@ from harness import recorded, session
 
 from hangscope.trace.rings.read import read_ring
 from tests.job_report import Report
+from tools.gpus import take_gpu
 
 DEVICE, BACKEND = sys.argv[1:3]
 ON_GPU = DEVICE == "cuda"
@@ -26,7 +27,7 @@ SEEN_WITHIN_S = 10.0
 
 report = Report()
 if ON_GPU:
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    take_gpu()
 dist.init_process_group(BACKEND)
 RANK, SIZE = dist.get_rank(), dist.get_world_size()
 
@@ -155,6 +156,7 @@ with report.check("a captured collective marks the run"):
             dist.all_reduce(tensor)
         graph.replay()
         torch.cuda.synchronize()
+        del graph  # NCCL destroys no communicator that a graph still refers to
         assert read_ring(session().ring.path).facts.unobservable == ("CUDA graph replay",)
     else:
         report.values["a captured collective marks the run"] = "no GPU"
