@@ -57,6 +57,7 @@ def environment(**extra: str) -> dict[str, str]:
         if name not in _STRAY_NAMES and not name.startswith(_STRAY)
     }
     env["PYTHONPATH"] = os.pathsep.join([str(ROOT), env.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+    env["HANGSCOPE_COMPILED"] = os.environ.get("HANGSCOPE_COMPILED", "0")
     return env | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | extra
 
 
@@ -108,14 +109,22 @@ def run(command: Sequence[str], env: dict[str, str], *, timeout_s: float = 120.0
 
 
 def run_each(
-    command: Sequence[str], environments: Sequence[dict[str, str]], *, timeout_s: float = 120.0
+    command: Sequence[str],
+    environments: Sequence[dict[str, str]],
+    *,
+    timeout_s: float = 120.0,
+    results: Path | None = None,
 ) -> JobResult:
-    """Run the command once per environment, in parallel; output is in the same order."""
-    with tempfile.TemporaryDirectory() as results:
+    """Run the command once per environment, in parallel; output is in the same order.
+
+    ``results``: a folder for what the processes report, to be kept.
+    """
+    with contextlib.ExitStack() as stack:
+        results = results or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         running = [
             subprocess.Popen(
                 command,
-                env=env | {"RESULTS": results},
+                env=env | {"RESULTS": str(results)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -125,7 +134,7 @@ def run_each(
         ]
         outputs = [_output_of(process, timeout_s) for process in running]
         code = max((process.returncode for process in running), key=abs)
-        return _collect(Path(results), code, "".join(outputs))
+        return _collect(results, code, "".join(outputs))
 
 
 def free_port() -> int:

@@ -1,6 +1,6 @@
 """What recording costs: added time per call and per training step, measured in one run.
 
-    python -m tools.bench_recorder           # everything, as Markdown tables, twenty-five minutes
+    python -m tools.bench_recorder           # everything, as Markdown tables, fifty minutes
     python -m tools.bench_recorder --quick
 
 Recording is switched on and off in turn inside the same process, so that other load on the machine
@@ -9,6 +9,10 @@ affects both alike. It is switched block by block for calls and step by step for
 that median (bootstrap). Torch's own recorder can only be selected when a process starts, so
 processes with it alternate with processes without it. On a machine with a GPU, calls and steps on
 the GPU are measured as well.
+
+HangScope is measured twice, with its hot path in Python and compiled (``hangscope compile``, which
+happens first). Which of them a process has is decided when it starts, so each has baselines of its
+own.
 
 CPU time is measured in addition to elapsed time: of the calling thread for calls (issuing and
 waiting), and of the whole process for training steps. CPU time is what a busy machine distorts
@@ -33,6 +37,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from hangscope.recording.compiled.build import build
+from hangscope.recording.compiled.load import PLACE
 from tools import bench_steps
 from tools.bench_steps import StepTimes
 
@@ -210,10 +216,18 @@ LABELS = {
 # -- outside -------------------------------------------------------------------------------------
 
 
-def run(scenario: str, amount: float, modes: tuple[str, ...] = (), *, native: bool = False) -> Any:
+def run(
+    scenario: str,
+    amount: float,
+    modes: tuple[str, ...] = (),
+    *,
+    native: bool = False,
+    compiled: Path | None = None,
+) -> Any:
     """Run a scenario in separate processes; returns each rank's output.
 
-    ``amount`` is blocks for calls, seconds for steps.
+    ``amount`` is blocks for calls, seconds for steps. ``native``: with torch's own recorder.
+    ``compiled``: the directory with the compiled hot path; None for Python's.
     """
     size = 1 if scenario in ALONE else 2
     world = "1" if scenario in ALONE & ON_GPU else "2"
@@ -225,6 +239,7 @@ def run(scenario: str, amount: float, modes: tuple[str, ...] = (), *, native: bo
         for rank in range(size):
             env = {k: v for k, v in os.environ.items() if not k.startswith(("HANGSCOPE", "TORCH_"))}
             env |= {
+                PLACE: str(compiled or ""), "HANGSCOPE_COMPILED": "0" if compiled is None else "1",
                 "RANK": str(rank), "WORLD_SIZE": world, "LOCAL_RANK": str(rank),
                 "LOCAL_WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
                 "HANGSCOPE_MONITOR": "0", "HANGSCOPE_FAKE": "1", "SCRATCH": scratch,
@@ -294,16 +309,18 @@ def p99(blocks: list[Block]) -> float:
     return float(flat[int(len(flat) * 0.99)])
 
 
-def call_table(scenario: str, blocks: int, rounds: int) -> list[str]:
+def call_table(scenario: str, blocks: int, rounds: int, compiled: Path) -> list[str]:
     """Rows for one kind of call."""
-    merged: Times = {mode: [] for mode in MODES}
+    hot_paths = {"": None, ", compiled": compiled}
+    merged: dict[str, Times] = {suffix: {mode: [] for mode in MODES} for suffix in hot_paths}
     native: list[Block] = []
     for _ in range(rounds):
-        for mode, measured in run(scenario, blocks, MODES)[0].items():
-            merged[mode] += measured
+        for suffix, place in hot_paths.items():
+            for mode, measured in run(scenario, blocks, MODES, compiled=place)[0].items():
+                merged[suffix][mode] += measured
         if scenario in NATIVE:
             native += run(scenario, blocks, ("off",), native=True)[0]["off"]
-    off = merged["off"]
+    off = [block for times in merged.values() for block in times["off"]]
     name = LABELS[scenario]
     wall, cpu, tail = median(off, "wall"), median(off, "cpu"), p99(off)
     rows = [f"| {name} | none | {wall / 1e3:.1f} | | | {cpu / 1e3:.1f} | | {tail / 1e3:.0f} |"]
@@ -314,20 +331,25 @@ def call_table(scenario: str, blocks: int, rounds: int) -> list[str]:
             f"{(wall_native - wall) / 1e3:+.1f} | | {cpu_native / 1e3:.1f} | "
             f"{(cpu_native - cpu) / 1e3:+.1f} | {p99(native) / 1e3:.0f} |"
         )
-    for mode, label in (("nostacks", "HangScope, no stacks"), ("on", "HangScope")):
-        middle, low, high = added(merged, mode, "wall")
-        rows.append(
-            f"| {name} | {label} | {median(merged[mode], 'wall') / 1e3:.1f} | "
-            f"{middle / 1e3:+.2f} | {low / 1e3:+.2f} to {high / 1e3:+.2f} | "
-            f"{median(merged[mode], 'cpu') / 1e3:.1f} | "
-            f"{added(merged, mode, 'cpu')[0] / 1e3:+.1f} | {p99(merged[mode]) / 1e3:.0f} |"
-        )
+    for suffix, times in merged.items():
+        for mode, label in (
+            ("nostacks", f"HangScope{suffix}, no stacks"),
+            ("on", f"HangScope{suffix}"),
+        ):
+            middle, low, high = added(times, mode, "wall")
+            rows.append(
+                f"| {name} | {label} | {median(times[mode], 'wall') / 1e3:.1f} | "
+                f"{middle / 1e3:+.2f} | {low / 1e3:+.2f} to {high / 1e3:+.2f} | "
+                f"{median(times[mode], 'cpu') / 1e3:.1f} | "
+                f"{added(times, mode, 'cpu')[0] / 1e3:+.1f} | {p99(times[mode]) / 1e3:.0f} |"
+            )
     return rows
 
 
-def step_table(scenario: str, seconds: float) -> list[str]:
+def step_table(scenario: str, seconds: float, compiled: Path | None) -> list[str]:
     """Rows for one kind of training step; both ranks' figures together."""
-    ranks = run(scenario, seconds)
+    ranks = run(scenario, seconds, compiled=compiled)
+    name = LABELS[scenario] + ("" if compiled is None else ", compiled")
     first = ranks[0]
     watcher = sum(rank["watcher_cpu"] for rank in ranks) / sum(rank["seconds"] for rank in ranks)
     rows = []
@@ -341,7 +363,7 @@ def step_table(scenario: str, seconds: float) -> list[str]:
         middle, low, high = interval([(q[2] + q[3] - q[0] - q[1]) / 2 for q in quadruples])
         share = watcher / 1e9
         rows.append(
-            f"| {LABELS[scenario]}, {label} | {base / 1e6:.1f} ms | {middle / 1e3:+.0f} µs | "
+            f"| {name}, {label} | {base / 1e6:.1f} ms | {middle / 1e3:+.0f} µs | "
             f"{middle / base:+.2%} | {low / base:+.2%} to {high / base:+.2%} | {share:+.2%} | "
             f"{middle / base + share:+.2%} | {first['records']:.0f} | {2 * len(quadruples)} |"
         )
@@ -372,18 +394,27 @@ def main() -> int:
     if calls:
         print("| calls | recorder | µs, median | added | 95 % | processor | added | p99 |")
         print("|---|---|---|---|---|---|---|---|")
-    for name in calls:
-        print("\n".join(call_table(name, 5 * scale, 1 if arguments.quick else 3)), flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        compiled = build(Path(folder)).parent
+        rounds = 1 if arguments.quick else 3
+        for name in calls:
+            print("\n".join(call_table(name, 5 * scale, rounds, compiled)), flush=True)
+        _print_steps(steps, scale / 6, compiled)
+    load = os.getloadavg()[0]
+    print(f"\ntorch {_torch_version()}, load {load:.1f} on {os.cpu_count()} processors")
+    return 0
+
+
+def _print_steps(steps: list[str], share: float, compiled: Path) -> None:
     if steps:
         print(
             "\n| step, two ranks | without | added | share | 95 % | watcher | together | records "
             "| pairs |\n|---|---|---|---|---|---|---|---|---|"
         )
     for name in steps:
-        print("\n".join(step_table(name, SECONDS_PER_STEP_TABLE[name] * scale / 6)), flush=True)
-    load = os.getloadavg()[0]
-    print(f"\ntorch {_torch_version()}, load {load:.1f} on {os.cpu_count()} processors")
-    return 0
+        seconds = SECONDS_PER_STEP_TABLE[name] * share
+        for place in (None, compiled):
+            print("\n".join(step_table(name, seconds, place)), flush=True)
 
 
 def _has_gpu() -> bool:

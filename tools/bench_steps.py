@@ -100,7 +100,7 @@ class Switch:
     def on(self) -> None:
         """Switch recording on, afresh if it is on already."""
         self.session.hook.remove()
-        self.session.hook.install(self.session.recorder)
+        self.session.hook.install()
         self.session.hook.listening = True
         self._work.wait = self._wait
 

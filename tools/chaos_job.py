@@ -14,6 +14,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
@@ -193,7 +194,7 @@ def give_up() -> None:
     raise SystemExit(3)
 
 
-PROCESS_FAULTS = {
+PROCESS_FAULTS: dict[str, Callable[[], object]] = {
     "sleep": sleep,
     "spin": spin,
     "gil": hold_the_gil,

@@ -27,6 +27,7 @@ COMMANDS = {
     "replay": "Check that recorded hangs still get their expected verdicts.",
     "doctor": "Check the launch environment before a job starts.",
     "env": "Print the recommended environment for sh, docker or json.",
+    "compile": "Make recording cheaper, with a C++ compiler.",
     "demo": "Run a real job with a real fault, and show the verdict on it.",
 }
 

@@ -16,6 +16,7 @@ from time import time_ns
 from typing import Any
 
 from hangscope.recording.groups import GroupState, Pending
+from hangscope.recording.limits import DRAIN_AT
 from hangscope.recording.user_exceptions import is_user_exception
 from hangscope.ring.atomic import exclusive
 from hangscope.ring.layout import (
@@ -29,8 +30,6 @@ from hangscope.ring.writer import RingWriter
 
 MAX_PENDING = 1024
 """Limit on unfinished operations watched per group, as each pins its tensors."""
-DRAIN_AT = 32
-"""Number of pending operations at which the next one issued in the group polls them."""
 MAX_EXPECTED = 4096
 """Limit on watched operations over all groups."""
 _LOOK_BEHIND = 64
@@ -61,13 +60,17 @@ class Completions:
         self._slots = ring.slot_at(1) // 8
         self._slot_count = ring.slot_count
         self._unbox_work = dist.Work.unbox
-        self._script_object = torch.ScriptObject
+        self._work_box = torch.ScriptObject
         self._watched: dict[int, Pending] = {}
         self.unwaited: dict[int, Pending] = {}
         """Every ``isend`` and ``irecv`` not yet waited for, by the Work's id."""
         self.boxed: deque[Pending] = deque()
         """Entries whose Work is still inside its script object. Unboxing costs half a microsecond,
         so it is deferred until the Work is polled or waited for, when the job has time."""
+
+    def use_compiled(self, module: Any) -> None:
+        """From now on the compiled hook boxes the Works."""
+        self._unbox_work, self._work_box = module.unbox, module.BoxedWork
 
     def watch(self, entry: Pending) -> None:
         """Watch an operation that was just issued."""
@@ -230,7 +233,7 @@ class Completions:
 
     def _is_completed(self, entry: Pending) -> bool:
         work = entry[1]
-        if type(work) is self._script_object:  # another thread is about to unbox it
+        if type(work) is self._work_box:  # another thread is about to unbox it
             return False
         return bool(work.is_completed())
 

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from hangscope.recording.counters import Counters
 from hangscope.recording.group_info import group_info
 from hangscope.ring.layout import SlotFlag
 from hangscope.ring.writer import RingWriter
@@ -34,35 +35,24 @@ class DeviceBackend(NamedTuple):
     """The backend's key in the native recorder's ``pg_status``, if it has one."""
 
 
-class GroupState:
+class GroupState(Counters):
     """One process group in this process; mutable, owned by the recorder."""
 
     __slots__ = (
         "backends",
-        "cells",
-        "coalesced_kinds",
-        "coalescing_thread",
-        "collective_seq",
         "completed",
         "destroyed",
         "draining",
         "failed_seq",
         "group_rank",
         "highest_done",
-        "history",
-        "history_before",
-        "index",
         "name",
         "observable",
-        "op_id",
-        "p2p_seq",
         "pairs",
         "pending",
         "process_group",
-        "published",
         "ranks",
         "recorded",
-        "seq_before",
     )
 
     def __init__(
@@ -83,16 +73,10 @@ class GroupState:
         self.observable = observable
         """Whether all its backends are polled. Otherwise an operation may be unfinished without our
         knowledge, and there is no "completed up to here"."""
-        self.collective_seq = 0
-        self.seq_before = 0
-        """`collective_seq` before the newest collective."""
-        self.p2p_seq = 0
-        self.op_id = 0
-        self.published = 0
-        """`op_id` of the newest operation in the ring's group table."""
-        self.history = 0
-        self.history_before = 0
-        """The history before the newest collective."""
+        self.collective_seq = self.seq_before = self.p2p_seq = 0
+        self.op_id = self.published = 0
+        self.history = self.history_before = 0
+        self.coalescing_thread = self.coalesced_kinds = 0
         self.completed = 0
         self.highest_done = 0
         """Highest sequence number known to be finished; `completed` may lag behind it."""
@@ -103,8 +87,6 @@ class GroupState:
         self.pairs: dict[tuple[bool, int], str] = {}
         self.pending: deque[Pending] = deque()
         self.backends: dict[str, DeviceBackend] = {}
-        self.coalescing_thread = 0
-        self.coalesced_kinds = 0
         self.process_group: weakref.ref[Any] | None = None
         self.cells = ring.group_cells(index) if index > 0 else 0
 
@@ -156,6 +138,8 @@ class GroupRegistry:
         # say). torch then makes a new Python object whenever one is requested.
         self._orphans: dict[tuple[str, tuple[int, ...]], GroupState] = {}
         self._lock = threading.RLock()
+        self.on_forget: list[Callable[[GroupState], object]] = []
+        """Called when Python's object of a group is gone: its address may be reused."""
 
     def register(self, process_group: Any) -> GroupState:
         """The state of a group, created on first use."""
@@ -207,6 +191,8 @@ class GroupRegistry:
         def forget(_: object, limit: int = MAX_ORPHANS) -> None:
             # May run after interpreter shutdown has cleared this module's globals.
             self.by_identity.pop(key, None)
+            for call in self.on_forget:
+                call(state)
             if not state.destroyed and len(self._orphans) < limit:
                 self._orphans[state.name, tuple(state.ranks)] = state
 

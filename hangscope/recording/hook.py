@@ -8,7 +8,7 @@ exactly once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from hangscope.recording.operations import OpSpec, spec_for
@@ -30,40 +30,80 @@ class Listener(Protocol):
     def raised(self, spec: OpSpec, token: Any) -> None: ...
 
 
-class DispatcherHook:
-    """Owns the registered kernels; unless ``listening`` is set, they only redispatch."""
+class Hook(Protocol):
+    """Switches the kernels on and off; unless ``listening`` is set, they only redispatch."""
 
-    def __init__(self, on_error: Callable[[BaseException], None]) -> None:
-        self.listening = False
-        self._on_error = on_error
-        self._library: Any = None
+    listening: bool
 
-    def install(self, listener: Listener) -> None:
-        """Register the kernels; nothing is recorded until ``listening`` is set.
+    def install(self) -> None:
+        """Register the kernels.
 
         Raises
         ------
         RuntimeError
             If this torch offers no ``c10d`` operators or refuses the registration.
         """
+        ...
+
+    def remove(self) -> None:
+        """Unregister the kernels; calls in flight finish."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what is listening, once recording is over."""
+        ...
+
+
+def operators() -> Iterator[tuple[str, OpSpec, Any]]:
+    """Name, argument positions and handle of every operator that is recorded.
+
+    Raises
+    ------
+    RuntimeError
+        If this torch has none.
+    """
+    import torch
+
+    names = sorted(
+        name
+        for name in torch._C._dispatch_get_all_op_names()
+        if name.startswith("c10d::") and name not in _SKIPPED
+    )
+    if not names:
+        raise RuntimeError("this torch has no c10d operators (built without distributed?)")
+    for qualified in names:
+        name = qualified.split("::", 1)[1]
+        base, _, overload = name.partition(".")
+        operator = getattr(getattr(torch.ops.c10d, base), overload or "default")
+        spec = spec_for(base, [argument.name for argument in operator._schema.arguments])
+        yield name, spec, operator
+
+
+class DispatcherHook:
+    """The hook whose kernels are Python.
+
+    Parameters
+    ----------
+    listener:
+        What is called around every operator.
+    on_error:
+        Called with any exception of the listener; may raise it again if it is the job's own.
+    """
+
+    def __init__(self, listener: Listener, on_error: Callable[[BaseException], None]) -> None:
+        self.listening = False
+        self._listener = listener
+        self._on_error = on_error
+        self._library: Any = None
+
+    def install(self) -> None:
+        """Register the kernels; nothing is recorded until ``listening`` is set."""
         import torch
 
-        names = sorted(
-            name
-            for name in torch._C._dispatch_get_all_op_names()
-            if name.startswith("c10d::") and name not in _SKIPPED
-        )
-        if not names:
-            raise RuntimeError("this torch has no c10d operators (built without distributed?)")
         library: Any = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
-        for qualified in names:
-            name = qualified.split("::", 1)[1]
-            base, _, overload = name.partition(".")
-            operator = getattr(getattr(torch.ops.c10d, base), overload or "default")
-            spec = spec_for(base, [argument.name for argument in operator._schema.arguments])
-            library.impl(
-                name, self._kernel(listener, spec, operator), "BackendSelect", with_keyset=True
-            )
+        for name, spec, operator in operators():
+            kernel = self._kernel(self._listener, spec, operator)
+            library.impl(name, kernel, "BackendSelect", with_keyset=True)
         self._library = library
 
     def remove(self) -> None:
@@ -72,6 +112,9 @@ class DispatcherHook:
         library, self._library = self._library, None
         if library is not None:
             library._destroy()
+
+    def close(self) -> None:
+        """The listener is this process's own; nothing refers back to this object."""
 
     def _kernel(self, listener: Listener, spec: OpSpec, operator: Any) -> Callable[..., Any]:
         import torch

@@ -15,9 +15,6 @@ from hangscope.recording.shapes import NOT_REAL, shape_reader
 from hangscope.recording.signatures import SignatureInterner, SignatureKey
 from hangscope.ring.layout import SlotFlag
 
-MAX_PLANS = 1024
-"""Plans cached per operator, about half a kilobyte each; at the limit the cache is cleared."""
-
 Plan = tuple[int, int, int, int, int, int, int, int, int, bool, SignatureKey]
 """(flags, step of the collective sequence number, root or tag, peer, timeout in ms; the signature's
 id, the 64-bit hash of what members must agree on, element counts in and out; whether the operation
@@ -86,9 +83,17 @@ class Planner:
         return key_in_place if inputs_at == outputs_at else key_of_two
 
     def plan(
-        self, spec: OpSpec, args: tuple[Any, ...], state: GroupState, process_group: Any
+        self,
+        spec: OpSpec,
+        args: tuple[Any, ...],
+        state: GroupState,
+        process_group: Any,
+        reduce_op: int = -1,
     ) -> Plan | None:
-        """The plan of a call; None if the call is not to be recorded."""
+        """The plan of a call; None if the call is not to be recorded.
+
+        ``reduce_op``: its number, -1 if that is not known yet.
+        """
         inputs, outputs, device = self._tensors(spec, args)
         if device is None:
             device = self._device_without_tensors(args)
@@ -115,7 +120,7 @@ class Planner:
         timeout_ms = args[spec.timeout] if 0 <= spec.timeout < count else -1
         if timeout_ms < 0:
             timeout_ms = backend.timeout_ms
-        key = (spec.operator, backend.name, inputs, outputs, -1, root, peers, splits)
+        key = (spec.operator, backend.name, inputs, outputs, reduce_op, root, peers, splits)
         signature = self._signatures.get(key, spec)
         step = spec.sequence_step
         if spec.gloo_counts and backend.name == "gloo":

@@ -20,10 +20,11 @@ from time import time_ns
 from types import FrameType
 from typing import Any
 
-from hangscope.recording.completion import DRAIN_AT, Completions
+from hangscope.recording.completion import Completions
 from hangscope.recording.groups import DeviceBackend, GroupRegistry, GroupState, Pending
+from hangscope.recording.limits import DRAIN_AT, MAX_PLANS
 from hangscope.recording.operations import OpSpec, blocking_flag_reader
-from hangscope.recording.plans import MAX_PLANS, Plan, PlanKey, Planner
+from hangscope.recording.plans import Plan, PlanKey, Planner
 from hangscope.recording.reduce_ops import MAX_UNREAD, Reductions
 from hangscope.recording.signatures import FACTOR, INCREMENT, MASK, SignatureInterner
 from hangscope.recording.stacks import HANDLING, StackInterner
@@ -51,6 +52,8 @@ _ENQUEUED, _P2P_ENQUEUED, _HISTORY, _ENQUEUED_NS = (
 Token = Pending
 """Connects the end of an operator's call to the record made at its start: a `Pending` entry whose
 Work is not known yet. A plain list for speed, as every call makes one."""
+Learnt = tuple[GroupState, Plan | None]
+"""The plan is None if operations of the group, or this one, are not recorded."""
 Begin = Callable[[tuple[Any, ...]], "Token | None"]
 
 
@@ -94,7 +97,7 @@ class Recorder:
         self.reductions = Reductions(ring, self._signatures)
         self._unbox_group = dist.ProcessGroup.unbox
         self._unbox_work = dist.Work.unbox
-        self._script_object = torch.ScriptObject
+        self._work_box = self._script_object = torch.ScriptObject
         self._captured = False
         self._write = self._writer()
 
@@ -235,7 +238,7 @@ class Recorder:
 
     def issuer(self, spec: OpSpec) -> Callable[[Token, Any], None]:
         """Make the function that an operator's kernel calls after it: it watches the Work."""
-        completions, script_object, boxed = self.completions, self._script_object, self._boxed
+        completions, work_box, boxed = self.completions, self._work_box, self._boxed
         drain, may_be_late = completions.drain, spec.p2p
 
         def issued(token: Token, result: Any) -> None:
@@ -248,7 +251,7 @@ class Recorder:
             elif spec.blocking:
                 now = completions.finish(token[0], flags, succeeded=True)
                 completions.completed(state, seq, now)
-            elif type(work) is script_object:
+            elif type(work) is work_box:
                 token[1] = work
                 pending = state.pending
                 if len(pending) >= DRAIN_AT:  # else left to the watcher or the job's own wait
@@ -284,6 +287,73 @@ class Recorder:
             q[state.cells + _ENQUEUED] = before
             q[state.cells + _HISTORY] = history if history < _SIGN else history - _WRAP
             self.ring.forget_record(record_id)
+
+    # -- for the compiled hook -------------------------------------------------------------
+
+    def use_compiled(self, module: Any, recording: Any) -> None:
+        """Let the compiled module number and store the records, those made here included."""
+        self._write = recording.write
+        self._work_box, self._unbox_work = module.BoxedWork, module.unbox
+        self.completions.use_compiled(module)
+        self.groups.on_forget.append(recording.forget)
+
+    def callbacks(self) -> dict[str, Any]:
+        """What the compiled hook calls for what it does not know, or does rarely."""
+        import torch
+
+        stacks = self._stacks
+        return {
+            "stack_of": stacks and (lambda frame, own: stacks.current(frame, own_thread=own)),
+            "unmarked": stacks and stacks.unmarked,
+            "manner": blocking_flag_reader(),
+            "note_capture": self._note_capture,
+            "is_capturing": getattr(torch._C, "_cuda_isCurrentStreamCapturing", bool),
+            "drain": self.completions.drain,
+            "append_boxed": self._boxed.append,
+        }
+
+    def learner(self, spec: OpSpec) -> Callable[[tuple[Any, ...], int], Learnt | None]:
+        """Make the function that finds out an operation's group and plan.
+
+        It takes the operator's arguments and the number of its reduce op (-1: none), and returns
+        None if the operation is not to be recorded.
+        """
+        import torch
+
+        function_mode = getattr(torch._C, "_is_torch_function_mode_enabled", bool)
+
+        def learn(args: tuple[Any, ...], reduce_op: int) -> Learnt | None:
+            if function_mode():  # as in `beginner`
+                with torch._C.DisableTorchFunction():
+                    return look_up(args, reduce_op)
+            return look_up(args, reduce_op)
+
+        def look_up(args: tuple[Any, ...], reduce_op: int) -> Learnt | None:
+            process_group = (
+                self._unbox_group(args[spec.group]) if spec.group >= 0 else self._search_group(args)
+            )
+            if process_group is None:
+                return None
+            state = self.groups.register(process_group)
+            if not state.recorded:
+                return state, None
+            return state, self._planner.plan(spec, args, state, process_group, reduce_op)
+
+        return learn
+
+    def failer(self, spec: OpSpec) -> Callable[[Token, BaseException], None]:
+        """Make the function for an operator that has raised."""
+
+        def failed(token: Token, error: BaseException) -> None:
+            trace = error.__traceback__
+            try:
+                raise error  # so that it is being handled, as in a kernel of Python's
+            except BaseException:
+                self.raised(spec, token)
+            finally:
+                error.__traceback__ = trace
+
+        return failed
 
     def catch_up(self) -> bool:
         """Do what the hot path has deferred to the watcher; True if there was anything to do."""

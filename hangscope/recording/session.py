@@ -13,7 +13,9 @@ import weakref
 from pathlib import Path
 from typing import Any, TextIO
 
-from hangscope.recording.hook import DispatcherHook, Listener
+from hangscope.recording.compiled.hook import CompiledHook
+from hangscope.recording.compiled.load import compiled
+from hangscope.recording.hook import DispatcherHook, Hook, Listener
 from hangscope.recording.init_arguments import declaration
 from hangscope.recording.lifecycle import Lifecycle
 from hangscope.recording.manual import ManualRecorder
@@ -70,7 +72,7 @@ class Session:
             record_fake=settings.record_fake_groups,
             failed=self.lifecycle.note_failure,
         )
-        self.hook = DispatcherHook(self.guard)
+        self.hook = self._hook()
         self.watcher = Watcher(
             self.recorder,
             self.guard,
@@ -93,7 +95,7 @@ class Session:
             Whatever the failing part raised.
         """
         try:
-            self.hook.install(self._listener())
+            self.hook.install()
             self.lifecycle.install()
             self._wrap_functions()
             self._watch_coalescing()
@@ -125,11 +127,19 @@ class Session:
             self.lifecycle.remove,
             self._patches.undo,
             self._unregister_fault_handler,
+            self.hook.close,
         ):
             try:
                 off()
             except Exception as error:
                 self.guard(error)
+
+    def _hook(self) -> Hook:
+        """The compiled hook if there is one, else Python's."""
+        module = compiled()
+        if module is None or self.settings.check_reduce:
+            return DispatcherHook(self._listener(), self.guard)
+        return CompiledHook(module, self.recorder, self.guard)
 
     def _listener(self) -> Listener:
         """The recorder, wrapped to check all-reduces if the user asked for that."""

@@ -24,6 +24,7 @@ KNOWN = frozenset(
         "HANGSCOPE_MONITOR",
         "HANGSCOPE_ON_HANG",
         "HANGSCOPE_CHECK_REDUCE",
+        "HANGSCOPE_COMPILED",
         "HANGSCOPE_FAKE",
     }
 )

@@ -16,15 +16,10 @@ from types import CodeType, FrameType
 from typing import Any
 
 from hangscope.recording.handled_exceptions import HandledExceptions, is_handling
+from hangscope.recording.limits import MAX_FRAMES, MAX_KNOWN_FRAMES
 from hangscope.recording.shutdown import Place, frame_places, interrupted_stack
 from hangscope.ring.layout import SlotFlag, ValueKind
 from hangscope.ring.writer import RingWriter
-
-MAX_FRAMES = 128
-"""Innermost frames kept of a stack; deeper recursion is cut off."""
-MAX_KNOWN_FRAMES = 250_000
-"""Limit on the frames of all cached stacks, 100 bytes each. At the limit (a job that keeps making
-new code, say) the cache is cleared; what is already in the ring is found there again."""
 
 MAX_CANDIDATES = 1024
 LEAVING = 1 << 31

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 import hangscope.recording
-from hangscope.recording import completion, plans, reduce_ops, signatures, stacks
+from hangscope.recording import completion, limits, reduce_ops, signatures, stacks
 from hangscope.recording.groups import GroupState
 from hangscope.recording.operations import spec_for
 from hangscope.recording.session import Session
@@ -35,9 +35,9 @@ def rss_mib() -> float:
     ("row", "bounds"),
     [
         ("signatures remembered", [signatures.MAX_DISTINCT]),
-        ("stacks remembered", [stacks.MAX_KNOWN_FRAMES, stacks.MAX_FRAMES]),
+        ("stacks remembered", [limits.MAX_KNOWN_FRAMES, limits.MAX_FRAMES]),
         ("unfinished operations watched", [completion.MAX_PENDING, completion.MAX_EXPECTED]),
-        ("plans remembered", [plans.MAX_PLANS]),
+        ("plans remembered", [limits.MAX_PLANS]),
         ("reduce ops still to be read", [reduce_ops.MAX_UNREAD + reduce_ops.MAX_NEWEST]),
         ("groups", [layout.GROUP_COUNT]),
     ],
@@ -110,9 +110,9 @@ def test_deep_recursion_is_cut(recording: Session) -> None:
     deeper(500)
     fragment = read_ring(recording.ring.path)
     found = [fragment.stacks[row["stack"]] for row in fragment.records]
-    assert [len(stack) for stack in found] == [stacks.MAX_FRAMES] * 2
+    assert [len(stack) for stack in found] == [limits.MAX_FRAMES] * 2
     assert recording.recorder._stacks is not None
-    assert all(len(k) <= 2 * stacks.MAX_FRAMES for k in recording.recorder._stacks._known)
+    assert all(len(k) <= 2 * limits.MAX_FRAMES for k in recording.recorder._stacks._known)
 
 
 def test_many_threads_leave_nothing(recording: Session) -> None:
@@ -252,12 +252,12 @@ def test_number_of_cached_plans_is_limited(recording: Session) -> None:
         if name == "plans"
     )
     group = dist.group.WORLD.boxed()
-    for numel in range(plans.MAX_PLANS + 50):
+    for numel in range(limits.MAX_PLANS + 50):
         begin(([torch.empty(numel)], group))
     assert len(remembered) == 50
     fragment = read_ring(recording.ring.path)
     sizes = [fragment.signatures[row["signature"]].input_sizes for row in fragment.records]
-    assert sizes[-60:] == [((n,),) for n in range(plans.MAX_PLANS - 10, plans.MAX_PLANS + 50)]
+    assert sizes[-60:] == [((n,),) for n in range(limits.MAX_PLANS - 10, limits.MAX_PLANS + 50)]
 
 
 def test_plan_is_reused_only_for_identical_calls(recording: Session) -> None:

@@ -18,6 +18,7 @@ from tests.job_report import Report
 report = Report()
 dist.init_process_group("gloo")
 RANK, SIZE = dist.get_rank(), dist.get_world_size()
+report.values["hook"] = type(session().hook).__name__
 
 
 def init_again(backend: str, generation: int) -> None:

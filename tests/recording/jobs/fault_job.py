@@ -1,7 +1,7 @@
 """Makes every function of the recorder fail in turn, under a small job that must not notice.
 
-Prints one JSON line: for each function, whether it was called, whether the job's result stayed what
-it is, and the lines that were written to stderr.
+Arguments: names of functions, or none for all. Prints one JSON line: for each function, whether it
+was called, whether the job's result stayed what it is, and the lines that were written to stderr.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch.distributed as dist
 
 import hangscope
 import hangscope.recording
-from hangscope.recording import api, completion, warn_once, watcher
+from hangscope.recording import api, limits, warn_once, watcher
 from hangscope.ring import process_identity, writer
 
 watcher.POLL_INTERVAL_S = 0.004
@@ -38,7 +38,10 @@ _NOT_RECORDED = {
     "_argument", "extend_history", "dump", "stop", "start", "warn_once",
     "current_session", "phase", "record", "__repr__", "_start", "settings_from_process",
 }  # fmt: skip
-_MAKERS = {"beginner", "issuer", "_writer", "key_reader", "shape_reader", "blocking_flag_reader"}
+_MAKERS = {
+    "beginner", "issuer", "_writer", "key_reader", "shape_reader", "blocking_flag_reader",
+    "learner", "failer",
+}  # fmt: skip
 """What these make is called for every operation."""
 
 
@@ -67,7 +70,7 @@ def small_job() -> list[object]:
         results.append("record")
     with dist.distributed_c10d._coalescing_manager():
         dist.all_reduce(value)
-    many = [dist.all_reduce(torch.ones(1), async_op=True) for _ in range(completion.DRAIN_AT + 2)]
+    many = [dist.all_reduce(torch.ones(1), async_op=True) for _ in range(limits.DRAIN_AT + 2)]
     results.append(len([work.wait() for work in many]))
     try:
         raise KeyError("handled")
@@ -223,6 +226,9 @@ def product_failing(owner: object, name: str):  # type: ignore[no-untyped-def]
         yield calls
 
 
+HOOK = [""]
+
+
 def one(owner: object, name: str, fault=failing) -> dict[str, object]:  # type: ignore[no-untyped-def]
     warn_once._said.clear()
     err = io.StringIO()
@@ -231,6 +237,8 @@ def one(owner: object, name: str, fault=failing) -> dict[str, object]:  # type: 
     with contextlib.redirect_stderr(err), fault(owner, name) as calls:
         try:
             api.start()
+            session = api.current_session()
+            HOOK[0] = type(session.hook).__name__ if session is not None else HOOK[0]
             result: object = small_job()
             api.stop()
         except BaseException as error:  # the job must never see it
@@ -257,12 +265,15 @@ def main() -> None:
     os.environ |= {"HANGSCOPE_MONITOR": "0", "RANK": "0", "WORLD_SIZE": "1"}
     expected = small_job()
     outcome = {}
+    wanted = frozenset(sys.argv[1:])
     for owner, name in functions():
+        if wanted and name not in wanted:
+            continue
         called = f"{getattr(owner, '__name__', owner)}.{name}"
         outcome[called] = one(owner, name)
         if name in _MAKERS:
             outcome[f"what {called} makes"] = one(owner, name, product_failing)
-    json.dump({"expected": expected, "outcome": outcome}, sys.stdout)
+    json.dump({"expected": expected, "outcome": outcome, "hook": HOOK[0]}, sys.stdout)
 
 
 main()

@@ -7,7 +7,7 @@ import tempfile
 
 import torch
 import torch.distributed as dist
-from harness import frames_of, recorded
+from harness import frames_of, recorded, session
 from torch import nn
 
 from tests.job_report import Report
@@ -15,6 +15,7 @@ from tests.job_report import Report
 report = Report()
 dist.init_process_group("gloo")
 RANK, SIZE = dist.get_rank(), dist.get_world_size()
+report.values["hook"] = type(session().hook).__name__
 CPU = torch.device("cpu")
 
 

@@ -79,6 +79,8 @@ def main() -> int:
             dist.all_reduce(torch.ones(2))
     elif MANNER == "children":
         extra = children()
+    elif MANNER == "threads-and-stop":
+        threads_and_stop()
     elif MANNER == "os-wait":
         mine = subprocess.Popen([sys.executable, "-c", "pass"]).pid
         extra = os.wait()[0] == mine
@@ -195,6 +197,33 @@ def alarms() -> str:
             caught += 1
     signal.setitimer(signal.ITIMER_REAL, 0)
     return f"missed {fired[0] - caught} of {fired[0] > 50}"
+
+
+def threads_and_stop() -> None:
+    """Recording ends and begins again while other threads are inside operators."""
+    import hangscope
+    from hangscope.recording.api import current_session
+
+    recorded, over = current_session() is not None, threading.Event()
+    groups = [dist.new_group([0]) for _ in range(3)]
+
+    def issue(group: dist.ProcessGroup) -> None:
+        while not over.is_set():
+            works = [dist.all_reduce(torch.ones(8), group=group, async_op=True) for _ in range(9)]
+            for work in works:
+                work.wait()
+
+    threads = [threading.Thread(target=issue, args=(group,)) for group in groups]
+    for thread in threads:
+        thread.start()
+    for _ in range(20):
+        time.sleep(0.02)
+        if recorded:
+            hangscope.stop()
+            assert hangscope.start()
+    over.set()
+    for thread in threads:
+        thread.join()
 
 
 def keep_busy() -> None:

@@ -1,0 +1,227 @@
+// `hangscope.recording.compiled` as Python sees it: Counters, BoxedWork, Recording, unbox.
+#include "kernel.hpp"
+
+namespace hangscope {
+namespace {
+
+PyTypeObject *g_counters = nullptr, *g_boxed_work = nullptr;
+
+using NamedOperator = std::pair<std::string, std::shared_ptr<Operator>>;
+
+struct Recording {
+  PyObject_HEAD
+  std::shared_ptr<Session> session;
+  std::vector<NamedOperator> operators;
+  std::unique_ptr<torch::Library> library;
+};
+
+Recording& of(PyObject* self) { return *reinterpret_cast<Recording*>(self); }
+
+PyThreadState* main_thread_of(unsigned long number) {
+  PyThreadState* thread = PyInterpreterState_ThreadHead(PyInterpreterState_Get());
+  while (thread != nullptr && thread->thread_id != number) thread = PyThreadState_Next(thread);
+  return thread;
+}
+
+int init_recording(PyObject* self, PyObject* args, PyObject* keywords) {
+  static const char* names[] = {"memory", "slots_at", "slot_count", "main_thread", "stack_of",
+                                "unmarked", "manner", "note_capture", "is_capturing", "drain",
+                                "append_boxed", "on_error", nullptr};
+  Py_buffer memory;
+  unsigned long long slots_at = 0, slot_count = 0;
+  unsigned long main_thread = 0;
+  PyObject* given[8] = {};
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "w*KKk$OOOOOOOO", const_cast<char**>(names),
+                                   &memory, &slots_at, &slot_count, &main_thread, &given[0],
+                                   &given[1], &given[2], &given[3], &given[4], &given[5], &given[6],
+                                   &given[7]))
+    return -1;
+  if (of(self).session) {
+    PyBuffer_Release(&memory);
+    PyErr_SetString(PyExc_RuntimeError, "this recording has begun already");
+    return -1;
+  }
+  Callbacks python{Ref::to(given[0]), Ref::to(given[1]), Ref::to(given[2]), Ref::to(given[3]),
+                   Ref::to(given[4]), Ref::to(given[5]), Ref::to(given[6]), Ref::to(given[7])};
+  of(self).session = shared(new Session(memory, slots_at, slot_count, std::move(python),
+                                        g_boxed_work, main_thread_of(main_thread)));
+  return 0;
+}
+
+PyObject* new_recording(PyTypeObject* type, PyObject*, PyObject*) {
+  PyObject* self = type->tp_alloc(type, 0);
+  if (self == nullptr) return nullptr;
+  new (&of(self).session) std::shared_ptr<Session>();
+  new (&of(self).operators) std::vector<NamedOperator>();
+  new (&of(self).library) std::unique_ptr<torch::Library>();
+  return self;
+}
+
+void free_recording(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  if (of(self).session) of(self).session->close();
+  of(self).library.~unique_ptr();
+  of(self).operators.~vector();
+  of(self).session.~shared_ptr();
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+template <class F>
+PyObject* guarded(F&& body) {
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, error.what());
+    return nullptr;
+  }
+}
+
+// add(name, group, reduce op, p2p, blocking, gloo counts, learn, issued, raised)
+PyObject* add_operator(PyObject* self, PyObject* args) {
+  return guarded([&]() -> PyObject* {
+    const char* name = nullptr;
+    int group = -1, reduce_op = -1, p2p = 0, blocking = 0, gloo_counts = 0;
+    PyObject *learn = nullptr, *issued = nullptr, *raised = nullptr;
+    if (!PyArg_ParseTuple(args, "siipppOOO", &name, &group, &reduce_op, &p2p, &blocking,
+                          &gloo_counts, &learn, &issued, &raised))
+      return nullptr;
+    of(self).operators.emplace_back(
+        name, shared(new Operator{group, reduce_op, p2p != 0, blocking != 0, gloo_counts != 0,
+                                  Ref::to(learn), Ref::to(issued), Ref::to(raised)}));
+    Py_RETURN_NONE;
+  });
+}
+
+// Registers a kernel for every operator that was added.
+PyObject* install(PyObject* self, PyObject*) {
+  return guarded([&]() -> PyObject* {
+    auto library = std::make_unique<torch::Library>(
+        torch::Library::IMPL, "c10d", c10::DispatchKey::BackendSelect, __FILE__, __LINE__);
+    for (const auto& [name, op] : of(self).operators)
+      library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(
+                                      std::make_unique<Kernel>(of(self).session, op)));
+    of(self).library = std::move(library);
+    Py_RETURN_NONE;
+  });
+}
+
+// Calls in flight finish.
+PyObject* remove_kernels(PyObject* self, PyObject*) {
+  return guarded([&]() -> PyObject* {
+    of(self).session->listening = false;
+    of(self).library.reset();
+    Py_RETURN_NONE;
+  });
+}
+
+// Lets go of everything of Python's.
+PyObject* close_recording(PyObject* self, PyObject*) {
+  of(self).session->close();
+  std::vector<NamedOperator> operators;
+  operators.swap(of(self).operators);
+  Py_RETURN_NONE;
+}
+
+// write(state, plan, stack) -> token, for what does not pass the dispatcher
+PyObject* write(PyObject* self, PyObject* args) {
+  PyObject *state = nullptr, *fields = nullptr;
+  unsigned long stack = 0;
+  Plan plan;
+  if (!PyArg_ParseTuple(args, "O!O!k", g_counters, &state, &PyTuple_Type, &fields, &stack)) return nullptr;
+  if (!read_plan(fields, plan)) return nullptr;
+  const Stored stored = of(self).session->ring.store(*reinterpret_cast<Counters*>(state), plan,
+                                                     static_cast<std::uint32_t>(stack));
+  return entry_of(stored, Ref::to(state)).release();
+}
+
+// forget(state): Python's object of this group is gone, its address may be reused
+PyObject* forget(PyObject* self, PyObject* state) {
+  auto& groups = of(self).session->groups;
+  for (auto at = groups.begin(); at != groups.end();)
+    at = at->second->state.get() == state ? groups.erase(at) : std::next(at);
+  Py_RETURN_NONE;
+}
+
+PyObject* get_listening(PyObject* self, void*) {
+  return PyBool_FromLong(of(self).session->listening);
+}
+
+int set_listening(PyObject* self, PyObject* value, void*) {
+  const int truth = value == nullptr ? 0 : PyObject_IsTrue(value);
+  if (truth >= 0) of(self).session->listening = truth == 1;
+  return truth < 0 ? -1 : 0;
+}
+
+PyMethodDef recording_methods[] = {
+    {"add", add_operator, METH_VARARGS, nullptr},
+    {"install", install, METH_NOARGS, nullptr},
+    {"remove", remove_kernels, METH_NOARGS, nullptr},
+    {"close", close_recording, METH_NOARGS, nullptr},
+    {"write", write, METH_VARARGS, nullptr},
+    {"forget", forget, METH_O, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyGetSetDef recording_properties[] = {
+    {"listening", get_listening, set_listening, nullptr, nullptr},
+    {nullptr, nullptr, nullptr, nullptr, nullptr},
+};
+
+PyType_Slot recording_slots[] = {
+    {Py_tp_new, reinterpret_cast<void*>(new_recording)},
+    {Py_tp_init, reinterpret_cast<void*>(init_recording)},
+    {Py_tp_dealloc, reinterpret_cast<void*>(free_recording)},
+    {Py_tp_methods, recording_methods},
+    {Py_tp_getset, recording_properties},
+    {0, nullptr},
+};
+
+PyType_Spec recording_spec = {
+    "hangscope.recording.compiled.Recording", sizeof(Recording), 0, Py_TPFLAGS_DEFAULT,
+    recording_slots,
+};
+
+PyObject* unbox(PyObject*, PyObject* boxed) {
+  if (!PyObject_TypeCheck(boxed, g_boxed_work)) {
+    PyErr_SetString(PyExc_TypeError, "a BoxedWork is needed");
+    return nullptr;
+  }
+  return guarded([&] { return unboxed(boxed); });
+}
+
+PyMethodDef functions[] = {
+    {"unbox", unbox, METH_O, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, HANGSCOPE_MODULE, nullptr, -1, functions, nullptr, nullptr, nullptr,
+    nullptr,
+};
+
+bool add_type(PyObject* module, const char* name, PyType_Spec& spec,
+              PyTypeObject** kept = nullptr) {
+  PyObject* type = PyType_FromSpec(&spec);
+  if (type == nullptr) return false;
+  if (kept != nullptr) *kept = reinterpret_cast<PyTypeObject*>(type);
+  Py_INCREF(type);
+  return PyModule_AddObject(module, name, type) == 0;
+}
+
+}  // namespace
+}  // namespace hangscope
+
+PyMODINIT_FUNC HANGSCOPE_INIT() {
+  using namespace hangscope;
+  PyObject* module = PyModule_Create(&definition);
+  if (module == nullptr) return nullptr;
+  if (!add_type(module, "Counters", counters_spec, &g_counters) ||
+      !add_type(module, "BoxedWork", boxed_work_spec, &g_boxed_work) ||
+      !add_type(module, "Recording", recording_spec)) {
+    Py_DECREF(module);
+    return nullptr;
+  }
+  count_forks();
+  return module;
+}

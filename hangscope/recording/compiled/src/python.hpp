@@ -1,0 +1,93 @@
+// Holding Python objects and errors from C++.
+#pragma once
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <torch/csrc/Exceptions.h>
+
+#include <memory>
+#include <utility>
+
+namespace hangscope {
+
+// A strong reference, or none. To be used with the GIL held, like everything it refers to.
+class Ref {
+ public:
+  Ref() = default;
+  static Ref taken(PyObject* owned) { return Ref(owned); }
+  static Ref to(PyObject* borrowed) {
+    Py_XINCREF(borrowed);
+    return Ref(borrowed);
+  }
+  Ref(const Ref& other) : object_(other.object_) { Py_XINCREF(object_); }
+  Ref(Ref&& other) noexcept : object_(std::exchange(other.object_, nullptr)) {}
+  Ref& operator=(Ref other) noexcept {
+    std::swap(object_, other.object_);
+    return *this;
+  }
+  ~Ref() { Py_XDECREF(object_); }
+
+  PyObject* get() const { return object_; }
+  PyObject* release() { return std::exchange(object_, nullptr); }
+  explicit operator bool() const { return object_ != nullptr; }
+  bool is_none() const { return object_ == Py_None; }
+
+ private:
+  explicit Ref(PyObject* owned) : object_(owned) {}
+  PyObject* object_ = nullptr;
+};
+
+// The GIL, for as long as this lives. A thread may have it already.
+class Gil {
+ public:
+  Gil() : state_(PyGILState_Ensure()) {}
+  ~Gil() { PyGILState_Release(state_); }
+  Gil(const Gil&) = delete;
+  Gil& operator=(const Gil&) = delete;
+
+ private:
+  PyGILState_STATE state_;
+};
+
+// Whether the interpreter is going away or gone: threads that ask for the GIL then are ended.
+inline bool is_finalizing() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return !Py_IsInitialized() || Py_IsFinalizing();
+#else
+  return !Py_IsInitialized() || _Py_IsFinalizing();
+#endif
+}
+
+// Shares an object that holds references. Whoever lets go of it last need not have the GIL.
+template <class T>
+std::shared_ptr<T> shared(T* object) {
+  return std::shared_ptr<T>(object, [](T* last) {
+    if (is_finalizing()) return;  // nothing of Python can be freed any more
+    Gil gil;
+    delete last;
+  });
+}
+
+// Takes the current Python error as an exception object with its traceback.
+inline Ref take_error() {
+#if PY_VERSION_HEX >= 0x030C0000
+  return Ref::taken(PyErr_GetRaisedException());
+#else
+  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
+  PyErr_Fetch(&type, &value, &trace);
+  PyErr_NormalizeException(&type, &value, &trace);
+  if (value != nullptr && trace != nullptr) PyException_SetTraceback(value, trace);
+  Py_XDECREF(type);
+  Py_XDECREF(trace);
+  return Ref::taken(value);
+#endif
+}
+
+// Leaves C++ with this exception, as if Python code called by torch had raised it.
+[[noreturn]] inline void throw_to_job(const Ref& error) {
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.get())), error.get());
+  python_error thrown;
+  thrown.persist();
+  throw thrown;
+}
+
+}  // namespace hangscope

@@ -1,0 +1,201 @@
+"""The compiled hot path records what Python's does, and does no more harm."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hangscope.recording.compiled import build as building  # noqa: E402
+from hangscope.recording.compiled.build import BuildError, build, file_name  # noqa: E402
+from hangscope.recording.compiled.load import PLACE  # noqa: E402
+from hangscope.trace.rings.read import read_ring  # noqa: E402
+from tests.real_jobs import JobResult, environment, run, run_each, worlds  # noqa: E402
+from tests.recording.coverage import checks_of  # noqa: E402
+from tests.recording.launcher import JOBS, ranks, recording  # noqa: E402
+
+pytestmark = pytest.mark.xdist_group("compiled")
+
+RESULT = "RESULT [1.0, 1.0, 1.0, 1.0]"
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory with the compiled hot path."""
+    return build(tmp_path_factory.mktemp("compiled")).parent
+
+
+def with_compiled(directory: Path, place: Path, **extra: str) -> dict[str, str]:
+    """An environment that records into a directory, with what is compiled in the other one."""
+    return recording(directory, HANGSCOPE_COMPILED="1", **{PLACE: str(place)}, **extra)
+
+
+@pytest.mark.parametrize("script", ["collectives_job", "parallel_job"])
+def test_compiled_recorder_is_complete(script: str, compiled: Path, tmp_path: Path) -> None:
+    env = with_compiled(tmp_path, compiled, TORCH_FR_BUFFER_SIZE="20000")
+    job = ranks(script, 2, env, timeout_s=240)
+    assert {values["hook"] for values in job.values.values()} == {"CompiledHook"}
+    for check in checks_of(script):
+        job.assert_ok(check)
+    assert job.said == []
+    assert job.returncode == 0, job.output[-3000:]
+
+
+def test_both_hot_paths_record_the_same(compiled: Path, tmp_path: Path) -> None:
+    found = {}
+    for name, env in (
+        ("DispatcherHook", recording(tmp_path / "python")),
+        ("CompiledHook", with_compiled(tmp_path / "compiled", compiled)),
+    ):
+        results = tmp_path / f"{name}-results"
+        results.mkdir()
+        command = [sys.executable, str(JOBS / "equal_job.py")]
+        job = run_each(command, [env | place for place in worlds(2)], results=results)
+        assert job.returncode == 0, job.output[-3000:]
+        found[name] = [json.loads((results / f"equal_{rank}.json").read_text()) for rank in (0, 1)]
+        assert {each["hook"] for each in found[name]} == {name}
+    for python, other in zip(*found.values(), strict=True):
+        assert len(python["rows"]) > 200
+        for expected, row in zip(python["rows"], other["rows"], strict=True):
+            assert row == expected
+
+
+# -- harmless --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("manner", ["children", "alarm", "threads-and-stop"])
+def test_compiled_recorder_changes_nothing(manner: str, compiled: Path, tmp_path: Path) -> None:
+    env = with_compiled(tmp_path / "run", compiled, HANGSCOPE_BUFFER="64")
+    job = ranks("small_job", 1, env, arguments=(manner,))
+    assert job.returncode == 0, job.output
+    assert RESULT in job.output, job.output
+    assert job.said == [], job.said
+
+
+def test_interpreter_shutdown_ends_as_without_compiled_recorder(
+    compiled: Path, tmp_path: Path
+) -> None:
+    job = ranks("small_job", 1, with_compiled(tmp_path, compiled), arguments=("at-exit",))
+    without = ranks("small_job", 1, environment(), arguments=("at-exit",))
+    assert job.returncode == without.returncode, (job.output, without.output)
+    assert RESULT in job.output
+    assert job.said == []
+
+
+def test_exception_in_any_function_that_the_compiled_path_calls(
+    compiled: Path, tmp_path: Path
+) -> None:
+    """The result is the same, one line is printed, and all patches are undone."""
+    env = environment(RESULTS=str(tmp_path), HANGSCOPE_COMPILED="1", **{PLACE: str(compiled)})
+    callees = ("learner", "current", "unmarked", "plan", "register", "drain", "issuer", "failer")
+    done = subprocess.run(
+        [sys.executable, str(JOBS / "fault_job.py"), *callees],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    data = json.loads(done.stdout.splitlines()[-1])
+    assert data["hook"] == "CompiledHook"
+    called = {name: outcome for name, outcome in data["outcome"].items() if outcome["calls"]}
+    for name, outcome in called.items():
+        assert outcome["result"] == data["expected"], name
+        assert outcome["hooks_back"], name
+        assert len(outcome["said"]) == 1, (name, outcome["said"])
+    made = {f"what Recorder.{maker} makes" for maker in ("learner", "issuer", "failer")}
+    rest = {"StackInterner.current", "StackInterner.unmarked", "Planner.plan", "Completions.drain"}
+    assert made | rest | {"GroupRegistry.register"} <= set(called)
+
+
+# -- whether it is used ----------------------------------------------------------------------
+
+
+def test_file_that_cannot_be_loaded_costs_one_line(tmp_path: Path) -> None:
+    broken = tmp_path / "place" / file_name(torch)
+    broken.parent.mkdir()
+    broken.write_bytes(b"\x7fELF not a library")
+    job = ranks("small_job", 1, with_compiled(tmp_path / "run", broken.parent), arguments=("many",))
+    assert RESULT in job.output, job.output
+    assert job.returncode == 0
+    assert len(job.said) == 1, job.said
+    assert "the compiled recorder cannot be used, Python's is" in job.said[0]
+    (ring,) = (tmp_path / "run").glob("*.ring")
+    assert int(read_ring(ring).members["enqueued"][0]) == 201
+
+
+@pytest.mark.parametrize("value", ["0", "off"])
+def test_compiled_recorder_can_be_switched_off(value: str, compiled: Path, tmp_path: Path) -> None:
+    code = (
+        "import os, torch\n"
+        "from hangscope.recording.api import current_session\n"
+        "print('HOOK', type(current_session().hook).__name__)\n"
+    )
+    env = with_compiled(tmp_path, compiled) | {"HANGSCOPE_COMPILED": value} | worlds(1)[0]
+    assert "HOOK DispatcherHook" in run([sys.executable, "-c", code], env).output
+
+
+def test_checks_of_reductions_use_the_recorder_in_python(compiled: Path, tmp_path: Path) -> None:
+    code = (
+        "import torch\n"
+        "from hangscope.recording.api import current_session\n"
+        "print('HOOK', type(current_session().hook).__name__)\n"
+    )
+    env = with_compiled(tmp_path, compiled, HANGSCOPE_CHECK_REDUCE="2") | worlds(1)[0]
+    assert "HOOK DispatcherHook" in run([sys.executable, "-c", code], env).output
+
+
+def test_other_sources_need_another_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = file_name(torch)
+    monkeypatch.setattr(building, "constants_header", lambda: "another layout")
+    assert file_name(torch) != before
+
+
+# -- making it -------------------------------------------------------------------------------
+
+
+def compiling(tmp_path: Path, **extra: str) -> JobResult:
+    command = [sys.executable, "-m", "hangscope", "compile", "--into", str(tmp_path / "made")]
+    return run(command, environment(**extra))
+
+
+@pytest.mark.parametrize(
+    ("compiler", "why"),
+    [
+        ("/nonexistent/g++", "the compiler /nonexistent/g++ cannot be run: No such file"),
+        ("false", "the compiler failed: exit status 1, without a word"),
+    ],
+)
+def test_compiler_that_does_not_work_is_one_line(compiler: str, why: str, tmp_path: Path) -> None:
+    job = compiling(tmp_path, CXX=compiler)
+    assert job.returncode == 2
+    assert why in job.output
+    assert len(job.output.splitlines()) == 1, job.output
+    assert not list((tmp_path / "made").glob("hot_path*"))
+
+
+def test_missing_compiler_is_one_line(tmp_path: Path) -> None:
+    job = compiling(tmp_path, CXX="", PATH=str(tmp_path))
+    assert job.returncode == 2
+    assert job.output.strip().endswith("there is no C++ compiler; install g++, or set CXX")
+
+
+def test_what_does_not_work_with_this_torch_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compiler that makes something else stands for a torch whose layout is not what it says."""
+    compiler = tmp_path / "compiler"
+    compiler.write_text('#!/bin/sh\nfor word; do case "$last" in -o) echo x > "$word";; esac\n'
+                        'last="$word"; done\n')  # fmt: skip
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    with pytest.raises(BuildError, match="does not work with this torch"):
+        build(tmp_path / "made")
+    assert list((tmp_path / "made").iterdir()) == []
+    assert os.access(tmp_path / "made", os.W_OK)
