@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from hangscope.diagnosis.cause import Words
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.duration_text import lasting
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.diagnosis.no_cause.destroying import stuck_in_destruction
 from hangscope.diagnosis.no_cause.inconclusive import inconclusive
 from hangscope.diagnosis.no_cause.lingering_processes import left_standing
 from hangscope.diagnosis.processes.process_state import End, is_working
@@ -148,14 +150,17 @@ def quiescent(context: Context, silent_s: float | None) -> Finding:
     advice = playbook.by_verdict(Verdict.QUIESCENT)
     seen = all(_end_is_seen(context, rank) for rank in context.trace.ranks)
     did = "finished" if seen else "issued"
+    words = stuck_in_destruction(context) or Words(
+        f"{_went_to(context, did, where)} and none has issued another{since}",
+        "no rank waits in a collective" if seen else _UNSEEN_ENDS,
+        where_to_look(context) or advice.fix,
+    )
     return Finding(
         Verdict.QUIESCENT,
         (),
         (),
         Confidence.LIKELY,
-        f"{_went_to(context, did, where)} and none has issued another{since}",
-        "no rank waits in a collective" if seen else _UNSEEN_ENDS,
-        where_to_look(context) or advice.fix,
+        *words,
         advice.playbook,
         evidence=places_of_threads(context),
     )
