@@ -81,6 +81,7 @@ from hangscope.diagnosis.waiting.graph_builder import GraphBuilder
 from hangscope.diagnosis.waiting.snapshots import Snapshot, snapshot_of
 from hangscope.diagnosis.wording.answer import answer
 from hangscope.diagnosis.wording.findings import to_finding
+from hangscope.diagnosis.wording.lost_messages import lost_messages
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.diagnosis.wording.sibling_findings import merged_finding
 from hangscope.diagnosis.wording.tolerated_waits import tolerated_wait
@@ -158,6 +159,8 @@ def _judged(trace: Trace) -> tuple[Diagnosis, frozenset[int]]:
             notes.append(f"{rank_s(trace.missing_ranks)} left no dump: nothing is known of them")
         if not findings and (waiting := tolerated_wait(job.context, job.tolerated)) is not None:
             notes.append(waiting)
+        if not findings and (lost := lost_messages(job.context)) is not None:
+            notes.append(lost)
     findings = with_unattributed_messages(job.context, with_monitor_verdict(job.context, findings))
     return answer(job.context, findings, notes), too_early
 

@@ -1,4 +1,4 @@
-"""All ranks are inside ``destroy_process_group``: NCCL waits for CUDA graphs there, for instance."""
+"""All ranks are inside ``destroy_process_group``, where NCCL waits for CUDA graphs, for one."""
 
 from __future__ import annotations
 

@@ -27,15 +27,15 @@ def stuck_in_destruction(context: Context) -> Words | None:
     if captured:
         return Words(
             summary,
-            "collectives were captured in a CUDA graph, and NCCL frees no communicator that a graph "
-            "still refers to",
+            "collectives were captured in a CUDA graph, and NCCL frees no communicator that a "
+            "graph still refers to",
             f"delete the graphs (del graph, and whatever holds them) before {_DESTROY}",
         )
     return Words(
         summary,
         "the backend frees its communicators only when nothing uses them any more",
-        f"before {_DESTROY}, wait for every Work, synchronise the device (torch.cuda.synchronize) "
-        "and delete CUDA graphs that hold collectives; py-spy dump --native shows what it waits for",
+        f"before {_DESTROY}, wait for every Work, synchronise the device and delete CUDA graphs "
+        "that hold collectives; py-spy dump --native shows what it waits for",
     )
 
 
