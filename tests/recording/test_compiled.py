@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,15 @@ def test_interpreter_shutdown_ends_as_without_compiled_recorder(
     assert job.returncode == without.returncode, (job.output, without.output)
     assert RESULT in job.output
     assert job.said == []
+
+
+def test_compiled_recorder_forgets_stacks_and_plans(compiled: Path, tmp_path: Path) -> None:
+    job = ranks("small_job", 1, with_compiled(tmp_path, compiled), arguments=("flood",))
+    assert job.returncode == 0, job.output
+    assert job.said == []
+    grown = re.search(r"grew by (-?\d+) MiB", job.output)
+    assert grown is not None, job.output
+    assert int(grown[1]) < 8  # what a flood leaves behind takes 20 and more
 
 
 def test_exception_in_any_function_that_the_compiled_path_calls(

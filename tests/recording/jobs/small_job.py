@@ -11,10 +11,13 @@ import sys
 import threading
 import time
 
+import psutil
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch.utils.data import DataLoader, Dataset
+
+from hangscope.recording.limits import MAX_KNOWN_FRAMES, MAX_PLANS
 
 MANNER = sys.argv[1] if len(sys.argv) > 1 else "plain"
 DIRECTORY = os.environ.get("HANGSCOPE_DIR", "")
@@ -79,6 +82,9 @@ def main() -> int:
             dist.all_reduce(torch.ones(2))
     elif MANNER == "children":
         extra = children()
+    elif MANNER == "flood":
+        first, second, third = flood(), flood(), flood()
+        extra = f"grew by {third - second} MiB after {first}"
     elif MANNER == "threads-and-stop":
         threads_and_stop()
     elif MANNER == "os-wait":
@@ -197,6 +203,17 @@ def alarms() -> str:
             caught += 1
     signal.setitimer(signal.ITIMER_REAL, 0)
     return f"missed {fired[0] - caught} of {fired[0] > 50}"
+
+
+def flood() -> int:
+    """More stacks and shapes than are remembered, all new; the memory used after it, in MiB."""
+    for i in range(MAX_KNOWN_FRAMES // 100 + 10):
+        code: dict[str, object] = {"dist": dist, "value": torch.ones(i % (MAX_PLANS + 10) + 1)}
+        exec(  # each is a code object of its own
+            "def deep(n):\n  return deep(n - 1) if n else dist.all_reduce(value)\n", code
+        )
+        code["deep"](100)  # type: ignore[operator]
+    return psutil.Process().memory_info().rss >> 20
 
 
 def threads_and_stop() -> None:
