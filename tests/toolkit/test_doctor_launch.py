@@ -277,6 +277,14 @@ def test_variables_become_findings() -> None:
     assert [(f.check, f.level, f.playbook) for f in off] == [("recording-off", "note", "D19")]
 
 
+def test_recording_in_python_is_a_note() -> None:
+    recording = replace(BARE, env={"HANGSCOPE": "1"}, torch_version="2.13.0")
+    assert list(check_variables(recording)) == []
+    (found,) = check_variables(replace(recording, is_compiled=False))
+    assert (found.check, found.level) == ("recording-uncompiled", "note")
+    assert "hangscope compile" in found.fix
+
+
 @pytest.mark.parametrize(
     ("command", "told"),
     [

@@ -62,6 +62,8 @@ class Surroundings:
     files_limit: int | None = None
     home: str = ""
     cwd: str = "."
+    is_compiled: bool = True
+    """Whether ``hangscope compile`` has been run, for this torch or another."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hangscope.recording.compiled.load import places
 from hangscope.toolkit.doctor.model import Device, Surroundings
 from hangscope.toolkit.doctor.neighbours import read_neighbours
 from hangscope.toolkit.environments.environment import installed_torch_version, parse_version
@@ -35,6 +36,7 @@ def read_surroundings(
         files_limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         home=env.get("HOME", ""),
         cwd=str(Path.cwd()),
+        is_compiled=any(any(place.glob("hot_path_*")) for place in places()),
     )
 
 
