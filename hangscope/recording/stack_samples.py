@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from types import FrameType
+
+from hangscope.recording.compiled.load import SOURCES, compiled
 
 MAX_THREADS = 48
 MAX_INNER = 48
@@ -16,6 +18,8 @@ MAX_OUTER = 16
 what the thread does, the outer ones which line of the program led there."""
 MAX_WALKED = 4096
 """Of a deeper stack the outer end is not looked for."""
+_KERNEL = f"F 0\x00kernel\x00{SOURCES / 'kernel.hpp'}"
+"""Stands for the frame that a kernel in Python has above those of torch's."""
 
 
 def sample_threads(skip: int | None = None) -> bytes:
@@ -28,12 +32,13 @@ def sample_threads(skip: int | None = None) -> bytes:
     """
     main = threading.main_thread().ident
     threads = {thread.ident: thread for thread in list(threading._active.values())}  # type: ignore[attr-defined]
+    module = compiled()
+    inside: Collection[int] = module.inside() if module is not None else ()
     frames = sys._current_frames()
     try:
         order = sorted(frames, key=lambda ident: ident != main)[:MAX_THREADS]
-        return "\n".join(_lines(frames, [i for i in order if i != skip], threads)).encode(
-            "utf-8", "replace"
-        )
+        shown = [ident for ident in order if ident != skip]
+        return "\n".join(_lines(frames, shown, threads, inside)).encode("utf-8", "replace")
     finally:
         # This function's own frame is among them. That cycle would keep alive what every thread's
         # functions hold (tensors, process groups) until the garbage collector runs, if ever.
@@ -41,7 +46,10 @@ def sample_threads(skip: int | None = None) -> bytes:
 
 
 def _lines(
-    frames: dict[int, FrameType], order: list[int], threads: dict[int | None, threading.Thread]
+    frames: dict[int, FrameType],
+    order: list[int],
+    threads: dict[int | None, threading.Thread],
+    inside: Collection[int],
 ) -> Iterator[str]:
     main = threading.main_thread().ident
     for ident in order:
@@ -50,6 +58,8 @@ def _lines(
         name = str(thread.name).replace("\n", " ") if thread is not None else ""
         number = thread.native_id or 0 if thread is not None else 0
         yield f"T {kind} {number} {name}"
+        if ident in inside:
+            yield _KERNEL
         yield from _both_ends(frames[ident])
 
 

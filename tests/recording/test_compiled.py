@@ -67,6 +67,33 @@ def test_both_hot_paths_record_the_same(compiled: Path, tmp_path: Path) -> None:
             assert row == expected
 
 
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_sampled_stack_shows_a_call_in_progress(value: str, compiled: Path, tmp_path: Path) -> None:
+    """A barrier that waits inside the operator; a collective whose operator has returned."""
+    code = (
+        "import threading, time, torch, torch.distributed as dist\n"
+        "from hangscope.recording.stack_samples import sample_threads\n"
+        "dist.init_process_group('gloo')\n"
+        "def look():\n"
+        "  time.sleep(0.7)\n"
+        "  frames = [line.split('\\0') for line in sample_threads().decode().splitlines()[1:]]\n"
+        "  print('INNERMOST', frames[0][1], frames[0][2].rpartition('/recording/')[2])\n"
+        "for wait in (dist.monitored_barrier, lambda: dist.all_reduce(torch.ones(2))):\n"
+        "  if dist.get_rank():\n"
+        "    time.sleep(1.5)\n"
+        "  else:\n"
+        "    threading.Thread(target=look).start()\n"
+        "  wait()\n"
+        "time.sleep(0.5)\n"
+    )
+    env = with_compiled(tmp_path, compiled) | {"HANGSCOPE_COMPILED": value}
+    job = run_each([sys.executable, "-c", code], [env | place for place in worlds(2)])
+    assert job.returncode == 0, job.output
+    first, second = re.findall(r"INNERMOST (\w+) (\S*)", job.output)
+    assert first == ("kernel", "compiled/src/kernel.hpp" if value == "1" else "hook.py")
+    assert second[0] != "kernel"
+
+
 # -- harmless --------------------------------------------------------------------------------
 
 

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.recording.compiled.constants import constants_header
-from hangscope.recording.compiled.load import PLACE
+from hangscope.recording.compiled.load import PLACE, SOURCES
 
-SOURCES = Path(__file__).parent / "src"
 _PYBIND_NAMES = ("COMPILER_TYPE", "STDLIB", "BUILD_ABI")
 _CXX20_SINCE = (2, 12)
 """Torch's own headers need C++20 from this version on."""

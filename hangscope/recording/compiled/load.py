@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+SOURCES = Path(__file__).parent / "src"
 BESIDE_THE_PACKAGE = Path(__file__).parent / "built"
 """Where ``hangscope compile`` puts it if that place can be written: an image's users share it."""
 PLACE = "HANGSCOPE_INTERNAL_COMPILED"

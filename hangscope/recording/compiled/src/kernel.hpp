@@ -1,6 +1,7 @@
 // The kernel that every c10d operator gets at the dispatch key BackendSelect.
 #pragma once
 #include "call.hpp"
+#include "inside.hpp"
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
@@ -29,6 +30,7 @@ class Kernel final : public c10::OperatorKernel {
     }
     const std::size_t below = stack->size() - handle.schema().arguments().size();
     try {
+      const Inside::Mark mark;
       handle.redispatchBoxed(rest, stack);
     } catch (...) {
       call.raised(std::current_exception());

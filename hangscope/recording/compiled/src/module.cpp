@@ -190,7 +190,21 @@ PyObject* unbox(PyObject*, PyObject* boxed) {
   return guarded([&] { return unboxed(boxed); });
 }
 
+// inside() -> numbers of the threads that are inside an operator
+PyObject* inside(PyObject*, PyObject*) {
+  return guarded([]() -> PyObject* {
+    const std::vector<unsigned long> numbers = Inside::threads();
+    Ref list = Ref::taken(PyList_New(0));
+    for (unsigned long number : numbers) {
+      Ref item = Ref::taken(PyLong_FromUnsignedLong(number));
+      if (!list || !item || PyList_Append(list.get(), item.get()) != 0) return nullptr;
+    }
+    return list.release();
+  });
+}
+
 PyMethodDef functions[] = {
+    {"inside", inside, METH_NOARGS, nullptr},
     {"unbox", unbox, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
