@@ -61,16 +61,19 @@ class Completions:
         self._slot_count = ring.slot_count
         self._unbox_work = dist.Work.unbox
         self._work_box = torch.ScriptObject
-        self._watched: dict[int, Pending] = {}
+        self.watched: dict[int, Pending] = {}
+        """Every unboxed operation that is not known to be over, by the Work's id."""
         self.unwaited: dict[int, Pending] = {}
         """Every ``isend`` and ``irecv`` not yet waited for, by the Work's id."""
         self.boxed: deque[Pending] = deque()
         """Entries whose Work is still inside its script object. Unboxing costs half a microsecond,
         so it is deferred until the Work is polled or waited for, when the job has time."""
 
-    def use_compiled(self, module: Any) -> None:
-        """From now on the compiled hook boxes the Works."""
+    def use_compiled(self, module: Any, recording: Any) -> None:
+        """From now on the compiled hook boxes the Works, and marks what has finished."""
         self._unbox_work, self._work_box = module.unbox, module.BoxedWork
+        self.finish = recording.finish  # type: ignore[method-assign]
+        self.completed = recording.completed  # type: ignore[method-assign]
 
     def watch(self, entry: Pending) -> None:
         """Watch an operation that was just issued."""
@@ -78,13 +81,13 @@ class Completions:
         if len(pending) >= DRAIN_AT:
             self.drain(entry[4])
         pending.append(entry)
-        self._watched[id(entry[1])] = entry
+        self.watched[id(entry[1])] = entry
 
     def expect(self, entry: Pending) -> None:
         """Remember an operation that cannot be polled; only `waited` will tell its end."""
-        if len(self._watched) >= MAX_EXPECTED:
-            self._watched.clear()  # their records stay "not observed"
-        self._watched[id(entry[1])] = entry
+        if len(self.watched) >= MAX_EXPECTED:
+            self.watched.clear()  # their records stay "not observed"
+        self.watched[id(entry[1])] = entry
 
     def waiting(self, work: Any) -> None:
         """Python begins to wait for a Work of ``unwaited``."""
@@ -105,7 +108,7 @@ class Completions:
         """
         if self.boxed:
             self.unbox()
-        found = self._watched.get(id(work))
+        found = self.watched.get(id(work))
         if found is None or not (succeeded or work.is_completed()):
             return  # only the wait timed out; the operation goes on
         self._forget(work)
@@ -128,7 +131,7 @@ class Completions:
         If another thread begins to wait for a Work while it is unboxed here, it does not find the
         entry; polling will notice the completion.
         """
-        boxed, watched, unbox_work = self.boxed, self._watched, self._unbox_work
+        boxed, watched, unbox_work = self.boxed, self.watched, self._unbox_work
         while boxed:
             try:
                 entry = boxed.popleft()
@@ -227,7 +230,7 @@ class Completions:
         self._ring.set_record(record_id, state=0, flags=flags | _UNOBSERVED, completed_ns=0)
 
     def _forget(self, work: Any) -> None:
-        self._watched.pop(id(work), None)
+        self.watched.pop(id(work), None)
         if self.unwaited:
             self.unwaited.pop(id(work), None)
 

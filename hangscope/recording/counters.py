@@ -15,9 +15,13 @@ class PlainCounters:
         "coalesced_kinds",
         "coalescing_thread",
         "collective_seq",
+        "completed",
+        "failed_seq",
+        "highest_done",
         "history",
         "history_before",
         "index",
+        "observable",
         "op_id",
         "p2p_seq",
         "published",
@@ -42,6 +46,15 @@ class PlainCounters:
     """The thread between ``_start_coalescing`` and ``_end_coalescing``; 0 if none."""
     coalesced_kinds: int
     """Which kinds of operations its batch has had so far."""
+    completed: int
+    """Sequence number up to which all collectives are finished."""
+    highest_done: int
+    """Highest sequence number known to be finished; `completed` may lag behind it."""
+    failed_seq: int
+    """Sequence number of the first collective that ended without a result; 0 if none."""
+    observable: bool
+    """Whether all backends of the group are polled. Otherwise an operation may be unfinished
+    without our knowledge, and there is no "completed up to here"."""
 
 
 if TYPE_CHECKING:

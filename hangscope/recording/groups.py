@@ -40,14 +40,10 @@ class GroupState(Counters):
 
     __slots__ = (
         "backends",
-        "completed",
         "destroyed",
         "draining",
-        "failed_seq",
         "group_rank",
-        "highest_done",
         "name",
-        "observable",
         "pairs",
         "pending",
         "process_group",
@@ -71,17 +67,11 @@ class GroupState(Counters):
         self.group_rank = group_rank
         self.recorded = recorded and index > 0
         self.observable = observable
-        """Whether all its backends are polled. Otherwise an operation may be unfinished without our
-        knowledge, and there is no "completed up to here"."""
         self.collective_seq = self.seq_before = self.p2p_seq = 0
         self.op_id = self.published = 0
         self.history = self.history_before = 0
         self.coalescing_thread = self.coalesced_kinds = 0
-        self.completed = 0
-        self.highest_done = 0
-        """Highest sequence number known to be finished; `completed` may lag behind it."""
-        self.failed_seq = 0
-        """Sequence number of the first collective that ended without a result; 0 if none."""
+        self.completed = self.highest_done = self.failed_seq = 0
         self.draining = False
         self.destroyed = False
         self.pairs: dict[tuple[bool, int], str] = {}

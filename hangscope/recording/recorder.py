@@ -294,7 +294,7 @@ class Recorder:
         """Let the compiled module number and store the records, those made here included."""
         self._write = recording.write
         self._work_box, self._unbox_work = module.BoxedWork, module.unbox
-        self.completions.use_compiled(module)
+        self.completions.use_compiled(module, recording)
         self.groups.on_forget.append(recording.forget)
 
     def callbacks(self) -> dict[str, Any]:
@@ -310,6 +310,11 @@ class Recorder:
             "is_capturing": getattr(torch._C, "_cuda_isCurrentStreamCapturing", bool),
             "drain": self.completions.drain,
             "append_boxed": self._boxed.append,
+            "waiting": self.completions.waiting,
+            "waited": self._waited,
+            "boxed": self._boxed,
+            "watched": self.completions.watched,
+            "unwaited": self.completions.unwaited,
         }
 
     def learner(self, spec: OpSpec) -> Callable[[tuple[Any, ...], int], Learnt | None]:
@@ -345,15 +350,30 @@ class Recorder:
         """Make the function for an operator that has raised."""
 
         def failed(token: Token, error: BaseException) -> None:
-            trace = error.__traceback__
-            try:
-                raise error  # so that it is being handled, as in a kernel of Python's
-            except BaseException:
-                self.raised(spec, token)
-            finally:
-                error.__traceback__ = trace
+            self._take_back(spec, token)
+            self._failed_with(error)
 
         return failed
+
+    def _waited(self, work: Any, error: BaseException | None) -> None:
+        """The job has waited for a Work, or the wait has raised an exception."""
+        succeeded = error is None
+        try:
+            self.completions.waited(work, succeeded)
+        except KeyboardInterrupt:  # as in `watch_waits`
+            self.completions.waited(work, succeeded)
+            raise
+        if error is not None:
+            self._failed_with(error)
+
+    def _failed_with(self, error: BaseException) -> None:
+        trace = error.__traceback__
+        try:
+            raise error  # so that it is being handled, as in a kernel of Python's
+        except BaseException:
+            self._failed()
+        finally:
+            error.__traceback__ = trace
 
     def catch_up(self) -> bool:
         """Do what the hot path has deferred to the watcher; True if there was anything to do."""

@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -33,7 +34,7 @@ from hangscope.recording.store_waits import watch_stores
 from hangscope.recording.user_exceptions import is_user_exception
 from hangscope.recording.warn_once import warn_once
 from hangscope.recording.watcher import Watcher
-from hangscope.recording.work_waits import watch_waits
+from hangscope.recording.work_waits import Wait, stand_in_for_wait, watch_waits
 from hangscope.ring.layout import Unobservable
 from hangscope.ring.writer import RingWriter
 
@@ -99,13 +100,7 @@ class Session:
             self.lifecycle.install()
             self._wrap_functions()
             self._watch_coalescing()
-            watch_waits(
-                self._patches,
-                self.recorder.completions,
-                self.guard,
-                recording=lambda: not self.failed,
-                failed=self.lifecycle.note_failure,
-            )
+            watch_waits(self._patches, self._stand_in_for_wait())
             watch_stores(self._patches, self._phase_stack, self.guard)
             self._register_fault_handler()
             self._note_unobservable()
@@ -140,6 +135,16 @@ class Session:
         if module is None or self.settings.check_reduce:
             return DispatcherHook(self._listener(), self.guard)
         return CompiledHook(module, self.recorder, self.guard)
+
+    def _stand_in_for_wait(self) -> Callable[[Wait], Wait]:
+        if isinstance(self.hook, CompiledHook):
+            return self.hook.waiter
+        return stand_in_for_wait(
+            self.recorder.completions,
+            self.guard,
+            recording=lambda: not self.failed,
+            failed=self.lifecycle.note_failure,
+        )
 
     def _listener(self) -> Listener:
         """The recorder, wrapped to check all-reduces if the user asked for that."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from types import FrameType
 
@@ -18,8 +18,11 @@ MAX_OUTER = 16
 what the thread does, the outer ones which line of the program led there."""
 MAX_WALKED = 4096
 """Of a deeper stack the outer end is not looked for."""
-_KERNEL = f"F 0\x00kernel\x00{SOURCES / 'kernel.hpp'}"
-"""Stands for the frame that a kernel in Python has above those of torch's."""
+_COMPILED = {
+    "kernel": f"F 0\x00kernel\x00{SOURCES / 'kernel.hpp'}",
+    "wait": f"F 0\x00wait\x00{SOURCES / 'waits.hpp'}",
+}
+"""Stand for the frames that the recorder's functions in Python have below those of torch's."""
 
 
 def sample_threads(skip: int | None = None) -> bytes:
@@ -33,7 +36,7 @@ def sample_threads(skip: int | None = None) -> bytes:
     main = threading.main_thread().ident
     threads = {thread.ident: thread for thread in list(threading._active.values())}  # type: ignore[attr-defined]
     module = compiled()
-    inside: Collection[int] = module.inside() if module is not None else ()
+    inside: Mapping[int, str] = module.inside() if module is not None else {}
     frames = sys._current_frames()
     try:
         order = sorted(frames, key=lambda ident: ident != main)[:MAX_THREADS]
@@ -49,7 +52,7 @@ def _lines(
     frames: dict[int, FrameType],
     order: list[int],
     threads: dict[int | None, threading.Thread],
-    inside: Collection[int],
+    inside: Mapping[int, str],
 ) -> Iterator[str]:
     main = threading.main_thread().ident
     for ident in order:
@@ -59,7 +62,7 @@ def _lines(
         number = thread.native_id or 0 if thread is not None else 0
         yield f"T {kind} {number} {name}"
         if ident in inside:
-            yield _KERNEL
+            yield _COMPILED[inside[ident]]
         yield from _both_ends(frames[ident])
 
 

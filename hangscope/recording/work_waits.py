@@ -8,51 +8,63 @@ from typing import Any
 from hangscope.recording.completion import Completions
 from hangscope.recording.phases import Patches
 
+Wait = Callable[..., Any]
 
-def watch_waits(  # noqa: C901 one closure: it runs in every wait of the job
-    patches: Patches,
+
+def watch_waits(patches: Patches, stand_in: Callable[[Wait], Wait]) -> None:
+    """Replace ``Work.wait`` with what ``stand_in`` makes of it."""
+    import torch.distributed as dist
+
+    original = getattr(dist.Work, "wait", None)
+    if original is not None:
+        patches.replace(dist.Work, "wait", stand_in(original))
+
+
+def stand_in_for_wait(  # noqa: C901 one closure: it runs in every wait of the job
     completions: Completions,
     guard: Callable[[BaseException], None],
     *,
     recording: Callable[[], bool],
     failed: Callable[[], None],
-) -> None:
-    """Record how each wait ends; ``failed`` is called while an exception it raised is handled."""
-    import torch.distributed as dist
+) -> Callable[[Wait], Wait]:
+    """Make the function that makes the stand-in, which records how each wait ends.
 
-    original = getattr(dist.Work, "wait", None)
-    if original is None:
-        return
+    ``failed`` is called while an exception that the wait has raised is handled. The compiled hook
+    has a stand-in of its own (``waits.hpp``).
+    """
     waiting, waited, unwaited = completions.waiting, completions.waited, completions.unwaited
 
-    def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-        result = None
-        succeeded = False
-        if unwaited:
-            try:
-                if recording():
-                    waiting(work)
-            except Exception as error:
-                guard(error)
-        try:
-            result = original(work, *args, **kwargs)
-            succeeded = True
-            return result
-        finally:
-            try:
+    def stand_in(original: Wait) -> Wait:
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            result = None
+            succeeded = False
+            if unwaited:
                 try:
-                    # Also skips a forked child, whose copy of the recording has failed.
-                    if result is not False and recording():
-                        waited(work, succeeded)
-                except KeyboardInterrupt:
-                    # It interrupted our own code. Try again: nothing but this wait tells that a
-                    # send or receive has failed.
-                    if result is not False and recording():
-                        waited(work, succeeded)
-                    raise
-                if not succeeded and recording():
-                    failed()
-            except Exception as error:
-                guard(error)
+                    if recording():
+                        waiting(work)
+                except Exception as error:
+                    guard(error)
+            try:
+                result = original(work, *args, **kwargs)
+                succeeded = True
+                return result
+            finally:
+                try:
+                    try:
+                        # Also skips a forked child, whose copy of the recording has failed.
+                        if result is not False and recording():
+                            waited(work, succeeded)
+                    except KeyboardInterrupt:
+                        # It interrupted our own code. Try again: nothing but this wait tells that a
+                        # send or receive has failed.
+                        if result is not False and recording():
+                            waited(work, succeeded)
+                        raise
+                    if not succeeded and recording():
+                        failed()
+                except Exception as error:
+                    guard(error)
 
-    patches.replace(dist.Work, "wait", wait)
+        return wait
+
+    return stand_in

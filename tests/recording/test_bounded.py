@@ -205,7 +205,7 @@ def test_unfinished_operations_are_bounded(recording: Session) -> None:
     for number in range(3 * completion.MAX_PENDING):
         completions.watch([number + 1, Never(), number + 1, 0, state])
     assert len(state.pending) == completion.MAX_PENDING
-    assert len(completions._watched) == completion.MAX_PENDING
+    assert len(completions.watched) == completion.MAX_PENDING
 
 
 def test_unpollable_operations_are_bounded(recording: Session) -> None:
@@ -215,7 +215,7 @@ def test_unpollable_operations_are_bounded(recording: Session) -> None:
     works = [object() for _ in range(completion.MAX_EXPECTED + 10)]
     for number, work in enumerate(works):
         completions.expect([number + 1, work, number + 1, 0, state])
-        assert len(completions._watched) <= completion.MAX_EXPECTED
+        assert len(completions.watched) <= completion.MAX_EXPECTED
 
 
 def test_monitored_barrier_advances_the_counter_by_two(recording: Session) -> None:

@@ -51,7 +51,7 @@ def test_compiled_recorder_is_complete(script: str, compiled: Path, tmp_path: Pa
 def test_both_hot_paths_record_the_same(compiled: Path, tmp_path: Path) -> None:
     found = {}
     for name, env in (
-        ("DispatcherHook", recording(tmp_path / "python")),
+        ("DispatcherHook", recording(tmp_path / "python", HANGSCOPE_COMPILED="0")),
         ("CompiledHook", with_compiled(tmp_path / "compiled", compiled)),
     ):
         results = tmp_path / f"{name}-results"
@@ -65,6 +65,55 @@ def test_both_hot_paths_record_the_same(compiled: Path, tmp_path: Path) -> None:
         assert len(python["rows"]) > 200
         for expected, row in zip(python["rows"], other["rows"], strict=True):
             assert row == expected
+
+
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_wait_that_fails(value: str, compiled: Path, tmp_path: Path) -> None:
+    """It raises what it always does, which is kept as the reason why the rank has left."""
+    code = (
+        "import sys, time, torch, torch.distributed as dist\n"
+        "from datetime import timedelta\n"
+        "dist.init_process_group('gloo')\n"
+        "rank = dist.get_rank()\n"
+        "if rank:\n"
+        "  time.sleep(2)\n"
+        "  sys.exit(0)\n"
+        "work = dist.all_reduce(torch.ones(2), async_op=True)\n"
+        "try:\n"
+        "  raise KeyError('outer')\n"
+        "except KeyError as outer:\n"
+        "  try:\n"
+        "    work.wait(timeout=timedelta(seconds=0.4))\n"
+        "  except RuntimeError as error:\n"
+        "    frames = error.__traceback__.tb_next is None\n"
+        "    print('RAISED', type(error).__name__, error.__context__ is outer, frames)\n"
+        "    known = sys.exc_info()[1] is error\n"
+        "  print('HANDLED', known, sys.exc_info()[1] is outer)\n"
+        "sys.exit(4)\n"
+    )
+    env = with_compiled(tmp_path, compiled) | {"HANGSCOPE_COMPILED": value}
+    job = run_each([sys.executable, "-c", code], [env | place for place in worlds(2)])
+    assert re.findall("RAISED .*", job.output) == [f"RAISED RuntimeError True {value == '1'}"]
+    assert "HANDLED True True" in job.output
+    fragments = [read_ring(path) for path in tmp_path.glob("*.ring")]
+    fragment = min(fragments, key=lambda found: found.facts.rank)
+    assert [int(row["state"]) for row in fragment.records] == [0]
+    failure = fragment.facts.exception
+    assert failure is not None
+    assert (failure.type_name, "imed out" in failure.message) == ("RuntimeError", True)
+
+
+def test_waits_on_several_threads_with_compiled_recorder(compiled: Path) -> None:
+    env = environment(HANGSCOPE_MONITOR="0", HANGSCOPE_COMPILED="1", **{PLACE: str(compiled)})
+    job = run([sys.executable, str(JOBS / "waiting_job.py")], env)
+    assert job.returncode == 0, job.output
+    assert job.said == []
+    report = json.loads(job.output.splitlines()[-1])
+    assert report["hook"] == "CompiledHook"
+    assert report["records"] == report["issued"] == 1200
+    assert report["states"] == [2]
+    assert report["completed"] == [300] * 4
+    assert report["left"] == {"boxed": 0, "watched": 0, "pending": 0}
 
 
 @pytest.mark.parametrize("value", ["0", "1"])
@@ -130,7 +179,10 @@ def test_exception_in_any_function_that_the_compiled_path_calls(
 ) -> None:
     """The result is the same, one line is printed, and all patches are undone."""
     env = environment(RESULTS=str(tmp_path), HANGSCOPE_COMPILED="1", **{PLACE: str(compiled)})
-    callees = ("learner", "current", "unmarked", "plan", "register", "drain", "issuer", "failer")
+    callees = (
+        "learner", "current", "unmarked", "plan", "register", "drain", "issuer", "failer",
+        "_waited",
+    )  # fmt: skip
     done = subprocess.run(
         [sys.executable, str(JOBS / "fault_job.py"), *callees],
         env=env,
@@ -148,7 +200,7 @@ def test_exception_in_any_function_that_the_compiled_path_calls(
         assert len(outcome["said"]) == 1, (name, outcome["said"])
     made = {f"what Recorder.{maker} makes" for maker in ("learner", "issuer", "failer")}
     rest = {"StackInterner.current", "StackInterner.unmarked", "Planner.plan", "Completions.drain"}
-    assert made | rest | {"GroupRegistry.register"} <= set(called)
+    assert made | rest | {"GroupRegistry.register", "Recorder._waited"} <= set(called)
 
 
 # -- whether it is used ----------------------------------------------------------------------

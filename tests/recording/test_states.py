@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 import hangscope
+from hangscope.recording.compiled.hook import CompiledHook
 from hangscope.recording.groups import DeviceBackend
 from hangscope.recording.native_status import MAX_FAILURES, NativeStatus, native_id
 from hangscope.recording.operations import spec_for
@@ -260,8 +261,14 @@ def test_torchfrtrace_reads_what_dump_writes(tmp_path: Path) -> None:
         assert collective[7] == "gloo:all_reduce"
 
 
+def skip_if_compiled(recording: Session) -> None:
+    if isinstance(recording.hook, CompiledHook):
+        pytest.skip("reads the reduce op at once")
+
+
 def test_more_reduce_ops_than_can_be_read(recording: Session) -> None:
     """The first and the very last are known, those in between are not; none is guessed."""
+    skip_if_compiled(recording)
     end_watcher(recording)
     reductions = recording.recorder.reductions
     count = MAX_UNREAD + 3 * MAX_NEWEST
@@ -295,6 +302,7 @@ def test_native_gloo_entries_add_nothing() -> None:
 
 def test_operation_with_an_unreadable_reduce_op_is_recorded(recording: Session) -> None:
     """As in torch 2.5: the operation is recorded, its reduce op stays unknown."""
+    skip_if_compiled(recording)
 
     class Silent:
         def _has_method(self, name: str) -> bool:

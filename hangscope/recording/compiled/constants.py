@@ -8,9 +8,12 @@ from hangscope.ring.layout import GROUP, SLOT, SlotFlag
 
 _FLAGS = (
     SlotFlag.P2P, SlotFlag.COALESCED_MEMBER, SlotFlag.COALESCED_BATCH, SlotFlag.UNOBSERVED,
+    SlotFlag.RETIRED, SlotFlag.FAILED,
 )  # fmt: skip
 _LIMITS = ("MAX_FRAMES", "MAX_KNOWN_FRAMES", "MAX_PLANS", "DRAIN_AT")
-_GROUP_FIELDS = ("enqueued", "p2p_enqueued", "history", "enqueued_ns")
+_GROUP_FIELDS = (
+    "enqueued", "p2p_enqueued", "history", "enqueued_ns", "completed", "completed_ns",
+)  # fmt: skip
 
 
 def constants_header() -> str:

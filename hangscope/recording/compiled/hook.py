@@ -35,8 +35,7 @@ class CompiledHook:
             slots_at=recorder.ring.slot_at(1),
             slot_count=recorder.ring.slot_count,
             main_thread=threading.main_thread().ident or 0,
-            on_error=on_error,
-            **recorder.callbacks(),
+            callbacks=recorder.callbacks() | {"on_error": on_error},
         )
         recorder.use_compiled(module, self._recording)
         self._recorder = recorder
@@ -68,6 +67,11 @@ class CompiledHook:
                 )  # fmt: skip
             self._has_operators = True
         self._recording.install()
+
+    def waiter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Make the method that stands in for ``Work.wait`` and records how each wait ends."""
+        method: Callable[..., Any] = self._recording.waiter(original)
+        return method
 
     def remove(self) -> None:
         """Unregister the kernels; calls in flight finish."""

@@ -46,8 +46,12 @@ def issue(group: dist.ProcessGroup | None = None) -> None:
         dist.barrier(group=group)
         dist.monitored_barrier(group=group)
         dist.all_gather_object([None, None], {"rank": RANK}, group=group)
-        for work in [dist.all_reduce(ones(1), group=group, async_op=True) for _ in range(40)]:
-            work.wait()
+        for count in (5, 40):
+            works = [dist.all_reduce(ones(1), group=group, async_op=True) for _ in range(count)]
+            for work in reversed(works) if count == 5 else works:
+                work.wait()
+        dist.all_reduce(ones(1), group=group, async_op=True)  # nobody waits for this one
+        dist.reduce_scatter_tensor(ones(3), ones(6), group=group, async_op=True).wait()
         if RANK == 0:
             dist.send(ones(7), PEER, tag=3, group=group)
             dist.isend(ones(7), PEER, group=group).wait()

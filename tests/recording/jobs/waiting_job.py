@@ -53,13 +53,14 @@ with tempfile.TemporaryDirectory() as folder:
     print(
         json.dumps(
             {
+                "hook": type(session.hook).__name__,
                 "issued": THREADS * BURSTS * BURST,
                 "records": len(fragment.records),
                 "states": sorted({int(row["state"]) for row in fragment.records}),
                 "completed": [int(member["completed"]) for member in fragment.members[-THREADS:]],
                 "left": {
                     "boxed": len(completions.boxed),
-                    "watched": len(completions._watched),
+                    "watched": len(completions.watched),
                     "pending": sum(
                         len(state.pending) for state in session.recorder.groups.states()
                     ),

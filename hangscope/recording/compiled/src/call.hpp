@@ -101,7 +101,7 @@ class Call {
     } catch (const std::exception& error) {
       PyErr_SetString(PyExc_RuntimeError, error.what());
     }
-    if (!done) complain(*python_);
+    if (!done && !settle(*python_)) throw_to_job();
   }
 
   // This and the functions below return false with a Python error.

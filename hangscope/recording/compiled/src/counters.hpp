@@ -18,6 +18,8 @@ struct Counters {
   unsigned long long history, history_before;
   unsigned long long coalescing_thread;
   long long coalesced_kinds;
+  long long completed, highest_done, failed_seq;
+  char observable;
 };
 
 inline PyMemberDef counters_members[] = {
@@ -32,6 +34,10 @@ inline PyMemberDef counters_members[] = {
     {"history_before", T_ULONGLONG, offsetof(Counters, history_before), 0, nullptr},
     {"coalescing_thread", T_ULONGLONG, offsetof(Counters, coalescing_thread), 0, nullptr},
     {"coalesced_kinds", T_LONGLONG, offsetof(Counters, coalesced_kinds), 0, nullptr},
+    {"completed", T_LONGLONG, offsetof(Counters, completed), 0, nullptr},
+    {"highest_done", T_LONGLONG, offsetof(Counters, highest_done), 0, nullptr},
+    {"failed_seq", T_LONGLONG, offsetof(Counters, failed_seq), 0, nullptr},
+    {"observable", T_BOOL, offsetof(Counters, observable), 0, nullptr},
     {nullptr, 0, 0, 0, nullptr},
 };
 

@@ -1,39 +1,46 @@
-// Which threads are inside an operator just now: a sampled stack does not show it, as our kernel has
-// no Python frame and torch has none either.
+// Which threads are inside an operator or a wait just now: a sampled stack does not show it, as our
+// functions have no Python frame and torch's have none either.
 #pragma once
 #include "ring.hpp"
 
 #include <atomic>
 #include <mutex>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 namespace hangscope {
 
 class Inside {
  public:
+  enum class Where { nowhere, kernel, wait };
+
   // Marks the calling thread for as long as it lives.
   class Mark {
    public:
-    Mark() { here().depth++; }
-    ~Mark() { here().depth--; }
+    explicit Mark(Where where) : before_(here().where.exchange(where)) {}
+    ~Mark() { here().where = before_; }
     Mark(const Mark&) = delete;
     Mark& operator=(const Mark&) = delete;
+
+   private:
+    Where before_;
   };
 
   // The marked threads, by Python's numbers for them.
-  static std::vector<unsigned long> threads() {
-    std::vector<unsigned long> found;
+  static std::vector<std::pair<unsigned long, Where>> threads() {
+    std::vector<std::pair<unsigned long, Where>> found;
     Registry& all = registry();
     std::lock_guard<std::mutex> lock(all.mutex);
     for (const Thread* thread : all.threads)
-      if (thread->depth > 0) found.push_back(thread->number);
+      if (const Where where = thread->where; where != Where::nowhere)
+        found.emplace_back(thread->number, where);
     return found;
   }
 
  private:
   struct Thread {
-    std::atomic<int> depth{0};
+    std::atomic<Where> where{Where::nowhere};
     unsigned long number = 0;
     int forks = -1;
 
@@ -65,7 +72,7 @@ class Inside {
     static thread_local Thread thread;
     if (thread.forks != g_forks) {
       thread.forks = g_forks;
-      thread.depth = 0;
+      thread.where = Where::nowhere;
       thread.number = PyThread_get_thread_ident();
       Registry& all = registry();
       std::lock_guard<std::mutex> lock(all.mutex);

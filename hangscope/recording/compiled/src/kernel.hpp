@@ -30,7 +30,7 @@ class Kernel final : public c10::OperatorKernel {
     }
     const std::size_t below = stack->size() - handle.schema().arguments().size();
     try {
-      const Inside::Mark mark;
+      const Inside::Mark mark(Inside::Where::kernel);
       handle.redispatchBoxed(rest, stack);
     } catch (...) {
       call.raised(std::current_exception());

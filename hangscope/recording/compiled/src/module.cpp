@@ -1,5 +1,6 @@
 // `hangscope.recording.compiled` as Python sees it: Counters, BoxedWork, Recording, unbox.
 #include "kernel.hpp"
+#include "waits.hpp"
 
 namespace hangscope {
 namespace {
@@ -24,25 +25,21 @@ PyThreadState* main_thread_of(unsigned long number) {
 }
 
 int init_recording(PyObject* self, PyObject* args, PyObject* keywords) {
-  static const char* names[] = {"memory", "slots_at", "slot_count", "main_thread", "stack_of",
-                                "unmarked", "manner", "note_capture", "is_capturing", "drain",
-                                "append_boxed", "on_error", nullptr};
+  static const char* names[] = {"memory", "slots_at", "slot_count", "main_thread", "callbacks",
+                                nullptr};
   Py_buffer memory;
   unsigned long long slots_at = 0, slot_count = 0;
   unsigned long main_thread = 0;
-  PyObject* given[8] = {};
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "w*KKk$OOOOOOOO", const_cast<char**>(names),
-                                   &memory, &slots_at, &slot_count, &main_thread, &given[0],
-                                   &given[1], &given[2], &given[3], &given[4], &given[5], &given[6],
-                                   &given[7]))
+  PyObject* given = nullptr;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "w*KKkO!", const_cast<char**>(names), &memory,
+                                   &slots_at, &slot_count, &main_thread, &PyDict_Type, &given))
     return -1;
-  if (of(self).session) {
+  if (of(self).session) PyErr_SetString(PyExc_RuntimeError, "this recording has begun already");
+  Callbacks python;
+  if (PyErr_Occurred() || !python.read(given)) {
     PyBuffer_Release(&memory);
-    PyErr_SetString(PyExc_RuntimeError, "this recording has begun already");
     return -1;
   }
-  Callbacks python{Ref::to(given[0]), Ref::to(given[1]), Ref::to(given[2]), Ref::to(given[3]),
-                   Ref::to(given[4]), Ref::to(given[5]), Ref::to(given[6]), Ref::to(given[7])};
   of(self).session = shared(new Session(memory, slots_at, slot_count, std::move(python),
                                         g_boxed_work, main_thread_of(main_thread)));
   return 0;
@@ -143,6 +140,32 @@ PyObject* forget(PyObject* self, PyObject* state) {
   Py_RETURN_NONE;
 }
 
+// finish(record id, flags, *, succeeded) -> time: marks a record as finished
+PyObject* finish(PyObject* self, PyObject* args, PyObject* keywords) {
+  static const char* names[] = {"record_id", "flags", "succeeded", nullptr};
+  unsigned long long record_id = 0;
+  unsigned int flags = 0;
+  int succeeded = 0;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "KI$p", const_cast<char**>(names), &record_id,
+                                   &flags, &succeeded))
+    return nullptr;
+  return PyLong_FromLongLong(of(self).session->ring.finish(record_id, flags, succeeded != 0));
+}
+
+// completed(state, sequence number, time): a collective has finished
+PyObject* completed(PyObject* self, PyObject* args) {
+  PyObject* state = nullptr;
+  long long seq = 0, now = 0;
+  if (!PyArg_ParseTuple(args, "O!LL", g_counters, &state, &seq, &now)) return nullptr;
+  if (!complete(*of(self).session, state, seq, now)) return nullptr;
+  Py_RETURN_NONE;
+}
+
+// waiter(original) -> what stands in for `Work.wait`
+PyObject* waiter(PyObject* self, PyObject* original) {
+  return guarded([&] { return method_for(of(self).session, original); });
+}
+
 PyObject* get_listening(PyObject* self, void*) {
   return PyBool_FromLong(of(self).session->listening);
 }
@@ -160,6 +183,10 @@ PyMethodDef recording_methods[] = {
     {"close", close_recording, METH_NOARGS, nullptr},
     {"write", write, METH_VARARGS, nullptr},
     {"forget", forget, METH_O, nullptr},
+    {"finish", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(finish)),
+     METH_VARARGS | METH_KEYWORDS, nullptr},
+    {"completed", completed, METH_VARARGS, nullptr},
+    {"waiter", waiter, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -190,16 +217,19 @@ PyObject* unbox(PyObject*, PyObject* boxed) {
   return guarded([&] { return unboxed(boxed); });
 }
 
-// inside() -> numbers of the threads that are inside an operator
+// inside() -> "kernel" or "wait" for each thread that is inside an operator or a wait, by its number
 PyObject* inside(PyObject*, PyObject*) {
   return guarded([]() -> PyObject* {
-    const std::vector<unsigned long> numbers = Inside::threads();
-    Ref list = Ref::taken(PyList_New(0));
-    for (unsigned long number : numbers) {
-      Ref item = Ref::taken(PyLong_FromUnsignedLong(number));
-      if (!list || !item || PyList_Append(list.get(), item.get()) != 0) return nullptr;
+    Ref found = Ref::taken(PyDict_New());
+    if (!found) return nullptr;
+    for (const auto& [number, where] : Inside::threads()) {
+      const Ref key = Ref::taken(PyLong_FromUnsignedLong(number));
+      const char* name = where == Inside::Where::kernel ? "kernel" : "wait";
+      const Ref value = Ref::taken(PyUnicode_FromString(name));
+      if (!key || !value || PyDict_SetItem(found.get(), key.get(), value.get()) != 0)
+        return nullptr;
     }
-    return list.release();
+    return found.release();
   });
 }
 
@@ -232,7 +262,8 @@ PyMODINIT_FUNC HANGSCOPE_INIT() {
   if (module == nullptr) return nullptr;
   if (!add_type(module, "Counters", counters_spec, &g_counters) ||
       !add_type(module, "BoxedWork", boxed_work_spec, &g_boxed_work) ||
-      !add_type(module, "Recording", recording_spec)) {
+      !add_type(module, "Recording", recording_spec) ||
+      !add_type(module, "Waiter", waiter_spec, &g_waiter)) {
     Py_DECREF(module);
     return nullptr;
   }

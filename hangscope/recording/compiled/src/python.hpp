@@ -82,9 +82,19 @@ inline Ref take_error() {
 #endif
 }
 
-// Leaves C++ with this exception, as if Python code called by torch had raised it.
-[[noreturn]] inline void throw_to_job(const Ref& error) {
-  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.get())), error.get());
+// Makes an exception object the current Python error, with the traceback that it has.
+inline void set_error(Ref error) {
+#if PY_VERSION_HEX >= 0x030C0000
+  PyErr_SetRaisedException(error.release());
+#else
+  PyObject* type = Ref::to(reinterpret_cast<PyObject*>(Py_TYPE(error.get()))).release();
+  PyObject* trace = PyException_GetTraceback(error.get());
+  PyErr_Restore(type, error.release(), trace);
+#endif
+}
+
+// Leaves C++ with the current Python error, as if Python code called by torch had raised it.
+[[noreturn]] inline void throw_to_job() {
   python_error thrown;
   thrown.persist();
   throw thrown;

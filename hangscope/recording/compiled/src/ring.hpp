@@ -71,7 +71,7 @@ class Ring {
     const std::uint64_t record_id = ++newest_;
     const long long now = now_ns();
 
-    char* slot = slots_ + (record_id - 1) % slot_count_ * layout::SLOT_BYTES;
+    char* slot = slot_of(record_id);
     // From here to the end of the slot its two ids differ: a reader drops it.
     put(slot, layout::SLOT_RECORD_ID, record_id);
     std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -106,7 +106,39 @@ class Ring {
     return {record_id, group.collective_seq, flags};
   }
 
+  // Marks a record as finished; returns the time.
+  long long finish(std::uint64_t record_id, std::uint32_t flags, bool succeeded) {
+    const long long now = now_ns();
+    char* slot = slot_of(record_id);
+    if (get<std::uint64_t>(slot, layout::SLOT_RECORD_ID) != record_id) return now;
+    put(slot, layout::SLOT_COMPLETED_NS, succeeded ? now : 0LL);
+    flags |= succeeded ? layout::RETIRED : layout::RETIRED | layout::FAILED;
+    // State and flags lie side by side and change together.
+    static_assert(layout::SLOT_FLAGS == layout::SLOT_STATE + 4, "see SLOT in layout.py");
+    put(slot, layout::SLOT_STATE, std::uint64_t{flags} << 32 | (succeeded ? 2u : 0u));
+    return now;
+  }
+
+  // All collectives of a group up to this one are finished.
+  void publish_completed(Counters& group, long long seq, long long now) {
+    group.completed = seq;
+    char* entry = memory_ + group.cells * 8;
+    put(entry, layout::GROUP_COMPLETED, seq);
+    put(entry, layout::GROUP_COMPLETED_NS, now);
+  }
+
  private:
+  char* slot_of(std::uint64_t record_id) {
+    return slots_ + (record_id - 1) % slot_count_ * layout::SLOT_BYTES;
+  }
+
+  template <class T>
+  static T get(const char* base, std::size_t offset) {
+    T value;
+    std::memcpy(&value, base + offset, sizeof value);
+    return value;
+  }
+
   template <class T>
   static void put(char* base, std::size_t offset, T value) {
     std::memcpy(base + offset, &value, sizeof value);  // all fields are aligned: a single store

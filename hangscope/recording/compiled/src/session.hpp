@@ -42,7 +42,7 @@ struct Group {
   }
 };
 
-// What Python provides; see `CompiledHook`.
+// What Python provides; see `Recorder.callbacks`.
 struct Callbacks {
   Ref stack_of;      // (frame, of the calling thread) -> number and marks; None: record no stacks
   Ref unmarked;      // (number and marks) -> (number, flag)
@@ -51,7 +51,27 @@ struct Callbacks {
   Ref is_capturing;  // () -> bool
   Ref drain;         // (state) -> None; a group has many unfinished operations
   Ref append_boxed;  // (entry) -> None; an operation whose Work is still boxed
+  Ref waiting;       // (work) -> None; Python begins to wait for an ``isend`` or ``irecv``
+  Ref waited;        // (work, exception or None) -> None; it has waited
+  Ref boxed, watched, unwaited;  // the collections of `Completions`
   Ref on_error;      // (exception) -> None, or raises it again if it is the job's own
+
+  // Reads all of them from a dictionary; false with a Python error.
+  bool read(PyObject* given) {
+    const std::pair<const char*, Ref*> fields[] = {
+        {"stack_of", &stack_of}, {"unmarked", &unmarked}, {"manner", &manner},
+        {"note_capture", &note_capture}, {"is_capturing", &is_capturing}, {"drain", &drain},
+        {"append_boxed", &append_boxed}, {"waiting", &waiting}, {"waited", &waited},
+        {"boxed", &boxed}, {"watched", &watched}, {"unwaited", &unwaited}, {"on_error", &on_error},
+    };
+    for (const auto& [name, field] : fields) {
+      *field = Ref::to(PyDict_GetItemString(given, name));
+      if (*field) continue;
+      PyErr_SetString(PyExc_KeyError, name);
+      return false;
+    }
+    return true;
+  }
 };
 
 struct Session {
@@ -87,13 +107,15 @@ struct Session {
   Py_buffer file_;
 };
 
-// Hands the current Python error over. Leaves with an exception if it is meant for the job.
-inline void complain(const Callbacks& python) {
+// Hands the current Python error over, if there is one; false if it is the job's own, which stays.
+inline bool settle(const Callbacks& python) {
   Ref error = take_error();
-  if (!error) return;
-  if (!PyErr_GivenExceptionMatches(error.get(), PyExc_Exception)) throw_to_job(error);
-  Ref done = Ref::taken(PyObject_CallOneArg(python.on_error.get(), error.get()));
-  if (!done) throw_to_job(take_error());
+  if (!error) return true;
+  if (!PyErr_GivenExceptionMatches(error.get(), PyExc_Exception)) {
+    set_error(std::move(error));
+    return false;
+  }
+  return bool(Ref::taken(PyObject_CallOneArg(python.on_error.get(), error.get())));
 }
 
 }  // namespace hangscope
