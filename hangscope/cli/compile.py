@@ -13,7 +13,7 @@ from rich.console import Console
 
 from hangscope.cli.errors import UserError
 from hangscope.recording.compiled.build import BuildError, build
-from hangscope.recording.compiled.load import BESIDE_THE_PACKAGE, cache_directory
+from hangscope.recording.compiled.load import BESIDE_THE_PACKAGE, cache_directory, places
 
 
 @click.command("compile")
@@ -41,7 +41,10 @@ def command(into: Path | None) -> None:
 
     version = ".".join(map(str, sys.version_info[:2]))
     click.echo(f"compiled for torch {torch.__version__} and Python {version} in {took_s:.0f} s")
-    click.echo(f"recording uses it from now on: {path}")
+    if path.parent in (found := list(places())):
+        click.echo(f"recording uses it from now on: {path}")
+    else:
+        click.echo(f"it is in {path}; recording looks for it in {found[0]} and in {found[-1]}")
 
 
 def _built(into: Path | None) -> Path:

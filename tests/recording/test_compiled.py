@@ -10,12 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
+from hangscope.cli import compile as compile_command  # noqa: E402
 from hangscope.recording.compiled import build as building  # noqa: E402
 from hangscope.recording.compiled.build import BuildError, build, file_name  # noqa: E402
-from hangscope.recording.compiled.load import PLACE  # noqa: E402
+from hangscope.recording.compiled.load import BESIDE_THE_PACKAGE, PLACE  # noqa: E402
 from hangscope.trace.rings.read import read_ring  # noqa: E402
 from tests.real_jobs import JobResult, environment, run, run_each, worlds  # noqa: E402
 from tests.recording.coverage import checks_of  # noqa: E402
@@ -288,3 +290,16 @@ def test_what_does_not_work_with_this_torch_is_not_kept(
         build(tmp_path / "made")
     assert list((tmp_path / "made").iterdir()) == []
     assert os.access(tmp_path / "made", os.W_OK)
+
+
+def test_compile_says_whether_it_will_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(PLACE, raising=False)
+    monkeypatch.setattr(compile_command, "build", lambda into: into / "made.so")
+    said = {
+        place: CliRunner().invoke(compile_command.command, ["--into", str(place)]).output
+        for place in (tmp_path, BESIDE_THE_PACKAGE)
+    }
+    assert f"it is in {tmp_path / 'made.so'}; recording looks for it in" in said[tmp_path]
+    assert f"from now on: {BESIDE_THE_PACKAGE / 'made.so'}" in said[BESIDE_THE_PACKAGE]
