@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
 
 from tools.pretend_gpu.build import HERE, OURS, Wanted, headers_of, needed_in, stubs, symbols_in
 
@@ -70,3 +76,53 @@ def test_ordering_functions_are_not_stubs() -> None:
         source = "".join((HERE / name).read_text() for name in OURS[library])
         for function in functions:
             assert re.search(rf"^API {function}\(", source, re.M), function
+
+
+ENDS = r"""
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "links.h"
+
+int main() {
+  auto* end = static_cast<Endpoint*>(mmap(nullptr, sizeof(Endpoint), PROT_READ | PROT_WRITE,
+                                          MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  Links links;
+  int hold[2];
+  if (pipe(hold)) return 1;
+  const bool before = links.lost(*end, 0);
+  const pid_t member = fork();
+  if (!member) {
+    char byte;
+    end->open();
+    return read(hold[0], &byte, 1) != 1;
+  }
+  while (!end->pid) usleep(1000);
+  const bool alive = links.lost(*end, 0);
+  if (write(hold[1], "x", 1) != 1) return 1;
+  siginfo_t how;
+  waitid(P_PID, member, &how, WEXITED | WNOWAIT);
+  printf("%d %d %d\n", before, alive, links.lost(*end, 0));
+  fflush(stdout);
+  warn("misc/socket.cc:64", "Connection closed by remote peer " + end->name());
+  printf("%s\n", last_warning());
+}
+"""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+def test_end_of_a_process_is_noticed_before_anybody_has_reaped_it(tmp_path: Path) -> None:
+    program = tmp_path / "ends"
+    (tmp_path / "ends.cpp").write_text(ENDS)
+    sources = [str(tmp_path / "ends.cpp"), str(HERE / "links.cpp")]
+    command = ["g++", "-std=c++17", f"-I{HERE}", *sources, "-o", str(program), "-lpthread"]
+    subprocess.run(command, check=True)
+    environment = {**os.environ, "RANK": "2", "NCCL_DEBUG": "WARN"}
+    said = subprocess.run([program], env=environment, check=True, capture_output=True, text=True)
+    first, *_, printed, kept = said.stdout.splitlines()
+    assert first == "0 0 1"  # it has not come, it is there, it has gone
+    assert re.search(r"NCCL WARN Connection closed by remote peer 10\.0\.0\.3<\d+>$", printed)
+    assert printed.endswith(kept)

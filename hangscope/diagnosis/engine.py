@@ -32,6 +32,7 @@ from hangscope.diagnosis.causes.doubts import (
     doubt_stuck_device,
     doubt_truncated,
 )
+from hangscope.diagnosis.causes.first_gone import accuse_first_gone
 from hangscope.diagnosis.causes.first_meetings import doubt_first_meetings
 from hangscope.diagnosis.causes.graph_causes import graph_causes
 from hangscope.diagnosis.causes.mismatches import (
@@ -211,6 +212,7 @@ def _causes(context: Context) -> list[Cause]:
     found = accuse_handlers(context, found)
     found = accuse_all_vanished(context, found)
     found += crash_causes(context, found)
+    found = accuse_first_gone(context, found)
     return without_consequences(context, [weigh_models(context, cause) for cause in found])
 
 

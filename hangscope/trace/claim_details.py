@@ -45,6 +45,8 @@ class ClaimDetails(TypedDict, total=False):
     """The process that raised it is unknown."""
 
     # Of watchdogs
+    lost_peer: bool
+    """NCCL found a connection of the reporter broken, or the rank at its other end gone."""
     gave_up: bool
     watchdog_failed: bool
     watchdog_stuck: bool

@@ -18,7 +18,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 OURS = {
     "libcudart": ("runtime.cpp", "streams.cpp", "engine.cpp"),
-    "libnccl": ("nccl.cpp",),
+    "libnccl": ("nccl.cpp", "links.cpp"),
     "libcuda": ("driver.cpp",),
 }
 """Libraries that are built from sources."""

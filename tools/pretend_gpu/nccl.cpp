@@ -3,7 +3,8 @@
 // An operation begins when its stream has come to it and is over when all members of its
 // communicator have begun the same one: kind, number of elements, type, reduction and root. Where
 // they differ it never ends, as on a device. A send ends with its receive. Payloads that fit into a
-// slot are moved, so that objects and counts arrive; larger ones are not.
+// slot are moved, so that objects and counts arrive; larger ones are not. If members are linked by
+// sockets, an operation in progress notices when a member that it is connected with has gone.
 #include <fcntl.h>
 #include <nccl.h>
 #include <sys/mman.h>
@@ -16,6 +17,7 @@
 #include <map>
 #include <string>
 
+#include "links.h"
 #include "runtime.h"
 
 namespace {
@@ -28,6 +30,7 @@ enum Kind { kAllReduce = 1, kBroadcast, kReduce, kAllGather, kReduceScatter, kAl
 // A communicator as all its members see it. A new file is all zeros.
 struct Shared {
   std::atomic<int> joined;
+  Endpoint endpoint[kRanks];
   std::atomic<uint64_t> begun[kRanks];
   std::atomic<uint64_t> signature[kRanks][kSignatures];
   std::atomic<uint64_t> sends[kRanks][kRanks], receives[kRanks][kRanks];
@@ -47,6 +50,8 @@ struct ncclComm {
   int splits = 0;
   uint64_t issued = 0, sends[kRanks] = {}, receives[kRanks] = {};
   std::atomic<bool> aborted{false};
+  std::atomic<ncclResult_t> error{ncclSuccess};
+  Links links;
 };
 
 namespace {
@@ -201,11 +206,47 @@ void finish(const Call& call) {
   }
 }
 
+// The members whose connections a call uses, and whether it receives from them. Collectives go
+// round a ring.
+std::vector<std::pair<int, bool>> connected(const Call& call) {
+  const int ranks = call.comm->ranks, rank = call.comm->rank;
+  std::vector<std::pair<int, bool>> found;
+  if (call.kind == kPair) {
+    found.push_back({call.other, !call.send});
+  } else if (call.kind == kAllToAll) {
+    for (int r = 0; r < ranks; r++) found.push_back({r, true});
+  } else {
+    found.push_back({(rank + ranks - 1) % ranks, true});
+    found.push_back({(rank + 1) % ranks, false});
+  }
+  return found;
+}
+
+// Note for the watchdog that a call in progress will never end, if that is so.
+void notice_ends(const Call& call) {
+  ncclComm* comm = call.comm;
+  if (!linked_by_sockets() || comm->error || comm->aborted) return;
+  for (auto [peer, receives] : connected(call)) {
+    const Endpoint& end = comm->shared->endpoint[peer];
+    if (peer == comm->rank || !comm->links.lost(end, peer) || over(call)) continue;
+    if (receives)
+      warn("misc/socket.cc:64", "socketProgress: Connection closed by remote peer " + end.name());
+    else
+      warn("misc/socket.cc:57", "socketProgressOpt: Call to send to " + end.name() +
+                                    " failed : Connection reset by peer");
+    comm->error = ncclRemoteError;
+    return;
+  }
+}
+
 void submit(cudaStream_t stream, const std::vector<Call>& calls) {
   auto node = std::make_shared<Node>();
   node->begin = [calls] { std::for_each(calls.begin(), calls.end(), begin); };
   node->over = [calls] {
-    if (!std::all_of(calls.begin(), calls.end(), over)) return false;
+    if (!std::all_of(calls.begin(), calls.end(), over)) {
+      std::for_each(calls.begin(), calls.end(), notice_ends);
+      return false;
+    }
     std::for_each(calls.begin(), calls.end(), finish);
     return true;
   };
@@ -213,6 +254,7 @@ void submit(cudaStream_t stream, const std::vector<Call>& calls) {
 }
 
 ncclResult_t add(cudaStream_t stream, const Call& call) {
+  if (call.comm->error) return call.comm->error;
   g_group.push_back({stream, call});
   if (g_depth) return ncclSuccess;
   ncclGroupStart();
@@ -222,6 +264,19 @@ ncclResult_t add(cudaStream_t stream, const Call& call) {
 ncclResult_t collective(Kind kind, const void* from, void* to, size_t count, int type,
                         int reduction, int root, ncclComm* comm, cudaStream_t stream) {
   return add(stream, {comm, kind, from, to, count, type, reduction, root, false, ++comm->issued});
+}
+
+// Whether a member has gone before all have come.
+bool could_not_connect(ncclComm& comm) {
+  for (int r = 0; r < comm.ranks; r++) {
+    const Endpoint& end = comm.shared->endpoint[r];
+    if (r == comm.rank || !comm.links.lost(end, r)) continue;
+    warn("misc/socket.cc:578", "socketPollConnect: connect to " + end.name() +
+                                   " returned Connection refused, exceeded error retry count "
+                                   "after 35 attempts");
+    return true;
+  }
+  return false;
 }
 
 ncclComm* join(const std::string& name, int ranks, int rank) {
@@ -235,11 +290,23 @@ ncclComm* join(const std::string& name, int ranks, int rank) {
   comm->shared = static_cast<Shared*>(at);
   comm->ranks = ranks;
   comm->rank = rank;
+  comm->shared->endpoint[rank].open();
   comm->shared->joined++;
-  while (comm->shared->joined < ranks) usleep(500);
+  while (comm->shared->joined < ranks) {
+    if (linked_by_sockets() && could_not_connect(*comm)) {
+      shm_unlink(name.c_str());
+      return nullptr;
+    }
+    usleep(500);
+  }
   if (rank == 0) shm_unlink(name.c_str());  // everybody has it open, nothing is left behind
   return comm;
 }
+
+// Why no communicator could be made.
+ncclResult_t failure() { return *last_warning() ? ncclRemoteError : ncclSystemError; }
+
+void close_links(ncclComm* comm) { comm->shared->endpoint[comm->rank].closed = true; }
 }  // namespace
 
 #undef API
@@ -250,9 +317,10 @@ API ncclGetVersion(int* version) {
   return ncclSuccess;
 }
 extern "C" const char* ncclGetErrorString(ncclResult_t error) {
+  if (error == ncclRemoteError) return "remote process exited or there was a network error";
   return error == ncclSuccess ? "no error" : "an error of the pretended NCCL";
 }
-extern "C" const char* ncclGetLastError(ncclComm_t) { return ""; }
+extern "C" const char* ncclGetLastError(ncclComm_t) { return last_warning(); }
 
 API ncclGetUniqueId(ncclUniqueId* id) {
   memset(id, 0, sizeof *id);
@@ -264,7 +332,7 @@ API ncclGetUniqueId(ncclUniqueId* id) {
 API ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t*) {
   if (ranks > kRanks) return ncclInvalidArgument;
   *comm = join("/pretend_nccl_" + std::string(id.internal, 32), ranks, rank);
-  return *comm ? ncclSuccess : ncclSystemError;
+  return *comm ? ncclSuccess : failure();
 }
 API ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank) {
   return ncclCommInitRankConfig(comm, ranks, id, rank, nullptr);
@@ -294,16 +362,21 @@ API ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made, ncclCon
   while (members[mine].second != comm->rank) mine++;
   *made = join(comm->name + "_" + std::to_string(number) + "_" + std::to_string(color),
                int(members.size()), mine);
-  return *made ? ncclSuccess : ncclSystemError;
+  return *made ? ncclSuccess : failure();
 }
 API ncclCommAbort(ncclComm_t comm) {
-  if (comm) comm->aborted = true;
+  if (!comm) return ncclSuccess;
+  comm->aborted = true;
+  close_links(comm);
   return ncclSuccess;
 }
-API ncclCommDestroy(ncclComm_t) { return ncclSuccess; }
+API ncclCommDestroy(ncclComm_t comm) {
+  if (comm) close_links(comm);
+  return ncclSuccess;
+}
 API ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
-API ncclCommGetAsyncError(ncclComm_t, ncclResult_t* error) {
-  *error = ncclSuccess;
+API ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  *error = comm->error;
   return ncclSuccess;
 }
 API ncclCommCount(const ncclComm_t comm, int* count) {

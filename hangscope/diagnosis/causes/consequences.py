@@ -74,14 +74,14 @@ def _without_waits_for_failed(context: Context, causes: list[Cause]) -> list[Cau
     held_up: set[int] = set()
     for index, cause in enumerate(causes):
         before = latest_ns is not None and 0 < cause.began_ns <= latest_ns
-        if _is_of_waiting(cause) and not before:
+        if is_of_waiting(cause) and not before:
             held_up |= cause.involved
         elif cause.verdict is not crashed or index in genuine:
             kept.append(cause)
     return [c.with_victims(held_up) if c.verdict is crashed else c for c in kept]
 
 
-def _is_of_waiting(cause: Cause) -> bool:
+def is_of_waiting(cause: Cause) -> bool:
     """Whether it merely says who waits where: a rank that waits alone may just have arrived
     first."""
     return cause.issued_extra or cause.verdict in _OF_WAITING

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from hangscope.diagnosis.exits.lost_peers import aborted_first, lost_peer_ns
 from hangscope.diagnosis.exits.shared_stop_signals import ANSWERED_NS
 from hangscope.diagnosis.exits.stop_signals import with_isolated_stops, without_echoes_of_stop
 from hangscope.diagnosis.processes.active_thread import newest_threads
@@ -61,7 +62,7 @@ def _victims_of_launcher(
     unranked = bool(trace.missing_ranks or known_only_from_journal(trace))
     timed_out = {c.reporter for c in trace.claims if c.kind == "timeout" and c.reporter is not None}
     got_other_size = {c.reporter for c in trace.claims if c.kind == "size_mismatch"}
-    alone = aborted_alone(trace)
+    alone, lost = aborted_alone(trace), lost_peer_ns(trace)
     result = dict(processes)
     for rank, process in processes.items():
         exit_ = trace.ranks[rank].exit
@@ -73,7 +74,8 @@ def _victims_of_launcher(
         exchanging = (
             unranked and not trace.ranks[rank].exception and in_communication(process.stack)
         )
-        if rank in timed_out or rank in got_other_size or unnamed or silent or exchanging:
+        victim = rank in timed_out or rank in got_other_size or rank in lost
+        if victim or unnamed or silent or exchanging:
             result[rank] = replace(process, secondary=True)
     return result
 
@@ -82,8 +84,11 @@ def aborted_alone(trace: Trace) -> int | None:
     """The only rank that aborted itself, if all others just report broken connections.
 
     That decides over Gloo, which has no watchdog, if nobody had waited until a timeout and nobody
-    received more than it had asked for.
+    received more than it had asked for. Over NCCL, those who lost a peer abort themselves as well.
     """
+    first = aborted_first(trace)
+    if first is not None:
+        return first
     aborted = [rank for rank, f in trace.ranks.items() if f.exit is not None and f.exit.aborted]
     said = [f.exception.message for f in trace.ranks.values() if f.exception is not None]
     broken = bool(said) and all(_GLOO_BROKE.search(words) for words in said)

@@ -22,6 +22,7 @@ from hangscope.trace.files import file_names
 from hangscope.trace.job_log.file_attribution import FileWriter, ranks_in_name
 from hangscope.trace.job_log.fragments import fragments_of
 from hangscope.trace.job_log.hangscope_output import HangscopeLines
+from hangscope.trace.job_log.lines import truncation
 from hangscope.trace.job_log.lines.line import LogLine, Machine
 from hangscope.trace.job_log.lines.rank_numbers import TORCHRUN, NumberMeaning, RankNumbers
 from hangscope.trace.job_log.lines.stream import read_lines
@@ -33,6 +34,7 @@ from hangscope.trace.job_log.restarts import with_restarts
 from hangscope.trace.model import Fragment
 
 _BLOCK = 1 << 20
+_LONGEST_LINE = 1 << 12
 
 
 def read_job_log(
@@ -56,12 +58,14 @@ def read_job_log(
         year = _year_of(file)
     machines: set[Machine] = set()
     with rewindable(stream) as stream:
+        begins_inside = truncation.is_of_an_error(stream.readline(_LONGEST_LINE))
+        stream.seek(0)
         evidence = gather(read_lines(stream, machines), year, meaning)
         while evidence.instead is not None:
             meaning = evidence.instead
             stream.seek(0)
             evidence = gather(read_lines(stream), year, meaning)
-        evidence.cut |= bool(getattr(stream, "is_truncated", False))
+        evidence.cut |= bool(getattr(stream, "is_truncated", False)) or begins_inside
     evidence.processes.machines |= machines
     for seen in evidence.stacks:
         seen.at_ns = seen.at_ns or _written_ns(file)

@@ -27,6 +27,7 @@ _TAIL = re.compile(
 )
 """How the lines of a watchdog end that tell a timeout."""
 _FRAME = re.compile(r"#\d+ \S.{0,400} from \S")
+_OF_ERROR = re.compile(rb"frame #\d+: .|Exception raised from .|ncclRemoteError: |Last error:\s*$")
 _FEWEST = 2
 """How many other ranks must have printed a kind of line."""
 _MOST_KINDS = 24
@@ -83,6 +84,12 @@ class TruncationDetector:
         common = set.intersection(*others) if len(others) >= _FEWEST else set()
         # A rank that was only signalled prints other lines and none of these.
         return bool(common & self._kinds[rank]) and not common <= self._kinds[rank]
+
+
+def is_of_an_error(first: bytes) -> bool:
+    """Whether the first line of a log belongs to a message of which the beginning is missing: an
+    error of torch's in C++, which goes on below its first line."""
+    return _OF_ERROR.match(first) is not None
 
 
 def _begins_inside(line: LogLine) -> bool:

@@ -60,6 +60,8 @@ class Counters:
     completed: int = -1
     at_ns: int = 0
     line: int = 0
+    failed_ns: int = 0
+    """When its watchdog found that an operation had failed or timed out; 0 if it has not."""
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ import re
 
 from hangscope.trace import clean, signals
 from hangscope.trace.job_log.lines.line import LogLine, Machine
+from hangscope.trace.job_log.readers import network_errors
 from hangscope.trace.job_log.readers.evidence import (
     Evidence,
     LoggedException,
@@ -158,8 +159,10 @@ def _nccl(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         return False
     # A size mismatch: a peer announced more bytes than there is room for.
     kind = "size_mismatch" if "collective mismatch" in text else "network_error"
-    late = ClaimDetails(after_timeout=True) if evidence.given_up else ClaimDetails()
-    evidence.claim(kind, line, at_ns, certain=False, **late)
+    details = network_errors.lost_peer(text)
+    if evidence.given_up:
+        details["after_timeout"] = True
+    evidence.claim(kind, line, at_ns, certain=False, **details)
     return True
 
 

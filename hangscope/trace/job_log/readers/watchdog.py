@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from hangscope.trace import operations
 from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.job_log.readers import timeouts, work_counters
+from hangscope.trace.job_log.readers import network_errors, timeouts, work_counters
 from hangscope.trace.job_log.readers.evidence import UNKNOWN_GROUP, Evidence
 from hangscope.trace.job_log.readers.watchdog_message import Message, message_of
 
@@ -140,10 +140,19 @@ def _terminated(message: Message, evidence: Evidence) -> bool:
         accused = (rank,) if rank is not None else ()
         evidence.claim("device_error", line, at_ns, accused=accused, reporter=rank)
     elif "NCCL error" in said or "network error" in said:
-        evidence.claim("network_error", line, at_ns, reporter=rank, certain=False)
+        lost = network_errors.lost_peer(said)
+        at_ns = _found_ns(message, evidence) or at_ns
+        evidence.claim("network_error", line, at_ns, reporter=rank, certain=False, **lost)
     elif "caught collective" not in said:  # truncated
         evidence.claim("other", line, at_ns, reporter=rank, watchdog_failed=True)
     return True
+
+
+def _found_ns(message: Message, evidence: Evidence) -> int:
+    """When the watchdog found what it ends its rank for: it waits for dumps before it does."""
+    notes = evidence.ranks.get(message.rank) if message.rank is not None else None
+    counters = notes.counters.get(message.group) if notes is not None else None
+    return counters.failed_ns if counters is not None else 0
 
 
 def _aborted(message: Message, evidence: Evidence) -> bool:

@@ -55,6 +55,8 @@ def note_counters(message: Message, evidence: Evidence) -> bool:
         if counters.started > 0:
             known.started = max(known.started, counters.started)
         known.at_ns = known.at_ns or message.at_ns
+        if not signal:
+            known.failed_ns = known.failed_ns or message.at_ns
         known.line = message.line.number
         _note_group(text, group, notes)
     return True
