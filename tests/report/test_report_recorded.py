@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
+from hangscope.cli.export import command as export
 from hangscope.diagnosis.engine import diagnose
 from hangscope.replay import diagnose_fixture, find_fixtures, load_fixture
 from hangscope.report import flight_recorder, perfetto
@@ -48,8 +50,11 @@ def test_all_reports_of_all_recorded_hangs() -> None:
             assert sum(len(s.text) for s in drawn) == 80, (path, rank)
 
 
+NATIVE = [p for p in FIXTURES if p.name.startswith("native-")]
+
+
 @pytest.mark.parametrize(
-    "path", [p for p in FIXTURES if p.name.startswith("native-")], ids=lambda p: p.name
+    "path", [p for p in NATIVE if not (p / "dumps" / "job.log").exists()], ids=lambda p: p.name
 )
 def test_dump_of_a_dump_gets_the_same_verdict_or_none(path: Path, tmp_path: Path) -> None:
     trace, diagnosis = diagnose_fixture(load_fixture(path))
@@ -58,6 +63,16 @@ def test_dump_of_a_dump_gets_the_same_verdict_or_none(path: Path, tmp_path: Path
     if again.verdict.value == "inconclusive":
         return  # it may know less (which backend records no completion), never something else
     assert (again.verdict, again.culprits) == (diagnosis.verdict, diagnosis.culprits)
+
+
+@pytest.mark.skipif(not NATIVE, reason="no recorded hangs beside the tests")
+def test_export_says_that_the_verdict_rests_on_a_log_as_well(tmp_path: Path) -> None:
+    (path,) = (p for p in NATIVE if p.name == "native-peers-lost")
+    arguments = [str(path / "dumps"), "--to", "flight-recorder", "--output", str(tmp_path)]
+    done = CliRunner().invoke(export, arguments)
+    assert done.exit_code == 0
+    assert "the format has no place for some of the evidence" in done.output
+    assert "instead of rank_lost (rank 0)" in done.output
 
 
 def test_ids_count_from_zero_and_files_have_the_time_of_the_look(tmp_path: Path) -> None:
