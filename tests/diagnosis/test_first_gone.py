@@ -17,6 +17,7 @@ from tests.diagnosis.builder import SECOND, Job, blame
 from tests.diagnosis.failing_jobs import END
 from tests.trace.dumps import dump, entry, pending, write
 from tests.trace.logs import timeout, trace_of
+from tests.trace.torchrun_table import table
 
 HEAD = "[rank{rank}]:[E816 12:10:{at:02}.111111111 ProcessGroupNCCL.cpp"
 LABEL = "[PG ID 0 PG GUID 0(default_pg) Rank {rank}]"
@@ -63,30 +64,15 @@ REMOTE = (
     "torch.distributed.DistBackendError: NCCL error in: /pytorch/NCCLUtils.cpp:77, remote process "
     "exited or there was a network error, NCCL version 2.28.9"
 )
-TABLE = """\
-E0816 12:10:{at:02}.123456 471{rank} torch/elastic/api.py:869] failed (exitcode: -6) local_rank: 0 \
-(pid: 500{rank}) of binary: /usr/bin/python
-============================================================
-train.py FAILED
-------------------------------------------------------------
-Failures:
-  <NO_OTHER_FAILURES>
-------------------------------------------------------------
-Root Cause (first observed failure):
-[0]:
-  time      : 2025-08-16_12:10:{at:02}
-  host      : node{rank}
-  rank      : {rank} (local_rank: 0)
-  exitcode  : -6 (pid: 500{rank})
-  error_file: <N/A>
-  traceback : Signal 6 (SIGABRT) received by PID 500{rank}
-============================================================
-"""
 
 
 def aborted(rank: int, at: int) -> str:
     """What the launcher of a node says of its only rank."""
-    return TABLE.format(rank=rank, at=at)
+    pid = 5000 + rank
+    trace = f"Signal 6 (SIGABRT) received by PID {pid}"
+    return table(
+        -6, trace, rank=rank, local=0, pid=pid, agent=4710 + rank, host=f"node{rank}", at=at
+    )
 
 
 def found(text: str) -> Diagnosis:

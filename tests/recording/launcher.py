@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import json
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 
@@ -43,3 +45,17 @@ def complete_job(script: str, nproc: int = 2) -> JobResult:
         return ranks(script, nproc, env, timeout_s=240)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_waits_on_several_threads(hook: str, **extra: str) -> None:
+    """Works are unboxed by whichever thread is first; each ends up finished."""
+    command = [sys.executable, str(JOBS / "waiting_job.py")]
+    job = real_jobs.run(command, environment(HANGSCOPE_MONITOR="0", **extra))
+    assert job.returncode == 0, job.output
+    assert job.said == []
+    report = json.loads(job.output.splitlines()[-1])
+    assert report["hook"] == hook
+    assert report["records"] == report["issued"] == 1200
+    assert report["states"] == [2]
+    assert report["completed"] == [300] * 4
+    assert report["left"] == {"boxed": 0, "watched": 0, "pending": 0}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 import threading
@@ -21,8 +20,8 @@ from hangscope.recording.session import Session
 from hangscope.ring import layout
 from hangscope.ring.atomic import ATOMIC, exclusive
 from hangscope.trace.rings.read import read_ring
-from tests.real_jobs import ROOT, environment, run
-from tests.recording.launcher import JOBS
+from tests.real_jobs import ROOT
+from tests.recording.launcher import check_waits_on_several_threads
 from tests.threads import run_together
 
 
@@ -299,15 +298,7 @@ def test_plan_is_reused_only_for_identical_calls(recording: Session) -> None:
 
 
 def test_waits_on_several_threads() -> None:
-    """Works are unboxed by whichever thread is first; each ends up finished."""
-    job = run([sys.executable, str(JOBS / "waiting_job.py")], environment(HANGSCOPE_MONITOR="0"))
-    assert job.returncode == 0, job.output
-    assert job.said == []
-    report = json.loads(job.output.splitlines()[-1])
-    assert report["records"] == report["issued"] == 1200
-    assert report["states"] == [2]
-    assert report["completed"] == [300] * 4
-    assert report["left"] == {"boxed": 0, "watched": 0, "pending": 0}
+    check_waits_on_several_threads("DispatcherHook", HANGSCOPE_COMPILED="0")
 
 
 def _arguments(operator: str) -> list[str]:

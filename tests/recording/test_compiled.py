@@ -21,7 +21,12 @@ from hangscope.recording.compiled.load import BESIDE_THE_PACKAGE, PLACE  # noqa:
 from hangscope.trace.rings.read import read_ring  # noqa: E402
 from tests.real_jobs import JobResult, environment, run, run_each, worlds  # noqa: E402
 from tests.recording.coverage import checks_of  # noqa: E402
-from tests.recording.launcher import JOBS, ranks, recording  # noqa: E402
+from tests.recording.launcher import (  # noqa: E402
+    JOBS,
+    check_waits_on_several_threads,
+    ranks,
+    recording,
+)
 
 pytestmark = pytest.mark.xdist_group("compiled")
 
@@ -106,16 +111,8 @@ def test_wait_that_fails(value: str, compiled: Path, tmp_path: Path) -> None:
 
 
 def test_waits_on_several_threads_with_compiled_recorder(compiled: Path) -> None:
-    env = environment(HANGSCOPE_MONITOR="0", HANGSCOPE_COMPILED="1", **{PLACE: str(compiled)})
-    job = run([sys.executable, str(JOBS / "waiting_job.py")], env)
-    assert job.returncode == 0, job.output
-    assert job.said == []
-    report = json.loads(job.output.splitlines()[-1])
-    assert report["hook"] == "CompiledHook"
-    assert report["records"] == report["issued"] == 1200
-    assert report["states"] == [2]
-    assert report["completed"] == [300] * 4
-    assert report["left"] == {"boxed": 0, "watched": 0, "pending": 0}
+    place = {PLACE: str(compiled)}
+    check_waits_on_several_threads("CompiledHook", HANGSCOPE_COMPILED="1", **place)
 
 
 @pytest.mark.parametrize("value", ["0", "1"])

@@ -12,7 +12,7 @@ from hangscope.trace.job_log.read import read_job_log
 from hangscope.trace.load import load_trace
 
 from .logs import claims, overdue, timeout, trace_of
-from .torchrun_table import TABLE
+from .torchrun_table import table
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_line_accuses_the_ranks_that_it_names(
 def test_launchers_table_tells_how_its_rank_ended(
     code: int, trace_text: str, kind: str, signal: int | None, accused: tuple[int, ...] | None
 ) -> None:
-    trace = trace_of(TABLE.format(code=code, name="", trace=trace_text))
+    trace = trace_of(table(code, trace_text))
     facts = trace.ranks[9]
     assert facts.exit is not None
     assert (facts.exit.kind, facts.exit.signal) == (kind, signal)

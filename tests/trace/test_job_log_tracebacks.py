@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .logs import trace_of
-from .torchrun_table import TABLE
+from .torchrun_table import table
 
 
 def test_traceback_with_the_rank_as_prefix() -> None:
@@ -39,7 +39,7 @@ def test_launchers_own_traceback_belongs_to_no_rank() -> None:
         "Traceback (most recent call last):\n"
         '  File "/usr/bin/torchrun", line 8, in <module>\n    sys.exit(main())\n'
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
-        + TABLE.format(code=-9, name="", trace="Signal 9 (SIGKILL) received by PID 5002")
+        + table(-9, "Signal 9 (SIGKILL) received by PID 5002")
     )
     assert trace.ranks[9].exit is not None
     assert all(f.exception is None for f in trace.ranks.values())

@@ -196,7 +196,7 @@ def without_order(trace: Trace) -> frozenset[int]:
 
 
 def cut_short(trace: Trace) -> bool:
-    """Whether the only source is a log that ends in the middle of a timeout message.
+    """Whether the only source is a log that begins or ends in the middle of a message.
 
     Ranks missing from such an excerpt may appear in the rest.
     """

@@ -1,4 +1,5 @@
-// `hangscope.recording.compiled` as Python sees it: Counters, BoxedWork, Recording, unbox.
+// `hangscope.recording.compiled` as Python sees it: Counters, BoxedWork, Recording, Waiter, unbox,
+// inside.
 #include "kernel.hpp"
 #include "waits.hpp"
 

@@ -1,5 +1,5 @@
 // `Work.wait`, which shows completion and failure where polling cannot: see work_waits.py and
-// completion.py. What was issued last is waited for first, as a rule, and that is done here.
+// completion.py. What was issued first is waited for first, as a rule, and that is done here.
 #pragma once
 #include "inside.hpp"
 #include "session.hpp"
@@ -54,6 +54,23 @@ inline bool complete(Session& session, PyObject* state, long long seq, long long
   return !PyErr_Occurred();
 }
 
+// Takes the first of the oldest entries of a deque that is wanted, or none, out of it. False with a
+// Python error.
+template <class F>
+inline bool take(PyObject* entries, Py_ssize_t most, F&& is_wanted, Ref& found) {
+  const Py_ssize_t count = std::min(PyObject_Size(entries), most);
+  if (count < 0) return false;
+  for (Py_ssize_t at = 0; at < count; at++) {
+    Ref item = Ref::taken(PySequence_GetItem(entries, at));
+    if (!item) return false;
+    if (!is_wanted(Entry{item.get()})) continue;
+    if (PySequence_DelItem(entries, at) != 0) return false;
+    found = std::move(item);
+    return true;
+  }
+  return true;
+}
+
 class Wait {
  public:
   Wait(Session& session, const Callbacks& python, PyObject* work)
@@ -80,7 +97,7 @@ class Wait {
   bool ends_here(bool& is_done) const {
     const Py_ssize_t count = PyObject_Size(python_.boxed.get());
     Ref entry;
-    if (count > 0 && !take(count, entry)) return false;
+    if (count > 0 && !take_boxed(entry)) return false;
     if (entry) {
       is_done = true;
       return finish(Entry{entry.get()});
@@ -93,48 +110,29 @@ class Wait {
   }
 
   // Takes the operation out of those whose Work is still boxed. None of them need be it.
-  bool take(Py_ssize_t count, Ref& found) const {
+  bool take_boxed(Ref& found) const {
     const c10d::Work* waited = nullptr;
     try {
       waited = pybind11::cast<c10d::Work*>(pybind11::handle(work_));
     } catch (const pybind11::cast_error&) {
       return true;  // no Work of torch's
     }
-    PyObject* boxed = python_.boxed.get();
-    for (Py_ssize_t at = 0; at < std::min(count, LOOK_AT); at++) {
-      Ref item = Ref::taken(PySequence_GetItem(boxed, at));
-      if (!item) return false;
-      PyObject* held = Entry{item.get()}.work();
-      if (Py_TYPE(held) != session_.boxed_work ||
-          reinterpret_cast<BoxedWork*>(held)->work.get() != waited)
-        continue;
-      if (PySequence_DelItem(boxed, at) != 0) return false;
-      found = std::move(item);
-      return true;
-    }
-    return true;
+    const auto is_waited = [this, waited](const Entry& entry) {
+      return Py_TYPE(entry.work()) == session_.boxed_work &&
+             reinterpret_cast<BoxedWork*>(entry.work())->work.get() == waited;
+    };
+    return take(python_.boxed.get(), LOOK_AT, is_waited, found);
   }
 
   bool finish(const Entry& entry) const {
     const Ref pending = Ref::taken(PyObject_GetAttrString(entry.state(), "pending"));
     if (!pending) return false;
-    bool was_pending = false;
-    if (!remove(pending.get(), entry.list, was_pending)) return false;
-    if (!was_pending) return true;  // another thread was faster
+    const auto is_same = [&entry](const Entry& other) { return other.list == entry.list; };
+    Ref found;
+    if (!take(pending.get(), PY_SSIZE_T_MAX, is_same, found)) return false;
+    if (!found) return true;  // another thread was faster
     const long long now = session_.ring.finish(entry.record_id(), entry.flags(), true);
     return entry.is_p2p() || complete(session_, entry.state(), entry.seq(), now);
-  }
-
-  static bool remove(PyObject* pending, PyObject* wanted, bool& was_there) {
-    const Py_ssize_t count = PyObject_Size(pending);
-    for (Py_ssize_t at = 0; at < count; at++) {
-      const Ref item = Ref::taken(PySequence_GetItem(pending, at));
-      if (!item) return false;
-      if (item.get() != wanted) continue;
-      was_there = true;
-      return PySequence_DelItem(pending, at) == 0;
-    }
-    return count >= 0;
   }
 
   Session& session_;
