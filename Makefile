@@ -56,7 +56,7 @@ demo: $(STAMP)   ## a real 4-rank job with a real hang, and the verdict on it
 # the machine to itself.
 WORKERS := $(shell expr $$(nproc) + 1)
 
-test: $(STAMP)   ## lint, types and every test (under 15 minutes on two cores)
+test: $(STAMP)   ## lint, types and every test (13 to 16 minutes on two cores)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
