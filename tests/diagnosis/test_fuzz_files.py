@@ -21,8 +21,8 @@ from tests.trace.dumps import dump, entry, pending
 from tests.trace.logs import timeout
 from tests.trace.test_fuzz import check, paths, replaced, values
 from tests.trace.test_job_log_desync import DESYNC
-from tests.trace.test_job_log_gloo_and_launchers import TABLE
 from tests.trace.test_job_log_other_launchers import HYDRA, OPEN_MPI, RICH, SPAWN_ERROR
+from tests.trace.torchrun_table import table
 
 SOME = settings(max_examples=80, suppress_health_check=list(HealthCheck), derandomize=True)
 MOST_S = 10.0
@@ -75,7 +75,7 @@ def test_damaged_dumps_of_one_job_get_an_answer(job: dict[int, Any]) -> None:
 
 
 LINES = "".join(
-    [*(timeout(r, 78) for r in range(4)), DESYNC, TABLE.format(code=-9, name="", trace="x"),
+    [*(timeout(r, 78) for r in range(4)), DESYNC, table(-9, "x"),
      SPAWN_ERROR, OPEN_MPI, HYDRA, RICH]
 ).splitlines(keepends=True)  # fmt: skip
 DAMAGE = (

@@ -23,7 +23,7 @@ from hangscope.trace.model import Trace
 from .dumps import dump, entry, pending, write
 from .logs import timeout
 from .test_job_log_desync import DESYNC
-from .test_job_log_gloo_and_launchers import TABLE
+from .torchrun_table import table
 
 QUICK = settings(max_examples=60, derandomize=True)
 
@@ -196,7 +196,7 @@ WORDS = st.sampled_from(
     [
         *timeout(1, 118).splitlines(keepends=True),
         *DESYNC.splitlines(keepends=True),
-        *TABLE.format(code=-9, name="", trace="x").splitlines(keepends=True),
+        *table(-9, "x").splitlines(keepends=True),
         "[rank99999999999]:[E816 12:00:00.1 ProcessGroupNCCL.cpp:1] ",
         "[rank2]: Traceback (most recent call last):\n",
         '[rank2]:   File "/a.py", line 99999999999, in f\n',
