@@ -349,23 +349,33 @@ def call_table(scenario: str, blocks: int, rounds: int, compiled: Path) -> list[
 def step_table(scenario: str, seconds: float, compiled: Path | None) -> list[str]:
     """Rows for one kind of training step; both ranks' figures together."""
     ranks = run(scenario, seconds, compiled=compiled)
-    name = LABELS[scenario] + ("" if compiled is None else ", compiled")
-    first = ranks[0]
-    watcher = sum(rank["watcher_cpu"] for rank in ranks) / sum(rank["seconds"] for rank in ranks)
-    rows = []
-    for what, label in (("wall", "time"), ("cpu", "processor")):
-        # A step ends on both ranks at once, so their times are one measurement: average them.
-        quadruples = [
+    # A step ends on both ranks at once, so their times are one measurement: average them.
+    wall, cpu = (
+        [
             tuple(map(statistics.fmean, zip(*both, strict=True)))
             for both in zip(*(rank[what] for rank in ranks), strict=True)
         ]
+        for what in ("wall", "cpu")
+    )
+    inside = list(map(statistics.fmean, zip(*(rank["inside"] for rank in ranks), strict=True)))
+    added_by = {
+        "time": (wall, [(q[2] + q[3] - q[0] - q[1]) / 2 for q in wall]),
+        "processor": (cpu, [(q[2] + q[3] - q[0] - q[1]) / 2 for q in cpu]),
+        "in the hot path": (wall, inside),
+    }
+    name = LABELS[scenario] + ("" if compiled is None else ", compiled")
+    watcher = sum(rank["watcher_cpu"] for rank in ranks) / sum(rank["seconds"] for rank in ranks)
+    share = watcher / 1e9
+    rows = []
+    for label, (quadruples, added_ns) in added_by.items():
+        if not added_ns:
+            continue
         base = statistics.median(value for q in quadruples for value in q[:2])
-        middle, low, high = interval([(q[2] + q[3] - q[0] - q[1]) / 2 for q in quadruples])
-        share = watcher / 1e9
+        middle, low, high = interval(added_ns)
         rows.append(
             f"| {name}, {label} | {base / 1e6:.1f} ms | {middle / 1e3:+.0f} µs | "
             f"{middle / base:+.2%} | {low / base:+.2%} to {high / base:+.2%} | {share:+.2%} | "
-            f"{middle / base + share:+.2%} | {first['records']:.0f} | {2 * len(quadruples)} |"
+            f"{middle / base + share:+.2%} | {ranks[0]['records']:.0f} | {2 * len(quadruples)} |"
         )
     return rows
 
@@ -395,11 +405,12 @@ def main() -> int:
         print("| calls | recorder | µs, median | added | 95 % | processor | added | p99 |")
         print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        compiled = build(Path(folder)).parent
+        compiled = build(Path(folder) / "plain").parent
+        metered = build(Path(folder) / "metered", metered=True).parent
         rounds = 1 if arguments.quick else 3
         for name in calls:
             print("\n".join(call_table(name, 5 * scale, rounds, compiled)), flush=True)
-        _print_steps(steps, scale / 6, compiled)
+        _print_steps(steps, scale / 6, metered)
     load = os.getloadavg()[0]
     print(f"\ntorch {_torch_version()}, load {load:.1f} on {os.cpu_count()} processors")
     return 0

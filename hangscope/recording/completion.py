@@ -138,6 +138,9 @@ class Completions:
             except IndexError:  # another thread took the last one
                 return
             entry[1] = work = unbox_work(entry[1])
+            if entry[3] & _UNOBSERVED:
+                self.expect(entry)
+                continue
             watched[id(work)] = entry
             if entry[3] & _ASYNC_PAIR == _ASYNC_PAIR:
                 self.unwaited[id(work)] = entry
@@ -184,7 +187,8 @@ class Completions:
 
     def drain_all(self, states: Iterable[GroupState]) -> bool:
         """`drain` every group, called by the watcher; True if there was anything pending."""
-        found = False
+        found = bool(self.boxed)
+        self.unbox()
         for state in states:
             if state.pending:
                 found = True

@@ -57,8 +57,15 @@ def module_name(path: Path) -> str:
     return path.name.partition(".")[0]
 
 
-def build(directory: Path) -> Path:
+def build(directory: Path, *, metered: bool = False) -> Path:
     """Compile the hot path into a directory; returns the file, which is replaced if it exists.
+
+    Parameters
+    ----------
+    directory:
+        Made if it does not exist.
+    metered:
+        With a clock that measures how long the job's threads spend in the hot path (``meter.hpp``).
 
     Raises
     ------
@@ -78,6 +85,7 @@ def build(directory: Path) -> Path:
         (Path(place) / "constants.hpp").write_text(constants_header())
         made = Path(place) / target.name
         command = [*compiler.split(), *_options(torch, Path(place), module_name(target))]
+        command += ["-DHANGSCOPE_METER"] if metered else []
         command += [str(SOURCES / "module.cpp"), "-o", str(made), *_libraries(torch)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -17,12 +17,18 @@ from tests.job_report import raises
 TIMES = {"created_ns", "started_ns", "completed_ns", "thread"}
 
 dist.init_process_group("gloo")
+session = current_session()
+assert session is not None
 RANK = dist.get_rank()
 PEER = 1 - RANK
 
 
 def ones(*sizes: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return torch.ones(*sizes, dtype=dtype)
+
+
+def scatter(group: dist.ProcessGroup | None) -> dist.Work:
+    return dist.reduce_scatter_tensor(ones(3), ones(6), group=group, async_op=True)
 
 
 def issue(group: dist.ProcessGroup | None = None) -> None:
@@ -51,7 +57,13 @@ def issue(group: dist.ProcessGroup | None = None) -> None:
             for work in reversed(works) if count == 5 else works:
                 work.wait()
         dist.all_reduce(ones(1), group=group, async_op=True)  # nobody waits for this one
-        dist.reduce_scatter_tensor(ones(3), ones(6), group=group, async_op=True).wait()
+        for count in (1, 5, 40):  # Gloo's tell their end only to who waits
+            works = [scatter(group) for _ in range(count)]
+            if count == 5:
+                session.recorder.catch_up()  # as the watcher does between two calls of the job
+            for work in reversed(works):
+                work.wait()
+        scatter(group)
         if RANK == 0:
             dist.send(ones(7), PEER, tag=3, group=group)
             dist.isend(ones(7), PEER, group=group).wait()
@@ -78,8 +90,6 @@ net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 2))
 for _ in range(2):
     net(ones(1, 4)).sum().backward()
 torch.manual_seed(0)
-session = current_session()
-assert session is not None
 session.recorder.catch_up()
 dist.barrier()
 session.recorder.catch_up()

@@ -20,6 +20,7 @@ import threading
 import time
 import traceback
 import types
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -78,6 +79,11 @@ def small_job() -> list[object]:
         dist.all_reduce(value)
     try:
         dist.group.WORLD.send([value], 0, 0)
+    except Exception as error:
+        results.append(type(error).__name__)
+    work = dist.group.WORLD.recv_anysource([torch.ones(1)], 7)
+    try:
+        work.wait(timedelta(milliseconds=1))
     except Exception as error:
         results.append(type(error).__name__)
     net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1))

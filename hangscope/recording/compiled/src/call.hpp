@@ -3,6 +3,7 @@
 // What has been seen before is done here. Whatever is new (a group, a plan, a stack) or rare is
 // Python's business, which knows how everything is recorded: see `Recorder`.
 #pragma once
+#include "meter.hpp"
 #include "session.hpp"
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
@@ -66,6 +67,7 @@ class Call {
 
   // The operator is about to be called; returns whether that is on record.
   bool begin(Arguments args) {
+    const Meter meter;
     Gil gil;
     if (!session_->listening) return false;  // no longer, by the time this thread has the GIL
     python_ = session_->python;
@@ -75,6 +77,7 @@ class Call {
 
   // The operator has returned, and this is the last of its results.
   void issued(const c10::IValue* result) {
+    const Meter meter;
     if (stored_->flags & layout::UNOBSERVED && !operator_->gloo_counts) return;
     if (is_finalizing()) return;
     Gil gil;
@@ -236,20 +239,23 @@ class Call {
   }
 
   bool watch(const c10::IValue* result) const {
+    const bool is_polled = !(stored_->flags & layout::UNOBSERVED);
+    if (!is_polled && !group_->counters().observable) return true;
     Work work;
     if (result != nullptr && result->isObject()) work = result->toCustomClass<c10d::Work>();
     Ref boxed = work ? Ref::taken(box(session_->boxed_work, std::move(work))) : Ref::to(Py_None);
     Ref entry = entry_of(*stored_, group_->state);
     if (!boxed || !entry) return false;
-    if (operator_->p2p || operator_->blocking || stored_->flags & layout::UNOBSERVED ||
-        boxed.is_none())
+    if (operator_->p2p || operator_->blocking || boxed.is_none())
       return bool(Ref::taken(PyObject_CallFunctionObjArgs(operator_->issued.get(), entry.get(),
                                                           boxed.get(), nullptr)));
-    if (PyObject_Size(group_->pending.get()) >= static_cast<Py_ssize_t>(layout::DRAIN_AT) &&
+    PyObject* watched_by = is_polled ? group_->pending.get() : python_->boxed.get();
+    if (PyObject_Size(watched_by) >= static_cast<Py_ssize_t>(layout::DRAIN_AT) &&
         !Ref::taken(PyObject_CallOneArg(python_->drain.get(), group_->state.get())))
       return false;
     PyList_SetItem(entry.get(), 1, boxed.release());
-    return Ref::taken(PyObject_CallOneArg(group_->append_pending.get(), entry.get())) &&
+    return (!is_polled ||
+            Ref::taken(PyObject_CallOneArg(group_->append_pending.get(), entry.get()))) &&
            Ref::taken(PyObject_CallOneArg(python_->append_boxed.get(), entry.get()));
   }
 

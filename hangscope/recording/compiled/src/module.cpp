@@ -1,5 +1,5 @@
 // `hangscope.recording.compiled` as Python sees it: Counters, BoxedWork, Recording, Waiter, unbox,
-// inside.
+// inside, metered.
 #include "kernel.hpp"
 #include "waits.hpp"
 
@@ -236,6 +236,7 @@ PyObject* inside(PyObject*, PyObject*) {
 
 PyMethodDef functions[] = {
     {"inside", inside, METH_NOARGS, nullptr},
+    {"metered", metered, METH_NOARGS, nullptr},
     {"unbox", unbox, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

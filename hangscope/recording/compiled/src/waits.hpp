@@ -2,6 +2,7 @@
 // completion.py. What was issued first is waited for first, as a rule, and that is done here.
 #pragma once
 #include "inside.hpp"
+#include "meter.hpp"
 #include "session.hpp"
 
 #include <algorithm>
@@ -78,12 +79,14 @@ class Wait {
 
   // The job begins to wait; false if there is a Python error that is meant for it.
   bool begins() const {
+    const Meter meter;
     if (PyDict_Size(python_.unwaited.get()) <= 0) return true;
     return Ref::taken(PyObject_CallOneArg(python_.waiting.get(), work_)) || settle(python_);
   }
 
   // It has waited, or the wait has raised an exception; false as above.
   bool ends(const Ref& error) const {
+    const Meter meter;
     bool is_done = false;
     if (!error && !ends_here(is_done)) return settle(python_);
     if (is_done) return true;
@@ -125,13 +128,18 @@ class Wait {
   }
 
   bool finish(const Entry& entry) const {
-    const Ref pending = Ref::taken(PyObject_GetAttrString(entry.state(), "pending"));
-    if (!pending) return false;
-    const auto is_same = [&entry](const Entry& other) { return other.list == entry.list; };
-    Ref found;
-    if (!take(pending.get(), PY_SSIZE_T_MAX, is_same, found)) return false;
-    if (!found) return true;  // another thread was faster
-    const long long now = session_.ring.finish(entry.record_id(), entry.flags(), true);
+    std::uint32_t flags = entry.flags();
+    if (flags & layout::UNOBSERVED) {
+      flags &= ~layout::UNOBSERVED;  // this wait has observed it
+    } else {
+      const Ref pending = Ref::taken(PyObject_GetAttrString(entry.state(), "pending"));
+      if (!pending) return false;
+      const auto is_same = [&entry](const Entry& other) { return other.list == entry.list; };
+      Ref found;
+      if (!take(pending.get(), PY_SSIZE_T_MAX, is_same, found)) return false;
+      if (!found) return true;  // another thread was faster
+    }
+    const long long now = session_.ring.finish(entry.record_id(), flags, true);
     return entry.is_p2p() || complete(session_, entry.state(), entry.seq(), now);
   }
 
