@@ -1,7 +1,9 @@
 """Polls which operations have completed, because the operators return before that.
 
 A `Work` pins its tensors. It is dropped when the job has waited for it, at the watcher's next turn
-(within half a second), or when many have accumulated, whichever comes first.
+(within half a second), or when many have accumulated, whichever comes first. Where only a wait
+shows the end, it is dropped soon after nobody else refers to it: Gloo takes an ``isend`` back that
+has not gone out when its Work goes, and recording must not hide that.
 
 There is no lock here. A thread that finds another one draining a group leaves the group to it;
 every step that two threads could disturb is a run of plain stores without a call (see
@@ -12,11 +14,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice
 from time import time_ns
 from typing import Any
 
 from hangscope.recording.groups import GroupState, Pending
 from hangscope.recording.limits import DRAIN_AT
+from hangscope.recording.lost_works import LostWorks
 from hangscope.recording.user_exceptions import is_user_exception
 from hangscope.ring.atomic import exclusive
 from hangscope.ring.layout import (
@@ -34,6 +38,9 @@ MAX_EXPECTED = 4096
 """Limit on watched operations over all groups."""
 _LOOK_BEHIND = 64
 """How far to search for finished operations behind an unfinished one."""
+_LOOK_AT = 8
+"""How many of the newest operations that show their end only to who waits are looked at when there
+is another one."""
 _COMPLETED = group_offset("completed") // 8
 _COMPLETED_NS = group_offset("completed_ns") // 8
 _P2P = int(SlotFlag.P2P)
@@ -63,6 +70,9 @@ class Completions:
         self._work_box = torch.ScriptObject
         self.watched: dict[int, Pending] = {}
         """Every unboxed operation that is not known to be over, by the Work's id."""
+        self._expected: dict[int, Pending] = {}
+        """Those of them that cannot be polled."""
+        self._lost = LostWorks()
         self.unwaited: dict[int, Pending] = {}
         """Every ``isend`` and ``irecv`` not yet waited for, by the Work's id."""
         self.boxed: deque[Pending] = deque()
@@ -85,9 +95,18 @@ class Completions:
 
     def expect(self, entry: Pending) -> None:
         """Remember an operation that cannot be polled; only `waited` will tell its end."""
-        if len(self.watched) >= MAX_EXPECTED:
-            self.watched.clear()  # their records stay "not observed"
-        self.watched[id(entry[1])] = entry
+        self._drop_lost(self._expected, _LOOK_AT)
+        if len(self._expected) >= MAX_EXPECTED:
+            for old in list(self._expected.values()):
+                self._give_up(old)
+        self._lost.watch(entry)
+        key = id(entry[1])
+        self.watched[key] = self._expected[key] = entry
+
+    def drop_lost_exchanges(self) -> None:
+        """Stop watching sends and receives for which nobody can wait any more."""
+        if self.unwaited:
+            self._drop_lost(self.unwaited, _LOOK_AT)
 
     def waiting(self, work: Any) -> None:
         """Python begins to wait for a Work of ``unwaited``."""
@@ -143,6 +162,7 @@ class Completions:
                 continue
             watched[id(work)] = entry
             if entry[3] & _ASYNC_PAIR == _ASYNC_PAIR:
+                self._lost.watch(entry)
                 self.unwaited[id(work)] = entry
 
     def drain(self, state: GroupState, *, deep: bool = False) -> None:
@@ -160,7 +180,7 @@ class Completions:
                 self.unbox()
             self._finish_in_order(state, ask=deep)
             while len(state.pending) >= MAX_PENDING:
-                self._give_up(state.pending.popleft())
+                self._give_up(state.pending[0])
             if deep and len(state.pending) > 1:
                 self._finish_overtakers(state)
         finally:
@@ -189,6 +209,8 @@ class Completions:
         """`drain` every group, called by the watcher; True if there was anything pending."""
         found = bool(self.boxed)
         self.unbox()
+        self._drop_lost(self._expected, MAX_EXPECTED)
+        self._drop_lost(self.unwaited, MAX_EXPECTED)
         for state in states:
             if state.pending:
                 found = True
@@ -227,16 +249,27 @@ class Completions:
             self._q[state.cells + _COMPLETED] = done
             self._q[state.cells + _COMPLETED_NS] = now
 
+    def _drop_lost(self, entries: dict[int, Pending], most: int) -> None:
+        """Of the newest of these, stop watching those for which nobody can wait any more."""
+        for entry in list(islice(reversed(entries.values()), most)):
+            if self._lost.is_lost(entry):
+                self._give_up(entry)
+
     def _give_up(self, entry: Pending) -> None:
-        """Too many operations are pending: stop watching the oldest."""
-        record_id, work, _, flags, _ = entry
+        """Stop watching an operation, which is thus not observed."""
+        record_id, work, _, flags, state = entry
         self._forget(work)
-        self._ring.set_record(record_id, state=0, flags=flags | _UNOBSERVED, completed_ns=0)
+        if not flags & _UNOBSERVED and _take(state.pending, entry):
+            self._ring.set_record(record_id, state=0, flags=flags | _UNOBSERVED, completed_ns=0)
 
     def _forget(self, work: Any) -> None:
-        self.watched.pop(id(work), None)
+        key = id(work)
+        self.watched.pop(key, None)
+        if self._expected:
+            self._expected.pop(key, None)
         if self.unwaited:
-            self.unwaited.pop(id(work), None)
+            self.unwaited.pop(key, None)
+        self._lost.forget(work)
 
     def _is_completed(self, entry: Pending) -> bool:
         work = entry[1]

@@ -52,8 +52,6 @@ _ENQUEUED, _P2P_ENQUEUED, _HISTORY, _ENQUEUED_NS = (
 Token = Pending
 """Connects the end of an operator's call to the record made at its start: a `Pending` entry whose
 Work is not known yet. A plain list for speed, as every call makes one."""
-Learnt = tuple[GroupState, Plan | None]
-"""The plan is None if operations of the group, or this one, are not recorded."""
 Begin = Callable[[tuple[Any, ...]], "Token | None"]
 
 
@@ -87,13 +85,13 @@ class Recorder:
         import torch.distributed as dist
 
         self.ring = ring
-        self._failed = failed
+        self.failed = failed
         self.groups = GroupRegistry(ring, complain, record_fake)
         self.completions = Completions(ring)
         self._boxed = self.completions.boxed
-        self._stacks = StackInterner(ring) if stacks else None
+        self.stacks = StackInterner(ring) if stacks else None
         self._signatures = SignatureInterner(ring)
-        self._planner = Planner(self._signatures)
+        self.planner = Planner(self._signatures)
         self.reductions = Reductions(ring, self._signatures)
         self._unbox_group = dist.ProcessGroup.unbox
         self._unbox_work = dist.Work.unbox
@@ -110,11 +108,10 @@ class Recorder:
         """
         import torch
 
-        unbox, by_identity, register = (
-            self._unbox_group, self.groups.by_identity, self.groups.register,
-        )  # fmt: skip
-        write, stacks = self._write, self._stacks
-        key_of, make_plan = self._planner.key_reader(spec), self._planner.plan
+        unbox, search_group = self._unbox_group, self._search_group
+        by_identity, register = self.groups.by_identity, self.groups.register
+        write, stacks = self._write, self.stacks
+        key_of, make_plan = self.planner.key_reader(spec), self.planner.plan
         group_at, reduce_at, p2p = spec.group, spec.reduce_op, spec.p2p
         manner = blocking_flag_reader()
         unread, newest = self.reductions.unread, self.reductions.newest
@@ -127,7 +124,7 @@ class Recorder:
                 # Reading a shape must not run the job's own torch-function modes.
                 with torch._C.DisableTorchFunction():
                     return begin(args, 3)
-            process_group = unbox(args[group_at]) if group_at >= 0 else self._search_group(args)
+            process_group = unbox(args[group_at]) if group_at >= 0 else search_group(args)
             if process_group is None:
                 return None
             state = by_identity.get(id(process_group))
@@ -146,7 +143,7 @@ class Recorder:
                         plans.clear()
                     plans[key] = plan
             if plan[9] and capturing():
-                self._note_capture()
+                self.note_capture()
             if p2p:
                 try:
                     plan = (plan[0] | manner(getframe(depth)), *plan[1:])
@@ -258,17 +255,19 @@ class Recorder:
                     drain(state)
                 pending.append(token)
                 boxed.append(token)
-                if may_be_late and flags & _ASYNC:
-                    completions.unbox()  # so that the start of its wait is seen as well
+                if may_be_late:
+                    completions.drop_lost_exchanges()
+                    if flags & _ASYNC:
+                        completions.unbox()  # so that the start of its wait is seen as well
 
         return issued
 
     def raised(self, spec: OpSpec, token: Token) -> None:
         """The operator raised: its peer is gone, or the backend rejected its arguments."""
-        self._take_back(spec, token)
-        self._failed()
+        self.take_back(spec, token)
+        self.failed()
 
-    def _take_back(self, spec: OpSpec, token: Token) -> None:
+    def take_back(self, spec: OpSpec, token: Token) -> None:
         """Mark an operation as failed on issue.
 
         If the backend rejected its arguments, the backend's own counter has not advanced. Ours must
@@ -288,92 +287,12 @@ class Recorder:
             q[state.cells + _HISTORY] = history if history < _SIGN else history - _WRAP
             self.ring.forget_record(record_id)
 
-    # -- for the compiled hook -------------------------------------------------------------
-
     def use_compiled(self, module: Any, recording: Any) -> None:
         """Let the compiled module number and store the records, those made here included."""
         self._write = recording.write
         self._work_box, self._unbox_work = module.BoxedWork, module.unbox
         self.completions.use_compiled(module, recording)
         self.groups.on_forget.append(recording.forget)
-
-    def callbacks(self) -> dict[str, Any]:
-        """What the compiled hook calls for what it does not know, or does rarely."""
-        import torch
-
-        stacks = self._stacks
-        return {
-            "stack_of": stacks and (lambda frame, own: stacks.current(frame, own_thread=own)),
-            "unmarked": stacks and stacks.unmarked,
-            "manner": blocking_flag_reader(),
-            "note_capture": self._note_capture,
-            "is_capturing": getattr(torch._C, "_cuda_isCurrentStreamCapturing", bool),
-            "drain": self.completions.drain,
-            "append_boxed": self._boxed.append,
-            "waiting": self.completions.waiting,
-            "waited": self._waited,
-            "boxed": self._boxed,
-            "watched": self.completions.watched,
-            "unwaited": self.completions.unwaited,
-        }
-
-    def learner(self, spec: OpSpec) -> Callable[[tuple[Any, ...], int], Learnt | None]:
-        """Make the function that finds out an operation's group and plan.
-
-        It takes the operator's arguments and the number of its reduce op (-1: none), and returns
-        None if the operation is not to be recorded.
-        """
-        import torch
-
-        function_mode = getattr(torch._C, "_is_torch_function_mode_enabled", bool)
-
-        def learn(args: tuple[Any, ...], reduce_op: int) -> Learnt | None:
-            if function_mode():  # as in `beginner`
-                with torch._C.DisableTorchFunction():
-                    return look_up(args, reduce_op)
-            return look_up(args, reduce_op)
-
-        def look_up(args: tuple[Any, ...], reduce_op: int) -> Learnt | None:
-            process_group = (
-                self._unbox_group(args[spec.group]) if spec.group >= 0 else self._search_group(args)
-            )
-            if process_group is None:
-                return None
-            state = self.groups.register(process_group)
-            if not state.recorded:
-                return state, None
-            return state, self._planner.plan(spec, args, state, process_group, reduce_op)
-
-        return learn
-
-    def failer(self, spec: OpSpec) -> Callable[[Token, BaseException], None]:
-        """Make the function for an operator that has raised."""
-
-        def failed(token: Token, error: BaseException) -> None:
-            self._take_back(spec, token)
-            self._failed_with(error)
-
-        return failed
-
-    def _waited(self, work: Any, error: BaseException | None) -> None:
-        """The job has waited for a Work, or the wait has raised an exception."""
-        succeeded = error is None
-        try:
-            self.completions.waited(work, succeeded)
-        except KeyboardInterrupt:  # as in `watch_waits`
-            self.completions.waited(work, succeeded)
-            raise
-        if error is not None:
-            self._failed_with(error)
-
-    def _failed_with(self, error: BaseException) -> None:
-        trace = error.__traceback__
-        try:
-            raise error  # so that it is being handled, as in a kernel of Python's
-        except BaseException:
-            self._failed()
-        finally:
-            error.__traceback__ = trace
 
     def catch_up(self) -> bool:
         """Do what the hot path has deferred to the watcher; True if there was anything to do."""
@@ -385,7 +304,7 @@ class Recorder:
         self, state: GroupState, spec: OpSpec, backend: DeviceBackend, tensors: Sequence[Any]
     ) -> Token:
         """Record an operation that the job names itself."""
-        shapes = self._planner.shapes(list(tensors))
+        shapes = self.planner.shapes(list(tensors))
         key = (spec.operator, backend.name, shapes, shapes, -1, -1, "", None)
         signature = self._signatures.get(key, spec)
         stack, flags = self._stack()
@@ -441,23 +360,27 @@ class Recorder:
 
     def _stack(self) -> tuple[int, int]:
         """The caller's stack without our own frames, and the record flag that follows from it."""
-        if self._stacks is None:
+        if self.stacks is None:
             return 0, 0
         frame: FrameType | None = getframe(1)
         while frame is not None and (
             str(frame.f_globals.get("__name__", "")).partition(".")[0] in _NOT_THE_CALLER
         ):
             frame = frame.f_back
-        stack = self._stacks.current(frame) or self._stacks.main_thread()
-        return self._stacks.unmarked(stack) if stack >= HANDLING else (stack, 0)
+        stack = self.stacks.current(frame) or self.stacks.main_thread()
+        return self.stacks.unmarked(stack) if stack >= HANDLING else (stack, 0)
 
-    def _note_capture(self) -> None:
+    def note_capture(self) -> None:
         """Note that collectives are captured in a CUDA graph: its replays bypass the dispatcher."""
         if not self._captured:
             self._captured = True
             at = header_offset("unobservable")
             (bits,) = struct.unpack_from("=I", self.ring.memory, at)
             self.ring.put_u4("unobservable", bits | Unobservable.CUDA_GRAPH)
+
+    def group_of(self, spec: OpSpec, args: Sequence[Any]) -> Any:
+        """The process group of an operation with these arguments; None if there is none."""
+        return self._unbox_group(args[spec.group]) if spec.group >= 0 else self._search_group(args)
 
     def _search_group(self, args: Sequence[Any]) -> Any:
         """Find the process group among the arguments of an unknown operator."""

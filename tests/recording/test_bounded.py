@@ -72,7 +72,7 @@ def test_ever_new_stacks_are_bounded(recording: Session, monkeypatch: pytest.Mon
         scope = {"dist": dist, "value": torch.ones(1)}
         exec(compile(f"def f{number}(): dist.all_reduce(value)", f"<new {number}>", "exec"), scope)
         scope[f"f{number}"]()
-    interner = recording.recorder._stacks
+    interner = recording.recorder.stacks
     assert interner is not None
     assert sum(len(codes) for _, codes in interner._known.values()) <= 5_000
     assert len(interner._candidates) <= stacks.MAX_CANDIDATES
@@ -110,8 +110,8 @@ def test_deep_recursion_is_cut(recording: Session) -> None:
     fragment = read_ring(recording.ring.path)
     found = [fragment.stacks[row["stack"]] for row in fragment.records]
     assert [len(stack) for stack in found] == [limits.MAX_FRAMES] * 2
-    assert recording.recorder._stacks is not None
-    assert all(len(k) <= 2 * limits.MAX_FRAMES for k in recording.recorder._stacks._known)
+    assert recording.recorder.stacks is not None
+    assert all(len(k) <= 2 * limits.MAX_FRAMES for k in recording.recorder.stacks._known)
 
 
 def test_many_threads_leave_nothing(recording: Session) -> None:

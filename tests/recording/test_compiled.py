@@ -145,6 +145,58 @@ def test_sampled_stack_shows_a_call_in_progress(value: str, compiled: Path, tmp_
 # -- harmless --------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("value", ["0", "1"])
+def test_works_that_nobody_can_wait_for_are_let_go(
+    value: str, compiled: Path, tmp_path: Path
+) -> None:
+    """They pin their tensors. Gloo's reduce-scatter and sends show their end only to who waits."""
+    code = (
+        "import torch, torch.distributed as dist\n"
+        "import torch.distributed._functional_collectives as functional\n"
+        "from hangscope.recording.api import current_session\n"
+        "dist.init_process_group('gloo')\n"
+        "rank, seen = dist.get_rank(), current_session().recorder.completions\n"
+        "scatter = getattr(functional, 'reduce_scatter_single', functional.reduce_scatter_tensor)\n"
+        "held = [dist.reduce_scatter_tensor(torch.ones(1), torch.ones(2), async_op=True)\n"
+        "        for _ in range(40)]\n"
+        "def count():\n"
+        "  return len({id(entry) for entry in [*seen.watched.values(), *seen.boxed]})\n"
+        "most = 0\n"
+        "for _ in range(200):\n"
+        "  scatter(torch.ones(2), 'sum', 0, dist.group.WORLD).wait()\n"
+        "  most = max(most, count())\n"
+        "print('SCATTERS', most)\n"
+        "for work in held:\n"
+        "  work.wait()\n"
+        "for _ in range(3):\n"
+        "  current_session().recorder.catch_up()\n"
+        "print('LEFT', count())\n"
+        "for _ in range(200):\n"
+        "  if rank:\n"
+        "    dist.isend(torch.ones(1), 0)\n"
+        "    dist.send(torch.ones(1), 0)\n"
+        "  else:\n"
+        "    dist.recv(torch.ones(1), 1)\n"
+        "    dist.recv(torch.ones(1), 1)\n"
+        "print('SENDS', count())\n"
+        "dist.barrier()\n"
+    )
+    env = with_compiled(tmp_path, compiled) | {"HANGSCOPE_COMPILED": value}
+    job = run_each([sys.executable, "-c", code], [env | place for place in worlds(2)])
+    assert job.returncode == 0, job.output
+    most, left, sends = (
+        list(map(int, re.findall(rf"{word} (\d+)", job.output)))
+        for word in ("SCATTERS", "LEFT", "SENDS")
+    )
+    assert max(most) < 40 + 40, job.output
+    assert left == [0, 0], job.output
+    assert max(sends) < 40, job.output
+    fragments = [read_ring(path) for path in tmp_path.glob("*.ring")]
+    for fragment in fragments:
+        waited_for = fragment.records[:40]
+        assert waited_for["state"].tolist() == [2] * 40
+
+
 @pytest.mark.parametrize("manner", ["children", "alarm", "threads-and-stop"])
 def test_compiled_recorder_changes_nothing(manner: str, compiled: Path, tmp_path: Path) -> None:
     env = with_compiled(tmp_path / "run", compiled, HANGSCOPE_BUFFER="64")
@@ -197,9 +249,10 @@ def test_exception_in_any_function_that_the_compiled_path_calls(
         assert outcome["result"] == data["expected"], name
         assert outcome["hooks_back"], name
         assert len(outcome["said"]) == 1, (name, outcome["said"])
-    made = {f"what Recorder.{maker} makes" for maker in ("learner", "issuer", "failer")}
+    makers = ("Callbacks.learner", "Callbacks.failer", "Recorder.issuer")
+    made = {f"what {maker} makes" for maker in makers}
     rest = {"StackInterner.current", "StackInterner.unmarked", "Planner.plan", "Completions.drain"}
-    assert made | rest | {"GroupRegistry.register", "Recorder._waited"} <= set(called)
+    assert made | rest | {"GroupRegistry.register", "Callbacks._waited"} <= set(called)
 
 
 # -- whether it is used ----------------------------------------------------------------------

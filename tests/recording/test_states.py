@@ -151,7 +151,7 @@ def test_capturing_stream_makes_graph_replay_unobservable(
 ) -> None:
     """Without a GPU: a stand-in claims that the stream is capturing, and the plan is on CUDA."""
     recorder = recording.recorder
-    real_plan = recorder._planner.plan
+    real_plan = recorder.planner.plan
     on_cuda = [False]
 
     def plan(*args: object) -> tuple[object, ...]:
@@ -159,7 +159,7 @@ def test_capturing_stream_makes_graph_replay_unobservable(
         assert made is not None
         return (*made[:9], on_cuda[0], *made[10:])
 
-    monkeypatch.setattr(recorder._planner, "plan", plan)
+    monkeypatch.setattr(recorder.planner, "plan", plan)
     captures = [False]
     monkeypatch.setattr(
         torch._C, "_cuda_isCurrentStreamCapturing", lambda: captures[0], raising=False

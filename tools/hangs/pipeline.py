@@ -12,6 +12,7 @@ from common import FAULT_STEP, Block, arguments, wait_for_ever, warm_up
 
 args = arguments(
     "skip-send", "skip-recv", "last-send", "last-recv", "circle", "asleep", "kill", "batch-skip",
+    "drop-send",
 )  # fmt: skip
 MICRO_BATCHES = 2
 
@@ -23,10 +24,14 @@ def forward(stage: Block, rank: int, world: int, step: int) -> None:
     for micro in range(MICRO_BATCHES):
         last = micro == MICRO_BATCHES - 1
         x = torch.zeros(4, 16)
+        if fault == "drop-send" and step == FAULT_STEP:
+            time.sleep(0.2 * rank)  # the next stage is late: the message cannot go out at once
         if rank > 0 and not (guilty and last and fault == "skip-recv"):
             dist.recv(x, src=rank - 1)
         y = compute(stage, x, guilty)
-        if rank < world - 1 and not (guilty and last and fault == "skip-send"):
+        if guilty and last and fault == "drop-send":
+            dist.isend(y, dst=rank + 1)
+        elif rank < world - 1 and not (guilty and last and fault == "skip-send"):
             dist.send(y, dst=rank + 1)
 
 

@@ -11,6 +11,7 @@ from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.processes.process_state import End, ProcessState, in_communication
 from hangscope.diagnosis.processes.stacks import is_library
 from hangscope.diagnosis.records.any_source import missing_senders
+from hangscope.diagnosis.records.dropped_sends import waits_for_dropped_send
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.records.kinds import is_on_host
 from hangscope.diagnosis.records.pace import had_stalled_before
@@ -236,7 +237,8 @@ class HalfPlaces:
             return None  # both halves are there
         if half.matched is None and older and half.peer != NONE and half.peer not in self.recorded:
             return None  # nothing is known about it, and its rank is stuck in something older
-        if half.matched and half.partner_row != NONE:
+        is_taken_back = waits_for_dropped_send(self.trace, half)
+        if half.matched and half.partner_row != NONE and not is_taken_back:
             served = not self.front.unfinished[half.partner_row]
             if served:
                 return None  # some backends report completion only once somebody waits
@@ -251,7 +253,8 @@ class HalfPlaces:
             return replace(place, absent=(half.peer,))
         if half.matched is None:
             return replace(place, unknown=(half.peer,))
-        return replace(place, behind=(half.peer,)) if self._is_held_up(half, held) else place
+        is_held_up = is_taken_back or self._is_held_up(half, held)
+        return replace(place, behind=(half.peer,)) if is_held_up else place
 
     def _from_anybody(self, place: Place, half: Half) -> Place:
         """The place with the ranks that might send what a receive from any source waits for."""

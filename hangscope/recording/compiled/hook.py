@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from hangscope.recording.compiled.callbacks import Callbacks
 from hangscope.recording.hook import operators
 from hangscope.recording.recorder import Recorder
 
@@ -30,15 +31,16 @@ class CompiledHook:
     def __init__(
         self, module: ModuleType, recorder: Recorder, on_error: Callable[[BaseException], None]
     ) -> None:
+        self._recorder = recorder
+        self._callbacks = Callbacks(recorder, on_error)
         self._recording: Any = module.Recording(
             memory=recorder.ring.memory,
             slots_at=recorder.ring.slot_at(1),
             slot_count=recorder.ring.slot_count,
             main_thread=threading.main_thread().ident or 0,
-            callbacks=recorder.callbacks() | {"on_error": on_error},
+            callbacks=self._callbacks.of_all_operators(),
         )
         recorder.use_compiled(module, self._recording)
-        self._recorder = recorder
         self._has_operators = False
 
     @property
@@ -62,8 +64,8 @@ class CompiledHook:
             for name, spec, _ in operators():
                 self._recording.add(
                     name, spec.group, spec.reduce_op, spec.p2p, spec.blocking,
-                    bool(spec.gloo_counts), self._recorder.learner(spec),
-                    self._recorder.issuer(spec), self._recorder.failer(spec),
+                    bool(spec.gloo_counts), self._callbacks.learner(spec),
+                    self._recorder.issuer(spec), self._callbacks.failer(spec),
                 )  # fmt: skip
             self._has_operators = True
         self._recording.install()

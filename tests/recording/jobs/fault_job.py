@@ -28,6 +28,7 @@ import torch.distributed as dist
 import hangscope
 import hangscope.recording
 from hangscope.recording import api, limits, warn_once, watcher
+from hangscope.recording.compiled import callbacks
 from hangscope.ring import process_identity, writer
 
 watcher.POLL_INTERVAL_S = 0.004
@@ -152,7 +153,7 @@ def functions() -> list[tuple[object, str]]:
     modules = [
         importlib.import_module(f"hangscope.recording.{info.name}")
         for info in pkgutil.iter_modules(hangscope.recording.__path__)
-    ] + [writer, process_identity]
+    ] + [callbacks, writer, process_identity]
     found: list[tuple[object, str]] = []
     for module in modules:
         for name, value in vars(module).items():

@@ -3,8 +3,8 @@
 // What has been seen before is done here. Whatever is new (a group, a plan, a stack) or rare is
 // Python's business, which knows how everything is recorded: see `Recorder`.
 #pragma once
+#include "entries.hpp"
 #include "meter.hpp"
-#include "session.hpp"
 
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
@@ -249,6 +249,7 @@ class Call {
     if (operator_->p2p || operator_->blocking || boxed.is_none())
       return bool(Ref::taken(PyObject_CallFunctionObjArgs(operator_->issued.get(), entry.get(),
                                                           boxed.get(), nullptr)));
+    if (!is_polled && !drop_a_lost_one()) return false;
     PyObject* watched_by = is_polled ? group_->pending.get() : python_->boxed.get();
     if (PyObject_Size(watched_by) >= static_cast<Py_ssize_t>(layout::DRAIN_AT) &&
         !Ref::taken(PyObject_CallOneArg(python_->drain.get(), group_->state.get())))
@@ -257,6 +258,13 @@ class Call {
     return (!is_polled ||
             Ref::taken(PyObject_CallOneArg(group_->append_pending.get(), entry.get()))) &&
            Ref::taken(PyObject_CallOneArg(python_->append_boxed.get(), entry.get()));
+  }
+
+  // Each operation that cannot be polled takes one away for which nobody can wait any more.
+  bool drop_a_lost_one() const {
+    const auto is_one = [this](const Entry& entry) { return is_lost(*session_, entry); };
+    Ref lost;
+    return take(python_->boxed.get(), LOOK_AT, is_one, lost);
   }
 
   bool tell(const std::exception_ptr& error) const {

@@ -42,7 +42,7 @@ struct Group {
   }
 };
 
-// What Python provides; see `Recorder.callbacks`.
+// What Python provides; see callbacks.py.
 struct Callbacks {
   Ref stack_of;      // (frame, of the calling thread) -> number and marks; None: record no stacks
   Ref unmarked;      // (number and marks) -> (number, flag)

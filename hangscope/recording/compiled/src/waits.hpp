@@ -1,30 +1,13 @@
 // `Work.wait`, which shows completion and failure where polling cannot: see work_waits.py and
 // completion.py. What was issued first is waited for first, as a rule, and that is done here.
 #pragma once
+#include "entries.hpp"
 #include "inside.hpp"
 #include "meter.hpp"
-#include "session.hpp"
 
-#include <algorithm>
 #include <limits>
 
 namespace hangscope {
-
-// How many of the oldest unfinished operations are looked at here, before Python is asked.
-constexpr Py_ssize_t LOOK_AT = 32;
-
-// What completion.py keeps of an unfinished operation, a list, see `Pending` in groups.py.
-struct Entry {
-  PyObject* list;
-
-  long long number(Py_ssize_t at) const { return PyLong_AsLongLong(PyList_GET_ITEM(list, at)); }
-  std::uint64_t record_id() const { return static_cast<std::uint64_t>(number(0)); }
-  PyObject* work() const { return PyList_GET_ITEM(list, 1); }
-  long long seq() const { return number(2); }
-  std::uint32_t flags() const { return static_cast<std::uint32_t>(number(3)); }
-  PyObject* state() const { return PyList_GET_ITEM(list, 4); }
-  bool is_p2p() const { return flags() & layout::P2P; }
-};
 
 // Sequence number of the oldest collective that is still watched; a huge one if there is none.
 inline long long first_unfinished(PyObject* pending) {
@@ -53,23 +36,6 @@ inline bool complete(Session& session, PyObject* state, long long seq, long long
   if (group.failed_seq) done = std::min(done, group.failed_seq - 1);
   if (done > group.completed) session.ring.publish_completed(group, done, now);
   return !PyErr_Occurred();
-}
-
-// Takes the first of the oldest entries of a deque that is wanted, or none, out of it. False with a
-// Python error.
-template <class F>
-inline bool take(PyObject* entries, Py_ssize_t most, F&& is_wanted, Ref& found) {
-  const Py_ssize_t count = std::min(PyObject_Size(entries), most);
-  if (count < 0) return false;
-  for (Py_ssize_t at = 0; at < count; at++) {
-    Ref item = Ref::taken(PySequence_GetItem(entries, at));
-    if (!item) return false;
-    if (!is_wanted(Entry{item.get()})) continue;
-    if (PySequence_DelItem(entries, at) != 0) return false;
-    found = std::move(item);
-    return true;
-  }
-  return true;
 }
 
 class Wait {
