@@ -12,7 +12,7 @@ _MOST_SHOWN = 3
 def dropped_sends(context: Context) -> list[str]:
     """Whose messages are waited for, and what the sender has to do; a few of them."""
     trace = context.trace
-    found = []
+    found: list[str] = []
     for half in context.pending_halves:
         if len(found) == _MOST_SHOWN:
             break
