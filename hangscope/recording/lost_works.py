@@ -20,28 +20,28 @@ class LostWorks:
     def __init__(self) -> None:
         probe: list[Any] = [object()]
         self._ours = getrefcount(probe[0])
-        self._seen_by: dict[int, int] = {}
-        """Work's id -> the thread that last saw it without another reference."""
+        self._issued_by: dict[int, int] = {}
+        """Work's id -> the thread that has issued it; 0 after a first look of another thread."""
 
     def watch(self, entry: Pending) -> None:
         """This thread has issued an operation, which will be handed to `forget` in the end."""
-        self._seen_by[id(entry[1])] = get_ident()
+        self._issued_by[id(entry[1])] = get_ident()
 
     def is_lost(self, entry: Pending) -> bool:
         """Whether nobody but the recorder refers to its Work, nor is about to.
 
-        Where another thread is concerned, the operator may not have returned to the job yet: then
-        only the second look counts.
+        At the first look of another thread than the one that has issued it, the operator may not
+        have returned to the job yet: only the next look counts then.
         """
         if getrefcount(entry[1]) > self._ours:
             return False
-        key, thread = id(entry[1]), get_ident()
-        if self._seen_by.get(key) == thread:
+        key = id(entry[1])
+        if self._issued_by.get(key, 0) in (0, get_ident()):
             return True
-        self._seen_by[key] = thread
+        self._issued_by[key] = 0
         return False
 
     def forget(self, work: Any) -> None:
         """This Work is no longer watched; another one may get its address."""
-        if self._seen_by:
-            self._seen_by.pop(id(work), None)
+        if self._issued_by:
+            self._issued_by.pop(id(work), None)
