@@ -31,6 +31,8 @@ from tests.recording.launcher import (  # noqa: E402
 pytestmark = pytest.mark.xdist_group("compiled")
 
 RESULT = "RESULT [1.0, 1.0, 1.0, 1.0]"
+HIDES_REDUCE_OPS = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6)
+"""From Python; C++ sees them in every torch."""
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +73,8 @@ def test_both_hot_paths_record_the_same(compiled: Path, tmp_path: Path) -> None:
     for python, other in zip(*found.values(), strict=True):
         assert len(python["rows"]) > 200
         for expected, row in zip(python["rows"], other["rows"], strict=True):
+            if HIDES_REDUCE_OPS:
+                row["signature"] = re.sub("reduce_op='[A-Z]+'", "reduce_op=None", row["signature"])
             assert row == expected
 
 
