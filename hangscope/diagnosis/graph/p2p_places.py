@@ -11,7 +11,7 @@ from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.processes.process_state import End, ProcessState, in_communication
 from hangscope.diagnosis.processes.stacks import is_library
 from hangscope.diagnosis.records.any_source import missing_senders
-from hangscope.diagnosis.records.dropped_sends import waits_for_dropped_send
+from hangscope.diagnosis.records.dropped_halves import waits_for_dropped_half
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.records.kinds import is_on_host
 from hangscope.diagnosis.records.pace import had_stalled_before
@@ -237,7 +237,7 @@ class HalfPlaces:
             return None  # both halves are there
         if half.matched is None and older and half.peer != NONE and half.peer not in self.recorded:
             return None  # nothing is known about it, and its rank is stuck in something older
-        is_taken_back = waits_for_dropped_send(self.trace, half)
+        is_taken_back = waits_for_dropped_half(self.trace, half)
         if half.matched and half.partner_row != NONE and not is_taken_back:
             served = not self.front.unfinished[half.partner_row]
             if served:
