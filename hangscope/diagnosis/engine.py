@@ -81,7 +81,6 @@ from hangscope.diagnosis.waiting.early_dumps import (
 from hangscope.diagnosis.waiting.graph_builder import GraphBuilder
 from hangscope.diagnosis.waiting.snapshots import Snapshot, snapshot_of
 from hangscope.diagnosis.wording.answer import answer
-from hangscope.diagnosis.wording.dropped_halves import dropped_halves
 from hangscope.diagnosis.wording.findings import to_finding
 from hangscope.diagnosis.wording.lost_messages import lost_messages
 from hangscope.diagnosis.wording.phrases import rank_s
@@ -163,8 +162,6 @@ def _judged(trace: Trace) -> tuple[Diagnosis, frozenset[int]]:
             notes.append(waiting)
         if not findings and (lost := lost_messages(job.context)) is not None:
             notes.append(lost)
-    else:
-        notes += dropped_halves(job.context)
     findings = with_unattributed_messages(job.context, with_monitor_verdict(job.context, findings))
     return answer(job.context, findings, notes), too_early
 

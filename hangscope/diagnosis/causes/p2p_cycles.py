@@ -8,6 +8,7 @@ from functools import cached_property
 
 from hangscope.diagnosis.cause import Cause, rank_list
 from hangscope.diagnosis.causes.cycle_breakers import breakers_of, places_at, smallest_breaking_side
+from hangscope.diagnosis.causes.dropped_halves import blamed_for_dropping
 from hangscope.diagnosis.causes.extra_round import extra_round
 from hangscope.diagnosis.causes.left_over_halves import explained_by_left_over
 from hangscope.diagnosis.context import Context
@@ -179,6 +180,11 @@ def _blame_unusual_step(cycle: _Cycle) -> Cause | None:
     return _pointing_to_halves(cycle.context, _accusing(cycle.cause, odd, alone=True))
 
 
+def _blame_dropped_half(cycle: _Cycle) -> Cause | None:
+    """Blame ranks that dropped the Work of a half for which another one waits."""
+    return blamed_for_dropping(cycle.context, cycle.cause)
+
+
 def _blame_left_over(cycle: _Cycle) -> Cause | None:
     """Blame the ranks that alone explain halves left over from what all have finished."""
     return explained_by_left_over(cycle.context, cycle.cause, cycle.ranks)
@@ -206,6 +212,7 @@ def _blame_gone_ahead(cycle: _Cycle) -> Cause | None:
 
 
 _STRATEGIES: tuple[Callable[[_Cycle], Cause | None], ...] = (
+    _blame_dropped_half,
     _blame_left_over,
     _blame_ahead,
     _blame_gone_ahead,

@@ -1,0 +1,45 @@
+"""A rank dropped the Work of a send or receive, and another one waits for that."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hangscope.diagnosis.cause import Cause, Words
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.processes.stacks import innermost, where
+from hangscope.diagnosis.records.dropped_halves import waits_for_dropped_half
+from hangscope.diagnosis.wording.phrases import capital, rank_s, title_of
+
+
+def blamed_for_dropping(context: Context, cause: Cause) -> Cause | None:
+    """The cause with the ranks that dropped what others wait for; None if nobody did."""
+    places = context.waits.places
+    dropped = [i for i in cause.places if _was_dropped(context, places[i])]
+    if not dropped:
+        return None
+    ranks = tuple(sorted({half.peer for i in dropped if (half := places[i].half) is not None}))
+    return replace(
+        cause,
+        verdict=Verdict.P2P_UNMATCHED,
+        culprits=ranks,
+        confidence=Confidence.LIKELY if len(ranks) == 1 else Confidence.AMBIGUOUS,
+        words=_words(context, ranks, places[dropped[0]]),
+    ).with_first(dropped)
+
+
+def _was_dropped(context: Context, place: Place) -> bool:
+    return place.half is not None and waits_for_dropped_half(context.trace, place.half)
+
+
+def _words(context: Context, ranks: tuple[int, ...], place: Place) -> Words:
+    half = place.half
+    assert half is not None
+    what = "irecv" if half.is_send else "isend"
+    stack = context.trace.stacks[int(context.trace.records["stack"][half.partner_row])]
+    return Words(
+        f"{capital(rank_s(ranks))} dropped the Work of an {what}: {title_of(context, place)} waits",
+        f"Gloo takes an {what} back that is unfinished when nobody refers to its Work any more",
+        f"keep the Work of the {what} at {where(innermost(stack))} and wait for it",
+    )
