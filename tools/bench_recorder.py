@@ -214,8 +214,8 @@ def step_table(scenario: str, seconds: float, compiled: Path | None) -> list[str
     )
     inside = list(map(statistics.fmean, zip(*(rank["inside"] for rank in ranks), strict=True)))
     added_by = {
-        "time": (wall, [(q[2] + q[3] - q[0] - q[1]) / 2 for q in wall]),
-        "processor": (cpu, [(q[2] + q[3] - q[0] - q[1]) / 2 for q in cpu]),
+        "time": (wall, _differences(wall)),
+        "processor": (cpu, _differences(cpu)),
         "in the hot path": (wall, inside),
     }
     name = LABELS[scenario] + ("" if compiled is None else ", compiled")
@@ -233,6 +233,11 @@ def step_table(scenario: str, seconds: float, compiled: Path | None) -> list[str
             f"{middle / base + share:+.2%} | {ranks[0]['records']:.0f} | {2 * len(quadruples)} |"
         )
     return rows
+
+
+def _differences(quadruples: list[tuple[float, ...]]) -> list[float]:
+    """What recording adds to a step, in each quadruple (off, off, on, on)."""
+    return [(q[2] + q[3] - q[0] - q[1]) / 2 for q in quadruples]
 
 
 def main() -> int:
@@ -260,23 +265,24 @@ def main() -> int:
         print("| calls | recorder | µs, median | added | 95 % | processor | added | p99 |")
         print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
-        compiled = build(Path(folder) / "plain").parent
-        metered = build(Path(folder) / "metered", metered=True).parent
         rounds = 1 if arguments.quick else 3
+        if calls:
+            compiled = build(Path(folder) / "plain").parent
         for name in calls:
             print("\n".join(call_table(name, 5 * scale, rounds, compiled)), flush=True)
-        _print_steps(steps, scale / 6, metered)
+        if steps:
+            metered = build(Path(folder) / "metered", metered=True).parent
+            _print_steps(steps, scale / 6, metered)
     load = os.getloadavg()[0]
     print(f"\ntorch {_torch_version()}, load {load:.1f} on {os.cpu_count()} processors")
     return 0
 
 
 def _print_steps(steps: list[str], share: float, compiled: Path) -> None:
-    if steps:
-        print(
-            "\n| step, two ranks | without | added | share | 95 % | watcher | together | records "
-            "| pairs |\n|---|---|---|---|---|---|---|---|---|"
-        )
+    print(
+        "\n| step, two ranks | without | added | share | 95 % | watcher | together | records "
+        "| pairs |\n|---|---|---|---|---|---|---|---|---|"
+    )
     for name in steps:
         seconds = SECONDS_PER_STEP_TABLE[name] * share
         for place in (None, compiled):

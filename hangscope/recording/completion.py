@@ -35,7 +35,7 @@ from hangscope.ring.writer import RingWriter
 MAX_PENDING = 1024
 """Limit on unfinished operations watched per group, as each pins its tensors."""
 MAX_EXPECTED = 4096
-"""Limit on watched operations over all groups."""
+"""Limit on operations over all groups that are watched and cannot be polled."""
 _LOOK_BEHIND = 64
 """How far to search for finished operations behind an unfinished one."""
 _LOOK_AT = 8

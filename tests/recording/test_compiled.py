@@ -46,6 +46,12 @@ def with_compiled(directory: Path, place: Path, **extra: str) -> dict[str, str]:
     return recording(directory, HANGSCOPE_COMPILED="1", **{PLACE: str(place)}, **extra)
 
 
+def two_ranks(code: str, directory: Path, place: Path, value: str) -> JobResult:
+    """A program on two recorded ranks; ``value``: "1" with the compiled hot path, "0" without."""
+    env = with_compiled(directory, place) | {"HANGSCOPE_COMPILED": value}
+    return run_each([sys.executable, "-c", code], [env | world for world in worlds(2)])
+
+
 @pytest.mark.parametrize("script", ["collectives_job", "parallel_job"])
 def test_compiled_recorder_is_complete(script: str, compiled: Path, tmp_path: Path) -> None:
     env = with_compiled(tmp_path, compiled, TORCH_FR_BUFFER_SIZE="20000")
@@ -102,8 +108,7 @@ def test_wait_that_fails(value: str, compiled: Path, tmp_path: Path) -> None:
         "  print('HANDLED', known, sys.exc_info()[1] is outer)\n"
         "sys.exit(4)\n"
     )
-    env = with_compiled(tmp_path, compiled) | {"HANGSCOPE_COMPILED": value}
-    job = run_each([sys.executable, "-c", code], [env | place for place in worlds(2)])
+    job = two_ranks(code, tmp_path, compiled, value)
     assert re.findall("RAISED .*", job.output) == [f"RAISED RuntimeError True {value == '1'}"]
     assert "HANDLED True True" in job.output
     fragments = [read_ring(path) for path in tmp_path.glob("*.ring")]
@@ -138,8 +143,7 @@ def test_sampled_stack_shows_a_call_in_progress(value: str, compiled: Path, tmp_
         "  wait()\n"
         "time.sleep(0.5)\n"
     )
-    env = with_compiled(tmp_path, compiled) | {"HANGSCOPE_COMPILED": value}
-    job = run_each([sys.executable, "-c", code], [env | place for place in worlds(2)])
+    job = two_ranks(code, tmp_path, compiled, value)
     assert job.returncode == 0, job.output
     first, second = re.findall(r"INNERMOST (\w+) (\S*)", job.output)
     assert first == ("kernel", "compiled/src/kernel.hpp" if value == "1" else "hook.py")
@@ -180,8 +184,7 @@ def test_works_that_nobody_can_wait_for_are_let_go(
         "print('RECEIVES', count())\n"
         "dist.barrier()\n"
     )
-    env = with_compiled(tmp_path, compiled) | {"HANGSCOPE_COMPILED": value}
-    job = run_each([sys.executable, "-c", code], [env | place for place in worlds(2)])
+    job = two_ranks(code, tmp_path, compiled, value)
     assert job.returncode == 0, job.output
     most, left, receives = (
         list(map(int, re.findall(rf"{word} (\d+)", job.output)))

@@ -10,32 +10,29 @@ from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.stacks import innermost, where
 from hangscope.diagnosis.records.dropped_halves import waits_for_dropped_half
+from hangscope.diagnosis.records.pairing import Half
 from hangscope.diagnosis.wording.phrases import capital, rank_s, title_of
 
 
 def blamed_for_dropping(context: Context, cause: Cause) -> Cause | None:
     """The cause with the ranks that dropped what others wait for; None if nobody did."""
     places = context.waits.places
-    dropped = [i for i in cause.places if _was_dropped(context, places[i])]
+    halves = {i: half for i in cause.places if (half := places[i].half) is not None}
+    dropped = {i: h for i, h in halves.items() if waits_for_dropped_half(context.trace, h)}
     if not dropped:
         return None
-    ranks = tuple(sorted({half.peer for i in dropped if (half := places[i].half) is not None}))
+    ranks = tuple(sorted({half.peer for half in dropped.values()}))
+    first = next(iter(dropped))
     return replace(
         cause,
         verdict=Verdict.P2P_UNMATCHED,
         culprits=ranks,
         confidence=Confidence.LIKELY if len(ranks) == 1 else Confidence.AMBIGUOUS,
-        words=_words(context, ranks, places[dropped[0]]),
-    ).with_first(dropped)
+        words=_words(context, ranks, places[first], dropped[first]),
+    ).with_first(list(dropped))
 
 
-def _was_dropped(context: Context, place: Place) -> bool:
-    return place.half is not None and waits_for_dropped_half(context.trace, place.half)
-
-
-def _words(context: Context, ranks: tuple[int, ...], place: Place) -> Words:
-    half = place.half
-    assert half is not None
+def _words(context: Context, ranks: tuple[int, ...], place: Place, half: Half) -> Words:
     what = "irecv" if half.is_send else "isend"
     stack = context.trace.stacks[int(context.trace.records["stack"][half.partner_row])]
     return Words(

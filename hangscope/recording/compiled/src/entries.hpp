@@ -39,11 +39,17 @@ inline bool take(PyObject* entries, Py_ssize_t most, F&& is_wanted, Ref& found) 
   return true;
 }
 
+// The Work of an entry that is still boxed, otherwise none.
+inline const Work* boxed_work_of(const Session& session, const Entry& entry) {
+  if (Py_TYPE(entry.work()) != session.boxed_work) return nullptr;
+  return &reinterpret_cast<BoxedWork*>(entry.work())->work;
+}
+
 // Whether nobody can wait for an operation any more, as only this entry refers to its Work. Then
 // nothing would tell when one ends that cannot be polled.
 inline bool is_lost(const Session& session, const Entry& entry) {
-  return entry.flags() & layout::UNOBSERVED && Py_TYPE(entry.work()) == session.boxed_work &&
-         reinterpret_cast<BoxedWork*>(entry.work())->work.use_count() == 1;
+  const Work* boxed = boxed_work_of(session, entry);
+  return entry.flags() & layout::UNOBSERVED && boxed != nullptr && boxed->use_count() == 1;
 }
 
 }  // namespace hangscope

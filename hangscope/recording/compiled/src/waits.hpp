@@ -87,8 +87,8 @@ class Wait {
       return true;  // no Work of torch's
     }
     const auto is_waited = [this, waited](const Entry& entry) {
-      return Py_TYPE(entry.work()) == session_.boxed_work &&
-             reinterpret_cast<BoxedWork*>(entry.work())->work.get() == waited;
+      const Work* boxed = boxed_work_of(session_, entry);
+      return boxed != nullptr && boxed->get() == waited;
     };
     return take(python_.boxed.get(), LOOK_AT, is_waited, found);
   }
