@@ -169,7 +169,9 @@ def _record_in_forks() -> Callable[[], None]:
     c10d: Any = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is None:
         return lambda: None
-    from hangscope.recording.phases import Patches, start_on_init
+    from hangscope.recording.api import start
+    from hangscope.recording.late_start import start_on_init
+    from hangscope.recording.patches import Patches
 
     parent = os.getpid()
     patches = Patches()
@@ -179,7 +181,7 @@ def _record_in_forks() -> Callable[[], None]:
             if os.getpid() == parent:
                 return original(*args, **kwargs)
             patches.undo()
-            start_on_init()
+            start_on_init(start)
             return c10d.init_process_group(*args, **kwargs)
 
         return init_process_group

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,30 @@ def imports(path: Path) -> Iterator[tuple[str, bool]]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 yield f"{node.module}.{alias.name}", id(node) not in inside
+
+
+def module_graph() -> dict[str, set[str]]:
+    """Every module with the modules of ours that it imports, inside functions too."""
+    paths = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path
+        for path in PACKAGE.rglob("*.py")
+    }
+    graph: dict[str, set[str]] = {}
+    for module, path in paths.items():
+        named = {name for name, _ in imports(path)}
+        # `from package import module` names the module, `from module import name` what is in it.
+        found = {name if name in paths else name.rpartition(".")[0] for name in named}
+        graph[module] = (found & set(paths)) - {module}
+    return graph
+
+
+def test_modules_import_each_other_without_circles() -> None:
+    try:
+        list(TopologicalSorter(module_graph()).static_order())
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))
 
 
 def layer_of(path: Path) -> str:

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hangscope.recording.enable import OWNER
 from hangscope.recording.identity import (
     place_from_arguments,
     ring_identity,
     run_directory,
     run_id_from_environment,
 )
-from hangscope.recording.monitor_start import MONITOR_OF, MonitorStart, is_first_of_node
+from hangscope.recording.markers import MONITOR_OF, OWNER
+from hangscope.recording.monitor_start import MonitorStart, is_first_of_node
 from hangscope.recording.native_dumps import keep_native_dumps
 from hangscope.recording.ring_location import discard, open_ring
 from hangscope.recording.session import Session
@@ -66,7 +66,7 @@ def start(*, rank: int = -1, world_size: int = -1) -> bool:
         )
         ring = open_ring(directory, identity, settings.buffer)
         try:
-            session = Session(ring, settings)
+            session = Session(ring, settings, start)
             session.start()
         except BaseException:
             discard(directory, ring)  # it would look like a rank that never issued anything

@@ -12,10 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from hangscope.recording.markers import OWNER
 from hangscope.ring.job_place import place_from_environment
-
-OWNER = "HANGSCOPE_INTERNAL_OWNER"
-"""Environment marker: pid of the rank that records; children that inherit it do not record."""
 
 _LAUNCHERS = frozenset({"torchrun", "accelerate", "accelerate-launch", "deepspeed", "fabric"})
 _LAUNCHER_MODULES = frozenset(
@@ -30,13 +28,18 @@ _LAUNCHER_MODULES = frozenset(
 def enable() -> None:
     """Start recording now if this process is a rank, else when it becomes one."""
     if _is_rank_now():
-        from hangscope.recording.api import start
-
-        start()
+        _start()
     else:
-        from hangscope.recording.phases import start_on_init
+        from hangscope.recording.late_start import start_on_init
 
-        start_on_init()
+        start_on_init(_start)
+
+
+def _start(*, rank: int = -1, world_size: int = -1) -> bool:
+    """Imports the recorder only where a process records: most that import torch do not."""
+    from hangscope.recording.api import start
+
+    return start(rank=rank, world_size=world_size)
 
 
 def _is_rank_now() -> bool:

@@ -18,7 +18,8 @@ from types import TracebackType
 from typing import Any
 
 from hangscope.recording.exceptions import describe_exception, describe_last_words
-from hangscope.recording.phases import Patches, PhaseStack
+from hangscope.recording.patches import Patches
+from hangscope.recording.phases import PhaseStack
 from hangscope.ring.layout import LEAVING_PHASE, ExitKind
 from hangscope.ring.writer import LAST_RECORD_CELL, RingWriter
 

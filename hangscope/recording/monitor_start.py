@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from hangscope.recording.local_leader import is_local_leader, is_local_rank_0_absent
+from hangscope.recording.markers import MONITOR_OF
 from hangscope.recording.ring_location import link_latest
 from hangscope.recording.settings import Settings
 from hangscope.recording.warn_once import warn_once
@@ -18,8 +19,6 @@ from hangscope.ring.job_place import JobPlace
 
 MONITORED = "HANGSCOPE_INTERNAL_MONITORED"
 """Set by `hangscope run`, which is itself the monitor."""
-MONITOR_OF = "HANGSCOPE_INTERNAL_MONITOR_OF"
-"""The run and attempt for which this process, or an ancestor, has already started a monitor."""
 _PATIENCE = 0.25
 """How much of the time-out the others wait for local rank 0; within the following limits."""
 _LEAST_PATIENCE_S, _MOST_PATIENCE_S = 5.0, 30.0

@@ -7,13 +7,10 @@ dispatcher, so they are wrapped by name.
 from __future__ import annotations
 
 import functools
-import os
-import sys
 import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from hangscope.recording.init_arguments import declaration
 from hangscope.ring.writer import RingWriter
 
 WRAPPED = (
@@ -82,39 +79,6 @@ class PhaseStack:
                 return
 
 
-class Patches:
-    """Monkey patches of other modules' attributes, which can be undone."""
-
-    def __init__(self) -> None:
-        self._replaced: list[tuple[Any, str, Any, Any]] = []
-
-    def replace(self, owner: Any, name: str, value: Any) -> None:
-        """Set an attribute, remembering the old one."""
-        self._replaced.append((owner, name, getattr(owner, name), value))
-        setattr(owner, name, value)
-
-    def replace_function(self, name: str, wrap: Callable[[Any], Any]) -> None:
-        """Wrap a function of ``distributed_c10d`` wherever ``torch.distributed`` imported it."""
-        home = sys.modules["torch.distributed.distributed_c10d"]
-        original = getattr(home, name, None)
-        if original is None:
-            return
-        wrapper = wrap(original)
-        for module_name, module in list(sys.modules.items()):
-            if (
-                module_name.startswith("torch.distributed")
-                and getattr(module, "__dict__", {}).get(name) is original
-            ):
-                self.replace(module, name, wrapper)
-
-    def undo(self) -> None:
-        """Restore every attribute that nobody else has replaced since."""
-        for owner, name, old, new in reversed(self._replaced):
-            if getattr(owner, name, None) is new:
-                setattr(owner, name, old)
-        self._replaced.clear()
-
-
 def wrap_phase(
     phases: Callable[[], PhaseStack | None],
     name: str,
@@ -174,63 +138,3 @@ def _is_local(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return bool(
         kwargs.get("use_local_synchronization", args[position] if len(args) > position else False)
     )
-
-
-def start_on_init() -> None:
-    """Start recording when this process calls ``init_process_group``, if it ever does."""
-    import torch.distributed.distributed_c10d  # noqa: F401
-
-    patches = Patches()
-
-    def wrap(original: Any) -> Any:
-        @functools.wraps(original)
-        def init_process_group(*args: Any, **kwargs: Any) -> Any:
-            return _start_and_call(patches.undo, args, kwargs)
-
-        return init_process_group
-
-    patches.replace_function("init_process_group", wrap)
-
-
-def start_in_child(
-    wrap: Callable[[Any], Any], pid: int, leave: Callable[[], None]
-) -> Callable[[Any], Any]:
-    """Extend ``wrap``: a forked child of process ``pid`` that becomes a rank records by itself.
-
-    A parent whose children take part in the job is a launcher. ``leave`` removes the parent's
-    recording from the child.
-    """
-
-    def wrap_both(original: Any) -> Any:
-        wrapped = wrap(original)
-
-        @functools.wraps(original)
-        def init_process_group(*args: Any, **kwargs: Any) -> Any:
-            import torch.distributed as dist
-
-            if os.getpid() == pid or dist.is_initialized():
-                return wrapped(*args, **kwargs)
-            return _start_and_call(leave, args, kwargs)
-
-        return init_process_group
-
-    return wrap_both
-
-
-def _start_and_call(
-    leave: Callable[[], None], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Remove the wrapper around ``init_process_group``, start recording, and call it."""
-    try:
-        leave()
-        from hangscope.recording.api import start
-
-        rank, world_size = declaration(args, kwargs, os.environ).place or (-1, -1)
-        start(rank=rank, world_size=world_size)
-    except Exception as error:
-        from hangscope.recording.warn_once import warn_once
-
-        warn_once(f"recording is off: {type(error).__name__}: {error}")
-    # The recording has installed its own wrapper by now; if it failed, this is the original.
-    home = sys.modules["torch.distributed.distributed_c10d"]
-    return home.init_process_group(*args, **kwargs)

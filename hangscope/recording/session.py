@@ -18,16 +18,12 @@ from hangscope.recording.compiled.hook import CompiledHook
 from hangscope.recording.compiled.load import compiled
 from hangscope.recording.hook import DispatcherHook, Hook, Listener
 from hangscope.recording.init_arguments import declaration
+from hangscope.recording.late_start import Start, start_in_child
 from hangscope.recording.lifecycle import Lifecycle
 from hangscope.recording.manual import ManualRecorder
 from hangscope.recording.native_status import NativeStatus
-from hangscope.recording.phases import (
-    WRAPPED,
-    Patches,
-    PhaseStack,
-    start_in_child,
-    wrap_phase,
-)
+from hangscope.recording.patches import Patches
+from hangscope.recording.phases import WRAPPED, PhaseStack, wrap_phase
 from hangscope.recording.recorder import Recorder
 from hangscope.recording.settings import Settings
 from hangscope.recording.store_waits import watch_stores
@@ -51,11 +47,14 @@ class Session:
         The open ring of this rank.
     settings:
         What the user asked for.
+    start:
+        Begins a recording of its own in a forked child that becomes a rank.
     """
 
-    def __init__(self, ring: RingWriter, settings: Settings) -> None:
+    def __init__(self, ring: RingWriter, settings: Settings, start: Start) -> None:
         self.ring = ring
         self.settings = settings
+        self._start = start
         self.pid = os.getpid()
         self.phases = PhaseStack(ring)
         self.lifecycle = Lifecycle(
@@ -241,7 +240,7 @@ class Session:
             before = getattr(self, f"_before_{name}", lambda args, kwargs: None)
             wrap = wrap_phase(self._phase_stack, name, before, after, self.guard)
             if name == "init_process_group":
-                wrap = start_in_child(wrap, self.pid, self.leave)
+                wrap = start_in_child(wrap, self.pid, self.leave, self._start)
             self._patches.replace_function(name, wrap)
 
     def _before_init_process_group(self, args: Any, kwargs: Any) -> None:

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from types import FrameType
 
-from hangscope.recording.compiled.load import SOURCES, compiled
+from hangscope.recording.compiled.load import compiled
+from hangscope.recording.compiled.names import SOURCES
 
 MAX_THREADS = 48
 MAX_INNER = 48

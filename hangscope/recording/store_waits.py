@@ -11,7 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from hangscope.recording.phases import WRAPPED, Patches, PhaseStack
+from hangscope.recording.patches import Patches
+from hangscope.recording.phases import WRAPPED, PhaseStack
 
 METHODS = ("get", "multi_get", "wait")
 """Methods of a store that return only when a key is there."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hangscope.recording.completion import Completions
-from hangscope.recording.phases import Patches
+from hangscope.recording.patches import Patches
 
 Wait = Callable[..., Any]
 

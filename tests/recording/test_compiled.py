@@ -15,9 +15,10 @@ from click.testing import CliRunner
 torch = pytest.importorskip("torch")
 
 from hangscope.cli import compile as compile_command  # noqa: E402
-from hangscope.recording.compiled import build as building  # noqa: E402
-from hangscope.recording.compiled.build import BuildError, build, file_name  # noqa: E402
+from hangscope.recording.compiled import names  # noqa: E402
+from hangscope.recording.compiled.build import BuildError, build  # noqa: E402
 from hangscope.recording.compiled.load import BESIDE_THE_PACKAGE, PLACE  # noqa: E402
+from hangscope.recording.compiled.names import file_name  # noqa: E402
 from hangscope.trace.rings.read import read_ring  # noqa: E402
 from tests.real_jobs import JobResult, environment, run, run_each, worlds  # noqa: E402
 from tests.recording.coverage import checks_of  # noqa: E402
@@ -294,7 +295,7 @@ def test_checks_of_reductions_use_the_recorder_in_python(compiled: Path, tmp_pat
 
 def test_other_sources_need_another_file(monkeypatch: pytest.MonkeyPatch) -> None:
     before = file_name(torch)
-    monkeypatch.setattr(building, "constants_header", lambda: "another layout")
+    monkeypatch.setattr(names, "constants_header", lambda: "another layout")
     assert file_name(torch) != before
 
 

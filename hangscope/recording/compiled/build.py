@@ -6,7 +6,6 @@ made where torch is: once when an image is built, by ``hangscope compile``.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -17,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.recording.compiled.constants import constants_header
-from hangscope.recording.compiled.load import PLACE, SOURCES
+from hangscope.recording.compiled.load import PLACE
+from hangscope.recording.compiled.names import SOURCES, file_name, module_name
 
 _PYBIND_NAMES = ("COMPILER_TYPE", "STDLIB", "BUILD_ABI")
 _CXX20_SINCE = (2, 12)
@@ -26,35 +26,6 @@ _CXX20_SINCE = (2, 12)
 
 class BuildError(Exception):
     """The hot path cannot be compiled here; the message says why and what to do."""
-
-
-def key_of(torch: Any) -> str:
-    """A name for what a compiled module fits: sources, Python and torch build.
-
-    Parameters
-    ----------
-    torch:
-        The module ``torch``.
-    """
-    digest = hashlib.sha256()
-    for path in sorted(SOURCES.iterdir()):
-        digest.update(path.read_bytes())
-    for part in (
-        constants_header(), sys.implementation.cache_tag, sysconfig.get_platform(),
-        torch.__version__, str(torch.version.git_version),
-    ):  # fmt: skip
-        digest.update(f"\0{part}".encode())
-    return digest.hexdigest()[:16]
-
-
-def file_name(torch: Any) -> str:
-    """The file name of the module that fits this process."""
-    return f"hot_path_{key_of(torch)}{sysconfig.get_config_var('EXT_SUFFIX')}"
-
-
-def module_name(path: Path) -> str:
-    """The name under which a compiled file is imported."""
-    return path.name.partition(".")[0]
 
 
 def build(directory: Path, *, metered: bool = False) -> Path:

@@ -12,7 +12,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-SOURCES = Path(__file__).parent / "src"
+from hangscope.recording.compiled.names import file_name, module_name
+from hangscope.recording.warn_once import warn_once
+
 BESIDE_THE_PACKAGE = Path(__file__).parent / "built"
 """Where ``hangscope compile`` puts it if that place can be written: an image's users share it."""
 PLACE = "HANGSCOPE_INTERNAL_COMPILED"
@@ -38,8 +40,6 @@ def places() -> Iterator[Path]:
 
 def fitting_file(torch: Any) -> Path | None:
     """The compiled file for this Python, this torch and these sources, if there is one."""
-    from hangscope.recording.compiled.build import file_name
-
     present = [place for place in places() if place.is_dir()]
     if not present:
         return None
@@ -63,14 +63,12 @@ def compiled() -> ModuleType | None:
         path = fitting_file(torch)
         return None if path is None else _imported(path)
     except Exception as error:
-        from hangscope.recording.warn_once import warn_once
-
         warn_once(f"the compiled recorder cannot be used, Python's is: {error}")
         return None
 
 
 def _imported(path: Path) -> ModuleType:
-    name = path.name.partition(".")[0]
+    name = module_name(path)
     loader = importlib.machinery.ExtensionFileLoader(name, str(path))
     spec = importlib.util.spec_from_loader(name, loader)
     assert spec is not None
