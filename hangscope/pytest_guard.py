@@ -12,11 +12,16 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hangscope.trace.processes.signals import Evidence
 
 GRACE_S = 1.0
 """In addition to the timeout: a verdict may come before all ranks have stopped moving."""
 _POLL_S = 0.25
+Claimed = tuple[int, int, list["Evidence"]]
+"""A process and what shows that it is a rank, as `hangscope.trace.processes.signals` takes them."""
 
 
 class Guard:
@@ -105,13 +110,13 @@ class Guard:
         while not self._over.wait(_POLL_S):
             if not self._said.tell():
                 continue
-            current, pids = self._look()
+            current, living = self._look()
             if current != progress:
                 progress, since_s = current, time.monotonic()
-            elif pids and time.monotonic() - since_s > self._patience_s():
+            elif living and time.monotonic() - since_s > self._patience_s():
                 text = self._said.getvalue().strip()
                 self.report = f"{text}\nThe run is in {self.directory}"
-                self._end(pids)
+                self._end(living)
                 return
 
     def _patience_s(self) -> float:
@@ -121,13 +126,14 @@ class Guard:
     def _rings(self) -> list[Path]:
         return sorted(self.directory.glob("*.ring"))
 
-    def _look(self) -> tuple[object, list[int]]:
-        """A value that changes when any rank moves, and the pids of live ranks."""
+    def _look(self) -> tuple[object, list[Claimed]]:
+        """A value that changes when any rank moves, and the processes of live ranks."""
         from hangscope.ring.reader import RingError, RingReader, decode_text
         from hangscope.trace.processes.process import look_at
+        from hangscope.trace.rings.facts import writer_of
 
         state: list[Any] = []
-        pids = []
+        living: list[Claimed] = []
         for path in self._rings():
             try:
                 reader = RingReader(path)
@@ -142,20 +148,19 @@ class Guard:
                 boot_id=decode_text(header.boot_id),
                 pid_namespace=header.pid_namespace,
             )
-            reader.close()
             if look.alive:
-                pids.append(pid)
-        return state, pids
+                living.append((pid, header.start_ticks, [writer_of(reader)]))
+            reader.close()
+        return state, living
 
-    def _end(self, pids: list[int]) -> None:
+    def _end(self, living: list[Claimed]) -> None:
         """Kill the ranks with SIGKILL, which also ends stopped processes and GIL holders."""
-        for pid in pids:
-            if pid != os.getpid():
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except OSError:
-                    continue
-        if os.getpid() in pids:
+        from hangscope.trace.processes.signals import targets_of
+
+        with targets_of(living) as targets:
+            for target in targets.values():
+                target.send(signal.SIGKILL)
+        if any(pid == os.getpid() for pid, *_ in living):
             # This very process is a rank and blocked in C++, so no exception can be raised in it.
             sys.__stderr__.write(f"\n{self.report}\n") if sys.__stderr__ else None
             os._exit(1)

@@ -35,6 +35,12 @@ SECOND_LOOK_S = 1.2
 @click.option(
     "--all", "all_findings", is_flag=True, help="Show every finding, not only the first cause."
 )
+@click.option(
+    "--ask-stacks",
+    is_flag=True,
+    help="Ask live ranks that cannot run Python for their stacks, by a signal to their recorder; "
+    "without it, nothing is sent to any process.",
+)
 @click.option("--no-color", is_flag=True, help="No colours, even on a terminal.")
 def command(
     paths: tuple[str, ...],
@@ -43,6 +49,7 @@ def command(
     group: str | None,
     rank: int | None,
     all_findings: bool,
+    ask_stacks: bool,
     no_color: bool,
 ) -> None:
     """Say who diverged, where, and what to do.
@@ -53,7 +60,7 @@ def command(
 
     Exit status: 0 healthy, 1 problem found, 2 bad usage or nothing readable.
     """
-    trace, diagnosis = investigate(paths)
+    trace, diagnosis = investigate(paths, ask_stacks=ask_stacks)
     if group is not None and not any(group in (g.name, g.desc, g.label) for g in trace.groups):
         known = ", ".join(sorted({g.label for g in trace.groups})) or "none"
         raise UserError(f"no process group is called {group!r}; there are: {known}")
@@ -84,8 +91,10 @@ def command(
     sys.exit(0 if diagnosis.verdict.value == "healthy" else 1)
 
 
-def investigate(paths: tuple[str, ...]) -> tuple[Trace, Diagnosis]:
+def investigate(paths: tuple[str, ...], *, ask_stacks: bool = False) -> tuple[Trace, Diagnosis]:
     """Load and diagnose; a running job is looked at twice.
+
+    Only with ``ask_stacks`` is a signal sent to anybody.
 
     Raises
     ------
@@ -116,7 +125,8 @@ def investigate(paths: tuple[str, ...]) -> tuple[Trace, Diagnosis]:
     # has issued nothing for long still moves.
     run = LiveRun(directory)
     first = run.look()
-    run.ask_for_stacks(is_gil_blocked)
+    if ask_stacks:
+        run.ask_for_stacks(is_gil_blocked)
     threads = MainThreads()
     threads.any_progressed(first.ranks.values())
     time.sleep(SECOND_LOOK_S)

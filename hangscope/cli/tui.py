@@ -46,8 +46,18 @@ _OTHER_PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf")
     show_default=True,
     help="Time between refreshes.",
 )
+@click.option(
+    "--ask-stacks",
+    is_flag=True,
+    help="Ask ranks of a live run that cannot run Python for their stacks, by a signal.",
+)
 def command(
-    paths: tuple[str, ...], screenshot: str | None, size: str, keys: str, refresh: float
+    paths: tuple[str, ...],
+    screenshot: str | None,
+    size: str,
+    keys: str,
+    refresh: float,
+    ask_stacks: bool,
 ) -> None:
     """Show timelines in the terminal, live while the job runs or post-mortem.
 
@@ -73,7 +83,7 @@ def command(
     try:
         from hangscope.tui.source import open_source
 
-        source = open_source(paths)
+        source = open_source(paths, ask_stacks=ask_stacks)
     except NothingReadable as error:
         raise nothing_readable(paths, error.warnings) from error
     from hangscope.tui.app import HangScopeApp

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from hangscope.demos.catalogue import Demo
+from hangscope.ring.process_identity import start_ticks
+from hangscope.trace.processes.signals import DescendsFrom, targets_of
 
 WORLD_SIZE = 4
 GIVE_UP_S = 90.0
@@ -176,17 +178,15 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     """Kill the launcher and every rank, whatever state they are in."""
     import psutil
 
-    family = []
     try:
-        parent = psutil.Process(process.pid)
-        family = [parent, *parent.children(recursive=True)]
+        family = psutil.Process(process.pid).children(recursive=True)
     except psutil.NoSuchProcess:
-        pass
-    for member in family:
-        try:
-            member.send_signal(signal.SIGKILL)
-        except psutil.NoSuchProcess:
-            continue
+        family = []
+    launcher = DescendsFrom(frozenset({(process.pid, start_ticks(process.pid))}))
+    with targets_of((member.pid, 0, [launcher]) for member in family) as targets:
+        process.kill()
+        for target in targets.values():
+            target.send(signal.SIGKILL)
     try:
         process.wait(10)
     except subprocess.TimeoutExpired:

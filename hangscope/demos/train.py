@@ -110,9 +110,9 @@ def strike(step: int, rank: int, fault: str) -> None:
     if fault == "gil-held" and rank == 3:
         lock_holding_the_gil()
     if fault == "sigkill" and rank == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
+        signal.raise_signal(signal.SIGKILL)
     if fault == "sigstop" and rank == 1:
-        os.kill(os.getpid(), signal.SIGSTOP)
+        signal.raise_signal(signal.SIGSTOP)
     if fault == "os-exit" and rank == 0:
         os._exit(0)
 

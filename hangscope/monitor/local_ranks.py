@@ -19,6 +19,8 @@ from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.live.rings import OpenRing, RunKey
 from hangscope.trace.model import KernelWait, RankFacts
 from hangscope.trace.processes.process import is_remote
+from hangscope.trace.processes.signals import DescendsFrom, Evidence, launcher_of, targets_of
+from hangscope.trace.rings.facts import writer_of
 
 TICK_S = 0.25
 KILL_GRACE_S = 5.0
@@ -60,6 +62,8 @@ class LocalRanks:
         Number of ranks on this node; 0 to take that of the first rank found.
     processes:
         Watches the ranks' processes.
+    launcher:
+        What has started the ranks, if known; else it is found.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class LocalRanks:
         key: RunKey | None,
         local_world_size: int,
         processes: ProcessWatch,
+        launcher: DescendsFrom | None = None,
     ) -> None:
         self.key = key
         self.local_world_size = local_world_size
@@ -81,6 +86,7 @@ class LocalRanks:
         self._run = run
         self._directory = directory
         self._processes = processes
+        self._launcher = launcher
         self._machine_of: dict[int, str] = {}
         self._looks: dict[int, RankFacts] = {}
         self._told: dict[int, tuple[str | None, bool | None, KernelWait | None, int]] = {}
@@ -120,7 +126,7 @@ class LocalRanks:
             if self.journal is None:
                 self.journal = Journal(self._directory, self.key)
             self._machine_of[pid] = ring.machine
-            if not self._processes.add(ring.rank, pid):
+            if not self._processes.add(ring.rank, pid, header.start_ticks):
                 # It ended before it could be watched, so nobody saw how.
                 self._note_end(ProcessEnd(ring.rank, pid, time.time_ns()))
 
@@ -277,20 +283,36 @@ class LocalRanks:
             self._told[pid] = told
             self.journal.seen(look, recorded=recorded)
 
-    def kill(self) -> None:
-        """End the remaining processes: SIGTERM first, then SIGKILL.
+    def kill(self) -> list[int]:
+        """End the remaining processes: SIGTERM first, then SIGKILL; returns whom it left alone.
 
-        Only processes found and watched here: the pids that other nodes report belong to unrelated
-        processes on this one.
+        That are the process ids of those that nothing shows to belong to the job. In reverse order
+        of arrival: if a rank was started by another one, it must get the signal before its parent
+        ends, as `torch.multiprocessing` interrupts it otherwise, and it would seem to exit by
+        itself.
         """
         self._is_ended = True
-        for number in (signal.SIGTERM, signal.SIGCONT, signal.SIGKILL):
-            self._processes.send(number)
-            deadline_s = time.monotonic() + (0 if number == signal.SIGTERM else KILL_GRACE_S)
-            while time.monotonic() < deadline_s and self.alive:
-                self.note_ends(TICK_S)
-            if not self.alive:
-                return
+        pids = [pid for _, pid in reversed(self._processes.processes)]
+        with targets_of((pid, *self._evidence(pid)) for pid in pids) as targets:
+            for number in (signal.SIGTERM, signal.SIGCONT, signal.SIGKILL):
+                for target in targets.values():
+                    target.send(number)
+                deadline_s = time.monotonic() + (0 if number == signal.SIGTERM else KILL_GRACE_S)
+                while time.monotonic() < deadline_s and self.alive:
+                    self.note_ends(TICK_S)
+        return [pid for pid in pids if pid not in targets and self._processes.watches(pid)]
+
+    def _evidence(self, pid: int) -> tuple[int, list[Evidence]]:
+        """A process's start time, and what may show that it is a rank: its ring, its launcher."""
+        rings = [ring for ring in self.rings if ring.process.pid == pid]
+        started_ticks = rings[0].process.start_ticks if rings else 0
+        writers = [writer_of(ring.reader) for ring in rings]
+        return started_ticks, [*writers, self._launcher or self._found_launcher()]
+
+    def _found_launcher(self) -> DescendsFrom:
+        """What has started all ranks that are known to write their rings."""
+        pids = [(ring.process.pid, writer_of(ring.reader)) for ring in self.rings]
+        return launcher_of([pid for pid, writer in pids if writer.holds(pid)])
 
     def _note_end(self, end: ProcessEnd) -> None:
         self._ends[end.pid] = end

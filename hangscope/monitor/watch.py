@@ -379,7 +379,10 @@ class Monitor:
             print_line("HANGSCOPE_ON_HANG=kill: ending the job", self._out)
             if self._others is not None and self._others.is_connected:
                 time.sleep(DELIVER_VERDICT_S)  # the store ends with the ranks
-            self._ranks.kill()
+            for pid in self._ranks.kill():
+                print_line(
+                    f"left alone: process {pid}, which nothing shows to be a rank", self._out
+                )
 
 
 def _stalled_s(schedule: LookSchedule, counters: Counters) -> float:

@@ -32,9 +32,9 @@ from hangscope.recording.warn_once import warn_once
 from hangscope.recording.watcher import Watcher
 from hangscope.recording.work_waits import Wait, stand_in_for_wait, watch_waits
 from hangscope.ring.layout import Unobservable
+from hangscope.ring.stack_requests import STACK_SIGNALS, stacks_file
 from hangscope.ring.writer import RingWriter
 
-FAULT_SIGNAL_CANDIDATES = tuple(range(int(signal.SIGRTMAX) - 5, int(signal.SIGRTMIN) + 5, -1))
 PAUSE_TIMEOUT_S = 0.5
 
 
@@ -342,13 +342,13 @@ class Session:
         """
         if not self.settings.stacks:
             return
-        for number in FAULT_SIGNAL_CANDIDATES:
+        for number in reversed(STACK_SIGNALS):
             if signal.getsignal(number) == signal.SIG_DFL:
                 break
         else:
             return
         try:
-            path = self.ring.path.with_name(f".{self.ring.path.stem}.stacks")
+            path = stacks_file(str(self.ring.path))
             self._fault_file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - kept open
             faulthandler.register(number, file=self._fault_file, all_threads=True, chain=False)
         except (OSError, RuntimeError, ValueError, AttributeError):

@@ -78,6 +78,11 @@ class RingReader:
         """The file."""
         return Path(self.name)
 
+    @property
+    def address(self) -> int:
+        """Where the file is mapped in this process."""
+        return int(np.frombuffer(self._memory, np.uint8).ctypes.data)
+
     def _read(self, at: int, length: int) -> bytes:
         """A copy of a part of the file; the part must lie inside it."""
         return self._map[at : at + length]

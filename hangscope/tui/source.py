@@ -77,11 +77,15 @@ class StaticSource:
 
 
 class LiveSource:
-    """A running job: every look reads what has changed, and diagnoses it if necessary."""
+    """A running job: every look reads what has changed, and diagnoses it if necessary.
 
-    def __init__(self, run: LiveReader, title: str = "") -> None:
+    Only with ``ask_stacks`` are ranks that cannot run Python asked for their stacks, by a signal.
+    """
+
+    def __init__(self, run: LiveReader, title: str = "", *, ask_stacks: bool = False) -> None:
         self._run = run
         self.title = title
+        self._ask_stacks = ask_stacks
         self.live = True
         self._facts: list[object] = []
         self._judged: Diagnosis | None = None
@@ -94,7 +98,7 @@ class LiveSource:
         diagnosis = self._standing(trace)
         if diagnosis is None:
             diagnosis = self._judge(trace)
-        if diagnosis.findings:
+        if diagnosis.findings and self._ask_stacks:
             self._run.ask_for_stacks(lambda facts: bool(facts.gil_blocked))
         return trace, diagnosis
 
@@ -161,7 +165,7 @@ def _plus(known_s: float | None, passed_s: float) -> float | None:
     return None if known_s is None else known_s + passed_s
 
 
-def open_source(paths: Sequence[str]) -> Source:
+def open_source(paths: Sequence[str], *, ask_stacks: bool = False) -> Source:
     """The source for `paths`: live if it is a single run directory with a live process.
 
     Raises `hangscope.trace.load.NothingReadable` if nothing in `paths` can be read.
@@ -176,7 +180,7 @@ def open_source(paths: Sequence[str]) -> Source:
     if directory is not None:
         run = LiveRun(directory, rows=LIVE_ROWS)
         if run.look().live:
-            return LiveSource(run, title)
+            return LiveSource(run, title, ask_stacks=ask_stacks)
         run.close()
     trace = load_trace(list(paths))
     return StaticSource(trace, diagnose(trace), title)

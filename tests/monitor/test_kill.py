@@ -13,42 +13,23 @@ import pytest
 from hangscope.monitor import local_ranks
 from hangscope.monitor.watch import Monitor, MonitorConfig
 from hangscope.trace.live.rings import RunKey
-from hangscope.trace.processes.process import _own_namespace
-from tests.live_rings import RingRank
+from tests.ring_processes import ring_process
 
 Children = list[subprocess.Popen[bytes]]
 
 
-def _deaf() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-
 @pytest.fixture
 def mismatched(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Children]:
-    """Two live processes whose rings say that they issued different operations."""
-    boot_id, namespace = _own_namespace() or ("", 0)
-    first_acts = getattr(request, "param", (None, None))
-    children = [subprocess.Popen(["sleep", "60"], preexec_fn=act) for act in first_acts]
-    for rank, (child, op) in enumerate(zip(children, ("all_reduce", "broadcast"), strict=True)):
-        stat = Path(f"/proc/{child.pid}/stat").read_bytes()
-        start = int(stat.rsplit(b")", 1)[1].split()[19])
-        ring = RingRank(
-            tmp_path,
-            rank,
-            2,
-            pid=child.pid,
-            start_ticks=start,
-            boot_id=boot_id,
-            pid_namespace=namespace,
-        )
-        ring.issue(ring.join("0", "default_pg", range(2)), op)
-    yield children
-    for child in children:
-        child.kill()
-        child.wait()
+    """Two live processes that write rings which say that they issued different operations."""
+    first, second = getattr(request, "param", ("", ""))
+    with (
+        ring_process(tmp_path, 0, "all_reduce", first) as one,
+        ring_process(tmp_path, 1, "broadcast", second) as other,
+    ):
+        yield [one, other]
 
 
-@pytest.mark.parametrize("mismatched", [(None, _deaf)], indirect=True)
+@pytest.mark.parametrize("mismatched", [("", "deaf")], indirect=True)
 def test_kill_ends_stopped_and_signal_ignoring_ranks(
     tmp_path: Path, mismatched: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -127,34 +126,6 @@ def test_status_is_observed_if_the_parent_reaps_meanwhile(
         watch = watched(it.pid)
         it.end()
         assert only_end(watch).code == 3
-
-
-def test_signal_reaches_watched_processes_only() -> None:
-    with family() as other, family() as it:
-        watch = watched(it.pid)
-        watch.send(signal.SIGTERM)
-        assert only_end(watch).signal == signal.SIGTERM
-        watch.send(signal.SIGTERM)  # nobody is left
-        os.kill(other.pid, 0)
-        beside = watched(other.pid)
-        other.end()
-        assert only_end(beside).code == 0
-
-
-def test_children_are_signalled_before_their_parents(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[int] = []
-
-    def tell(descriptor: int, number: int) -> None:
-        told.append(
-            int(Path(f"/proc/self/fdinfo/{descriptor}").read_text().split("Pid:")[1].split()[0])
-        )
-
-    monkeypatch.setattr(signal, "pidfd_send_signal", tell)
-    with family() as starter, family() as rank:
-        watch = watched(starter.pid)
-        assert watch.add(6, rank.pid)
-        watch.send(signal.SIGTERM)
-        assert told == [rank.pid, starter.pid]
 
 
 def test_ended_process_cannot_be_watched() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import time
@@ -25,8 +26,8 @@ from hangscope.trace.merging.host_names import with_unique_host_names
 from hangscope.trace.merging.merge import merge, sort_fragments
 from hangscope.trace.model import NONE, Fragment, RankFacts, Records, Source, Trace
 from hangscope.trace.processes.file_locks import FileLocks
-from hangscope.trace.processes.process import signal_thread
-from hangscope.trace.rings.facts import main_thread_call
+from hangscope.trace.processes.signals import target_of
+from hangscope.trace.rings.facts import main_thread_call, writer_of
 from hangscope.trace.rings.read import fragment_of
 
 _IDENTITY_FIELDS = (
@@ -67,7 +68,7 @@ class LiveRun:
     Notes
     -----
     Maps are read-only: looking costs the job nothing. `ask_for_stacks` is the one exception, and
-    only reaches processes whose ring says that they registered a handler for it.
+    only reaches processes that the kernel shows to write the ring and to handle the signal.
     """
 
     def __init__(
@@ -172,16 +173,16 @@ class LiveRun:
                 continue
             header = ring.reader.header()
             number, beats = header.fault_signal, header.heartbeat_count
-            pid, thread = facts.pid, header.watcher_thread
-            if not (number and pid and thread and facts.alive):
-                continue
-            if ring.asked_at_count == beats:
+            if not number or ring.asked_at_count == beats:
                 continue
             look = ring.process.look()
             if not look.alive or look.state == "stopped":
                 continue
             ring.asked_at_count = beats
-            asked += signal_thread(pid, thread, number)
+            target = target_of(ring.process.pid, ring.process.start_ticks, [writer_of(ring.reader)])
+            if target is not None:
+                with contextlib.closing(target):
+                    asked += target.ask_for_stacks(header.watcher_thread, number)
         return asked
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from hangscope.ring import process_identity
 from hangscope.trace.loading.one_file import Loaded, Task, read_task
 from hangscope.trace.loading.shared_values import Receiver, Sender
 from hangscope.trace.model import Unread
+from hangscope.trace.processes.signals import kill_child
 
 MAX_WORKERS = 16
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -253,8 +254,7 @@ def _stop(worker: _Worker) -> None:
     with contextlib.suppress(OSError):
         worker.output.close()
     if worker.task is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(worker.pid, signal.SIGKILL)
+        kill_child(worker.pid)
     if worker.process is not None:
         for pipe in (worker.process.stdin, worker.process.stdout):
             if pipe is not None:

@@ -10,6 +10,7 @@ import functools
 from dataclasses import dataclass
 
 from hangscope.ring import process_identity
+from hangscope.trace.processes.signals import exists
 from hangscope.trace.processes.suspension import tracer_of
 
 _STATES = {
@@ -48,7 +49,10 @@ def look_at(*, pid: int, start_ticks: int, boot_id: str, pid_namespace: int) -> 
 def look_here(pid: int, start_ticks: int) -> ProcessLook:
     """Observe a process of this machine and pid namespace (see `is_local`)."""
     fields = process_identity.stat_fields(pid)
-    if fields is None or (start_ticks and int(fields[process_identity.START_TICKS]) != start_ticks):
+    if fields is None:
+        # What may not be read here (no /proc, no descriptor left) has not ended for that.
+        return ProcessLook(alive=False, state="gone") if exists(pid) is False else ProcessLook()
+    if start_ticks and int(fields[process_identity.START_TICKS]) != start_ticks:
         return ProcessLook(alive=False, state="gone")
     state = _STATES.get(fields[0], "running")
     ticks = int(fields[11]) + int(fields[12])
@@ -58,21 +62,6 @@ def look_here(pid: int, start_ticks: int) -> ProcessLook:
     tracer = tracer_of(pid) if fields[0] == "t" else None
     slices = process_identity.slices(pid)
     return ProcessLook(alive=True, state=state, cpu_ticks=ticks, slices=slices, held_by=tracer)
-
-
-def signal_thread(pid: int, thread: int, number: int) -> bool:
-    """Send a signal to one thread of a process without disturbing its other threads.
-
-    A signal sent to the process could be delivered to the thread that hangs, and end a ``sleep`` or
-    ``poll`` that nothing else would have ended.
-    """
-    import ctypes
-
-    try:
-        tgkill = ctypes.CDLL(None, use_errno=True).tgkill
-    except AttributeError:  # missing before glibc 2.30
-        return False
-    return bool(tgkill(pid, thread, number) == 0)
 
 
 def is_local(boot_id: str, pid_namespace: int) -> bool:

@@ -7,6 +7,7 @@ The kernel knows who waits there, but not who holds them.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from hangscope.trace.processes.procfs import PROC, lines_of, process_ids
 
@@ -17,6 +18,17 @@ _MOST_PROCESSES = 1_000
 
 SharedFile = tuple[str, str]
 """Device and inode: what two processes' mappings of one file have in common."""
+
+
+class SharedMapping(NamedTuple):
+    """A shared mapping of a process."""
+
+    low: int
+    """Its first address."""
+    high: int
+    """The first address behind it."""
+    file: SharedFile
+    is_writable: bool
 
 
 def shared_mapping_at(pid: int, futex: list[int], proc: Path = PROC) -> SharedFile | None:
@@ -32,12 +44,13 @@ def shared_mapping_at(pid: int, futex: list[int], proc: Path = PROC) -> SharedFi
         Where the process table is mounted.
     """
     address, operation, *_ = [*futex, 0, _PRIVATE]
-    if operation & _PRIVATE:
-        return None
-    for low, high, mapping in _shared_mappings(pid, proc):
-        if low <= address < high:
-            return mapping
-    return None
+    return file_at(pid, address, proc) if not operation & _PRIVATE else None
+
+
+def file_at(pid: int | str, address: int, proc: Path = PROC) -> SharedFile | None:
+    """The file of the shared mapping at an address of a process; None without one."""
+    found = (m.file for m in shared_mappings(pid, proc) if m.low <= address < m.high)
+    return next(found, None)
 
 
 def processes_that_share(mapping: SharedFile, proc: Path = PROC) -> list[int] | None:
@@ -49,15 +62,16 @@ def processes_that_share(mapping: SharedFile, proc: Path = PROC) -> list[int] | 
     pids = process_ids(proc)
     if len(pids) > _MOST_PROCESSES:
         return None
-    return [pid for pid in pids if any(m == mapping for *_, m in _shared_mappings(pid, proc))]
+    return [pid for pid in pids if any(m.file == mapping for m in shared_mappings(pid, proc))]
 
 
-def _shared_mappings(pid: int, proc: Path) -> list[tuple[int, int, SharedFile]]:
-    """Bounds and identity of a process's shared mappings; empty if they may not be read."""
+def shared_mappings(pid: int | str, proc: Path = PROC) -> list[SharedMapping]:
+    """The shared mappings of a process; empty if they may not be read."""
     found = []
     for line in lines_of(proc / str(pid) / "maps"):
         bounds, permissions, _, device, inode, *_ = [*line.split(maxsplit=5), "", "", "", "", ""]
         if permissions.endswith("s"):
             low, _, high = bounds.partition("-")
-            found.append((int(low, 16), int(high, 16), (device, inode)))
+            file = (device, inode)
+            found.append(SharedMapping(int(low, 16), int(high, 16), file, "w" in permissions))
     return found

@@ -16,6 +16,7 @@ from hangscope.ring.header import RingHeader
 from hangscope.ring.layout import LEAVING_PHASE, ExitKind, Unobservable, ValueKind
 from hangscope.ring.process_identity import machine_id
 from hangscope.ring.reader import RingReader, decode_text
+from hangscope.ring.stack_requests import stacks_file
 from hangscope.trace import clean
 from hangscope.trace.facts import LEFT, STALE_HEARTBEATS, WITHOUT_A_WORD
 from hangscope.trace.model import (
@@ -31,6 +32,8 @@ from hangscope.trace.model import (
 from hangscope.trace.processes.file_locks import FileLocks
 from hangscope.trace.processes.kernel_waits import exec_wait, main_thread_wait
 from hangscope.trace.processes.process import ProcessLook, look_at
+from hangscope.trace.processes.shared_memory import file_at
+from hangscope.trace.processes.signals import WritesRing
 from hangscope.trace.processes.suspension import (
     DUMPS_CORE,
     FREEZER,
@@ -133,6 +136,15 @@ def facts_of(
         if unobservable
         else (),
     )
+
+
+def writer_of(reader: RingReader) -> WritesRing:
+    """The evidence that a process writes a mapped ring: it maps the file that is mapped here.
+
+    What the kernel lists for both processes is compared, as file systems in layers have other
+    numbers for ``stat``.
+    """
+    return WritesRing(file_at("self", reader.address))
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,8 +276,7 @@ def _freed_ns(exception: ExceptionFacts | None, phases: tuple[Phase, ...]) -> in
 @functools.lru_cache(16_384)
 def _stacks_file(ring: str) -> str:
     """The file beside the real ring (not a link to it) that faulthandler writes to."""
-    folder, name = os.path.split(os.path.realpath(ring) if os.path.islink(ring) else ring)
-    return os.path.join(folder, f".{os.path.splitext(name)[0]}.stacks")
+    return stacks_file(os.path.realpath(ring) if os.path.islink(ring) else ring)
 
 
 def _threads(reader: RingReader, generation: int) -> tuple[ThreadStack, ...]:
