@@ -6,7 +6,6 @@ pandas nor Textual is imported for it.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import errno
 import importlib
@@ -17,7 +16,7 @@ import sys
 import rich_click as click
 
 from hangscope._version import __version__
-from hangscope.cli.errors import AS_USER, UserError
+from hangscope.cli.errors import AS_USER, INTERNAL_ERROR, UserError, internal_error
 
 COMMANDS = {
     "analyze": "Say who diverged, where, and what to do, from run directories, dumps or logs.",
@@ -94,19 +93,24 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Entry point: exit status 0 healthy, 1 something found, 2 bad usage or nothing readable."""
+    """Entry point.
+
+    Exit status: 0 healthy, 1 something found, 2 bad usage or nothing readable, 3 internal error.
+    """
+    from hangscope.cli.console import say_if_possible
+
     _open_streams()
     try:
         sys.exit(cli(prog_name="hangscope", standalone_mode=False))
     except click.UsageError as error:
         command = error.ctx.command_path if error.ctx is not None else _called()
         said = " ".join(error.format_message().split()).rstrip(".") + _newest_run(error)
-        _print_error(f"{command}: {said}; see {command} --help")
+        say_if_possible(f"{command}: {said}; see {command} --help")
         sys.exit(error.exit_code)
     except click.Abort:
         sys.exit(130)
     except UserError as error:
-        _print_error(f"hangscope: {error}")
+        say_if_possible(f"hangscope: {error}")
         sys.exit(error.exit_status)
     except BrokenPipeError:
         sys.stderr.close()
@@ -116,14 +120,13 @@ def main() -> None:
         hint = f"; {AS_USER}" if isinstance(error, PermissionError) else ""
         if not error.filename and error.errno in (errno.ENOSPC, errno.EIO, errno.EBADF):
             where, hint = "cannot write the output: ", "; redirect it elsewhere"
-        _print_error(f"hangscope: {where}{error.strerror or error}{hint}")
+        say_if_possible(f"hangscope: {where}{error.strerror or error}{hint}")
         sys.exit(2)
-
-
-def _print_error(line: str) -> None:
-    """Print a line on stderr, if that is open; otherwise only the exit status tells."""
-    with contextlib.suppress(OSError):
-        click.echo(line, err=True)
+    except Exception as error:  # a mistake in HangScope is one line as well
+        say_if_possible(internal_error(_called(), error))
+        if sys.flags.dev_mode:
+            raise
+        sys.exit(INTERNAL_ERROR)
 
 
 def _open_streams() -> None:

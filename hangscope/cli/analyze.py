@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from hangscope.cli.console import Progress, stdout_console
+from hangscope.cli.console import Progress, say, stdout_console
 from hangscope.cli.errors import UserError, cannot_write, no_empty_path, nothing_readable
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def command(
             render(diagnosis, all_findings=all_findings, rank=rank, group=group)
         )
     if html_file is not None:
-        click.echo(f"wrote {html_file}", err=True)
+        say(f"wrote {html_file}", err=True)
     sys.exit(0 if diagnosis.verdict.value == "healthy" else 1)
 
 

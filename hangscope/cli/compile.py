@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 import rich_click as click
-from rich.console import Console
 
+from hangscope.cli.console import SafeConsole, say
 from hangscope.cli.errors import UserError
 from hangscope.recording.compiled.build import BuildError, build
 from hangscope.recording.compiled.load import BESIDE_THE_PACKAGE, cache_directory, places
@@ -34,17 +34,17 @@ def command(into: Path | None) -> None:
     HANGSCOPE_COMPILED=0 switches the compiled part off.
     """
     began_s = time.monotonic()
-    with Console(stderr=True).status("compiling, which takes half a minute"):
+    with SafeConsole(stderr=True).status("compiling, which takes half a minute"):
         path = _built(into)
     took_s = time.monotonic() - began_s
     import torch
 
     version = ".".join(map(str, sys.version_info[:2]))
-    click.echo(f"compiled for torch {torch.__version__} and Python {version} in {took_s:.0f} s")
+    say(f"compiled for torch {torch.__version__} and Python {version} in {took_s:.0f} s")
     if path.parent in (found := list(places())):
-        click.echo(f"recording uses it from now on: {path}")
+        say(f"recording uses it from now on: {path}")
     else:
-        click.echo(f"it is in {path}; recording looks for it in {found[0]} and in {found[-1]}")
+        say(f"it is in {path}; recording looks for it in {found[0]} and in {found[-1]}")
 
 
 def _built(into: Path | None) -> Path:

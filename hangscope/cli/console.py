@@ -2,23 +2,57 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
-from rich.console import Console
+import rich_click as click
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from hangscope.report.escape import visible
 
 SHOW_AFTER_S = 1.0
 
 
-def stdout_console(*, no_color: bool = False) -> Console:
+class SafeConsole(Console):
+    """A console on which text cannot control the terminal, whoever wrote it.
+
+    Only what is styled by the program itself becomes an escape sequence.
+    """
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Segments whose text is escaped; rich calls this for whatever is printed."""
+        for segment in super().render(renderable, options):
+            text = visible(segment.text)
+            yield (
+                segment if segment.control or text == segment.text else Segment(text, segment.style)
+            )
+
+
+def say(text: str, *, end: str = "\n", err: bool = False) -> None:
+    """Print text, escaped, on stdout or stderr: the one way for what no console prints."""
+    click.echo(visible(text) + end, nl=False, err=err)
+
+
+def say_if_possible(line: str) -> None:
+    """Print a line on stderr, if that is open; otherwise only the exit status tells."""
+    with contextlib.suppress(OSError):
+        say(" ".join(line.split("\n")), err=True)
+
+
+def stdout_console(*, no_color: bool = False) -> SafeConsole:
     """A console on stdout that respects NO_COLOR, FORCE_COLOR and pipes."""
     plain = no_color or bool(os.environ.get("NO_COLOR"))
     force = bool(os.environ.get("FORCE_COLOR")) and not plain
     piped = not sys.stdout.isatty()
-    return Console(
+    return SafeConsole(
         no_color=plain,
         force_terminal=True if force else (False if plain else None),
         highlight=False,
@@ -57,7 +91,7 @@ class Progress:
 
             # A single large log reports no progress until its end, so a spinner shows activity.
             columns = (SpinnerColumn(), *Bar.get_default_columns())
-            self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
+            self._bar = Bar(*columns, console=SafeConsole(stderr=True), transient=True)
             self._bar.start()
             self._task = self._bar.add_task(self._label)
         self._bar.update(self._task, completed=done, total=total)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import rich_click as click
 
-from hangscope.cli.console import stdout_console
+from hangscope.cli.console import say, stdout_console
 from hangscope.cli.errors import UserError, cannot_write
 from hangscope.cli.types import Seconds
 from hangscope.demos.catalogue import BY_NAME, DEFAULT, DEMOS, Demo
@@ -102,7 +102,7 @@ def _show(demo: Demo, timeout_s: float, directory: Path | None) -> bool:
             link_latest(where)
     except OSError as error:
         raise cannot_write(where, error, "--dir") from error
-    click.echo(f"demo {demo.name}: {demo.story}", err=True)
+    say(f"demo {demo.name}: {demo.story}", err=True)
     found: list[Diagnosis] = []
 
     def inspect(path: Path) -> None:
@@ -114,10 +114,10 @@ def _show(demo: Demo, timeout_s: float, directory: Path | None) -> bool:
         where,
         timeout_s=timeout_s,
         inspect=inspect,
-        echo=lambda line: click.echo(f"  │ {line}", err=True),
+        echo=lambda line: say(f"  │ {line}", err=True),
     )
     diagnosis = found[0]
-    click.echo("\nand `hangscope analyze` on the same run:\n", err=True)
+    say("\nand `hangscope analyze` on the same run:\n", err=True)
     stdout_console().print(render(diagnosis))
     right = (
         diagnosis.verdict.value == demo.verdict
@@ -130,7 +130,7 @@ def _show(demo: Demo, timeout_s: float, directory: Path | None) -> bool:
         if run.reported_after_s is None
         else f", reported {run.reported_after_s:.1f} s after the stall"
     )
-    click.echo(
+    say(
         f"{'right' if right else 'WRONG'}: expected {expected}{spoken} "
         f"({time.monotonic() - began_s:.0f} s in all); look at it: hangscope tui {named}",
         err=True,

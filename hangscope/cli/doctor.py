@@ -10,10 +10,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import rich_click as click
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hangscope.cli.console import SafeConsole, say
 from hangscope.cli.errors import UserError, no_empty_path, nothing_readable
 from hangscope.cli.types import Number, Seconds
 from hangscope.toolkit.barriers.barrier import BarrierTimeout
@@ -105,7 +105,7 @@ def command(
     shown = [finding for finding in found if notes or finding.level != "note"]
     check_up = CheckUp(sort(shown), tuple(timeout_rows(surroundings)), _facts(surroundings))
     if as_json:
-        click.echo(json.dumps(as_dict(check_up), indent=2))
+        say(json.dumps(as_dict(check_up), indent=2))
     else:
         _print(check_up)
     sys.exit(0 if check_up.healthy else 1)
@@ -197,7 +197,7 @@ def _facts(s: Surroundings) -> dict[str, object]:
 
 
 def _print(check_up: CheckUp) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = SafeConsole(highlight=False, soft_wrap=True)
     for finding in check_up.findings:
         colour = _COLOURS[finding.level]
         tag = f" [{finding.playbook}]" if finding.playbook else ""

@@ -9,6 +9,7 @@ import shlex
 
 import rich_click as click
 
+from hangscope.cli.console import say
 from hangscope.cli.errors import UserError
 from hangscope.toolkit.environments.environment import (
     EnvironmentReport,
@@ -77,10 +78,10 @@ def command(form: str, torch_version: str | None, no_interfaces: bool, record: b
     )
     values = printable(report)
     for problem in report.problems:
-        click.echo(f"{problem.level}: {problem.what}. {problem.fix}", err=True)
+        say(f"{problem.level}: {problem.what}. {problem.fix}", err=True)
     if form == "json":
-        click.echo(json.dumps(report.as_dict(), indent=2))
+        say(json.dumps(report.as_dict(), indent=2))
     elif form == "docker":
-        click.echo(shlex.join(docker_arguments(values)))
+        say(shlex.join(docker_arguments(values)))
     else:
-        click.echo(as_shell(values), nl=False)
+        say(as_shell(values), end="")

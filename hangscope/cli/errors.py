@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import traceback
 from collections.abc import Sequence
+
+INTERNAL_ERROR = 3
+"""Exit status if HangScope itself fails: neither a verdict nor bad usage."""
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 AS_USER = "run it as the job's user"
 """Advice if the job's files may not be read."""
@@ -14,6 +20,20 @@ class UserError(Exception):
     def __init__(self, message: str, exit_status: int = 2) -> None:
         super().__init__(message)
         self.exit_status = exit_status
+
+
+def internal_error(command: str, error: Exception) -> str:
+    """The line for an exception that nobody expected: what, where, and how to report it."""
+    if isinstance(error, MemoryError):
+        return f"{command}: needs more memory than there is; give it less to read at once"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if f.filename.startswith(_PACKAGE)] or frames
+    where = f"{os.path.relpath(own[-1].filename, _PACKAGE)}:{own[-1].lineno}" if own else "?"
+    what = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}".rstrip(": ")
+    return (
+        f"{command}: internal error, {what} (at {where}); please open an issue in HangScope's "
+        "repository with this line and the traceback, which `python -X dev -m hangscope ...` shows"
+    )
 
 
 def no_empty_path(paths: Sequence[str]) -> None:

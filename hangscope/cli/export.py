@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
+from hangscope.cli.console import say
 from hangscope.cli.errors import UserError, cannot_write
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ def command(paths: tuple[str, ...], form: str, output: str, redact: bool) -> Non
     except OSError as error:
         raise cannot_write(out, error, "-o") from error
     for warning in trace.warnings:
-        click.echo(f"hangscope: {plain(warning, 500)}", err=True)
-    click.echo(f"hangscope: {done}", err=True)
+        say(f"hangscope: {plain(warning, 500)}", err=True)
+    say(f"hangscope: {done}", err=True)
 
 
 def _lost_in(dumps: Sequence[Path], diagnosis: Diagnosis) -> str:
@@ -90,7 +91,7 @@ def _write(
 
         files = flight_recorder.write(trace, out)
         if lost := _lost_in(files, diagnosis):
-            click.echo(f"hangscope: {lost}", err=True)
+            say(f"hangscope: {lost}", err=True)
         return f"{len(files)} dumps in {out}; judge them with: torchfrtrace {out}"
     if form == "html":
         from hangscope.report.html import to_html

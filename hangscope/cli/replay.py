@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from hangscope.cli.console import Progress, stdout_console
+from hangscope.cli.console import Progress, say, stdout_console
 from hangscope.cli.errors import UserError, no_empty_path
 
 if TYPE_CHECKING:
@@ -170,6 +170,7 @@ def _update(outcome: Outcome, *, ask: bool) -> bool:
     """Accept the new verdict; True if the fixture passes from now on."""
     from hangscope.replay.fixture import EXPECTED, load_fixture, updated_toml
     from hangscope.replay.verify import verify
+    from hangscope.report.escape import visible
 
     diagnosis = outcome.diagnosis
     if diagnosis is None:
@@ -177,7 +178,7 @@ def _update(outcome: Outcome, *, ask: bool) -> bool:
     name = outcome.fixture.name
     culprits = sorted(diagnosis.culprits)
     if ask and not click.confirm(
-        f"{name}: is {diagnosis.verdict.value} {culprits} the right answer?", err=True
+        f"{visible(name)}: is {diagnosis.verdict.value} {culprits} the right answer?", err=True
     ):
         return False
     changes: dict[str, str | Sequence[int]] = {}
@@ -195,7 +196,7 @@ def _update(outcome: Outcome, *, ask: bool) -> bool:
     file.write_text(updated_toml(file.read_text("utf-8"), changes), encoding="utf-8")
     again = verify(load_fixture(outcome.fixture.path))
     for difference in again.differences:
-        click.echo(
+        say(
             f"{name}: {difference.what} {difference.expected!r} is left to you: {difference.got}",
             err=True,
         )
@@ -205,6 +206,7 @@ def _update(outcome: Outcome, *, ask: bool) -> bool:
 def _print_json(outcomes: Sequence[Outcome]) -> None:
     import orjson
 
+    from hangscope.report.escape import visible_json
     from hangscope.report.json import to_json
 
     document = {
@@ -228,5 +230,6 @@ def _print_json(outcomes: Sequence[Outcome]) -> None:
             for o in outcomes
         ],
     }
-    sys.stdout.buffer.write(orjson.dumps(document, option=orjson.OPT_INDENT_2) + b"\n")
+    text = visible_json(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    sys.stdout.buffer.write(text + b"\n")
     sys.stdout.buffer.flush()

@@ -13,6 +13,7 @@ from types import FrameType
 
 import rich_click as click
 
+from hangscope.cli.console import say
 from hangscope.cli.errors import UserError
 from hangscope.cli.types import Seconds
 
@@ -77,7 +78,7 @@ def command(
     ):
         if value is not None:
             environment[name] = str(value)
-    settings = read_settings(environment, lambda text: click.echo(f"hangscope: {text}", err=True))
+    settings = read_settings(environment, lambda text: say(f"hangscope: {text}", err=True))
     given = bool(environment.get("HANGSCOPE_DIR"))
     run_directory = _directory(environment)
     former = None if given else _link_latest(run_directory)
@@ -176,7 +177,7 @@ def _run(
         if monitor.key is not None:
             followed.add(monitor.key)
     if not followed and not any(directory.glob("*.ring")):
-        click.echo(
+        say(
             "[hangscope] nothing was recorded: the command started no ranks, "
             "or its Python has no hangscope or a torch older than 2.5",
             err=True,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from hangscope.cli import LATEST
+from hangscope.cli.console import say
 from hangscope.cli.errors import UserError, cannot_write, no_empty_path, nothing_readable
 from hangscope.cli.types import Seconds
 
@@ -101,7 +102,7 @@ def command(
         Path(screenshot).write_text(svg, encoding="utf-8")
     except OSError as error:
         raise cannot_write(screenshot, error, "--screenshot") from error
-    click.echo(f"hangscope: screenshot in {screenshot}", err=True)
+    say(f"hangscope: screenshot in {screenshot}", err=True)
 
 
 async def take_screenshot(app: object, columns: int, rows: int, keys: list[str]) -> str:

@@ -28,6 +28,34 @@ def _visible(match: re.Match[str]) -> str:
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
+def visible(text: str) -> str:
+    """`text` with every character replaced that a terminal would obey, except breaks and tabs."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _UNSAFE.sub(_visible_in_line, text)
+
+
+def _visible_in_line(match: re.Match[str]) -> str:
+    return match.group() if match.group() in "\n\t" else _visible(match)
+
+
+def visible_json(document: bytes) -> bytes:
+    """A JSON document in UTF-8 with the same content and no such character in it.
+
+    JSON encoders escape only those below a space.
+    """
+    if document.isascii() and b"\x7f" not in document:
+        return document
+    return _UNSAFE.sub(_json_escape, document.decode("utf-8", "surrogatepass")).encode()
+
+
+def _json_escape(match: re.Match[str]) -> str:
+    if match.group() in "\n\t":  # between values; inside of texts the encoder has escaped them
+        return match.group()
+    units = match.group().encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
 def plain(text: object, limit: int = 2000) -> str:
     """`text` as one line without control characters, at most `limit` characters long.
 

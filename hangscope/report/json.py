@@ -19,19 +19,20 @@ from hangscope.diagnosis.model import (
     Side,
     WaitEdge,
 )
+from hangscope.report.escape import visible_json
 from hangscope.trace.model import Source, Stack
 
 _INT64 = 2**63
 
 
 def to_json(diagnosis: Diagnosis) -> bytes:
-    """`diagnosis` as one indented JSON document, UTF-8."""
+    """`diagnosis` as one indented JSON document, UTF-8; it is safe to print on a terminal."""
     document = to_dict(diagnosis)
     options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
     try:
-        return orjson.dumps(document, option=options)
+        return visible_json(orjson.dumps(document, option=options))
     except TypeError:  # lone surrogates or integers beyond 64 bits from a damaged dump
-        return orjson.dumps(_encodable(document), option=options)
+        return visible_json(orjson.dumps(_encodable(document), option=options))
 
 
 def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
