@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.trace.files.regular_files import read_regular
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -37,6 +38,8 @@ else:
     import tomli as tomllib
 
 EXPECTED = "expected.toml"
+MAX_BYTES = 1 << 20
+"""Limit for `EXPECTED`."""
 DUMPS = "dumps"
 _KEYS = frozenset(
     {
@@ -119,11 +122,13 @@ def load_fixture(path: str | Path) -> Fixture:
     folder = Path(path)
     file = folder / EXPECTED
     try:
-        document = tomllib.loads(file.read_text("utf-8"))
+        document = tomllib.loads(read_regular(file, MAX_BYTES).decode("utf-8"))
     except OSError as error:
         raise FixtureError(f"{file}: {(error.strerror or 'unreadable').lower()}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FixtureError(f"{file}: {error}") from error
+    except RecursionError:
+        raise FixtureError(f"{file}: nested too deeply") from None
     dumps = folder / DUMPS
     if not dumps.is_dir() or not any(dumps.iterdir()):
         raise FixtureError(f"{dumps}: put the dumps, rings or logs of the job there")

@@ -6,15 +6,14 @@ a sensible size are opened, so that no dump can make a report quote secrets or b
 
 from __future__ import annotations
 
-import io
 import os
 import stat
-import tokenize
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 from hangscope.report.escape import plain
+from hangscope.trace.files.source_text import decode_source
 from hangscope.trace.model import Frame
 
 _SUFFIXES = (".py", ".pyx", ".pyi")
@@ -87,17 +86,8 @@ def _read(path: str) -> _File:
             return _File()
         with open(descriptor, "rb", closefd=False) as file:
             source = file.read(_MAX_BYTES)
-        return _File(_decoded(source), status.st_mtime_ns)
+        return _File(tuple(decode_source(source).split("\n")), status.st_mtime_ns)
     except OSError:
         return _File()
     finally:
         os.close(descriptor)
-
-
-def _decoded(source: bytes) -> tuple[str, ...]:
-    """The lines of a file, decoded as the file declares (PEP 263)."""
-    try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(source).readline)
-    except SyntaxError:
-        encoding = "utf-8"
-    return tuple(source.decode(encoding, "replace").split("\n"))

@@ -9,6 +9,9 @@ from typing import Any
 
 from hangscope.toolkit.doctor.command import parse_command
 from hangscope.toolkit.doctor.model import ERROR, NOTE, WARNING, Finding, Surroundings
+from hangscope.trace.files.regular_files import read_regular
+
+MAX_CONFIG_BYTES = 4 << 20
 
 _TWICE = {
     "gradient_accumulation_steps": "gradient-accumulation-steps",
@@ -27,8 +30,8 @@ def check_deepspeed(s: Surroundings, config_path: Path | None) -> Iterator[Findi
     if path is None:
         return
     try:
-        config = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        config = json.loads(read_regular(path, MAX_CONFIG_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
         what = (error.strerror if isinstance(error, OSError) else None) or str(error)
         yield Finding(
             ERROR, "deepspeed-config", f"{path}: {what}", "Correct the path or the file.", "D17"

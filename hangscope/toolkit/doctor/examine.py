@@ -17,6 +17,10 @@ from hangscope.toolkit.doctor.script_hangs import check_hangs
 from hangscope.toolkit.doctor.script_model import parse_script
 from hangscope.toolkit.doctor.script_setup import check_setup
 from hangscope.toolkit.doctor.timeouts import check_timeouts
+from hangscope.trace.files.regular_files import read_regular
+from hangscope.trace.files.source_text import decode_source
+
+MAX_SCRIPT_BYTES = 4 << 20
 
 
 def check_process(s: Surroundings) -> Iterator[Finding]:
@@ -60,13 +64,14 @@ def _unknown_command(s: Surroundings) -> Iterator[Finding]:
 def check_script(path: Path, nodes: int = 1) -> Iterator[Finding]:
     """All checks of a training script's source."""
     try:
-        parsed = parse_script(path.read_text(encoding="utf-8"), str(path))
-    except (OSError, SyntaxError, ValueError) as error:
-        what = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        parsed = parse_script(decode_source(read_regular(path, MAX_SCRIPT_BYTES)), str(path))
+        found = [*check_hangs(parsed), *check_setup(parsed, nodes)]
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        what = "nested too deeply" if isinstance(error, (RecursionError, MemoryError)) else ""
+        what = what or (error.strerror if isinstance(error, OSError) else None) or str(error)
         yield Finding(ERROR, "script", what, "Correct the path or the file.", where=str(path))
         return
-    yield from check_hangs(parsed)
-    yield from check_setup(parsed, nodes)
+    yield from found
 
 
 def with_command_environment(s: Surroundings) -> dict[str, str]:

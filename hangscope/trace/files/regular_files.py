@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from typing import BinaryIO
 
 
@@ -15,6 +17,24 @@ def open_nonblocking(path: str | os.PathLike[str]) -> BinaryIO:
         If it cannot be opened.
     """
     return os.fdopen(open_descriptor(path), "rb")
+
+
+def read_regular(path: str | os.PathLike[str], most_bytes: int) -> bytes:
+    """The contents of a small file that the user or a dump has named.
+
+    Raises
+    ------
+    OSError
+        If it cannot be read, is not a regular file (a FIFO, a device), or holds more than
+        ``most_bytes``; ``strerror`` says which.
+    """
+    with open_nonblocking(path) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, f"larger than {most_bytes >> 20} MiB", os.fspath(path))
+    return data
 
 
 def open_descriptor(path: str | os.PathLike[str]) -> int:
