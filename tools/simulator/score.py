@@ -21,6 +21,7 @@ from pathlib import Path
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis
 from hangscope.trace.load import load_trace
+from hangscope.trace.model import Trace
 from tools.simulator import torchfrtrace
 from tools.simulator.case import Case, Truth, UnsuitableError
 from tools.simulator.dialects import DIALECTS, Dialect, visible
@@ -156,38 +157,63 @@ def run(
     ``lose``: omit the dump of one rank, drawn among those that are not at fault. ``several``: the
     faults are those that several ranks have in common. ``two``: two ranks make one mistake each.
     """
-    names = dialects or list(DIALECTS)
-    kinds = faults or list(TWO_FAULTS if two else MISTAKES if several else FAULTS)
-    number = 0
     folder = Path(tempfile.mkdtemp(prefix="hangscope-simulator-"))
+    drawn = draws(
+        cases, seed, dialects=dialects, faults=faults, lose=lose, several=several, two=two
+    )
     try:
-        done = 0
-        while done < cases:
-            number += 1
-            fault = kinds[number % len(kinds)]
-            dialect = DIALECTS[names[(number // len(kinds) + number) % len(names)]]
-            if dialect.log and fault not in IN_LOGS:
-                dialect = DIALECTS["ring"]
-            if fault in NEEDS_HOST and not dialect.hosts and fault not in IN_DUMPS:
-                dialect = DIALECTS["ring"]
-            if (several or two) and "dtype" in fault and dialect.version in NO_DTYPES:
-                dialect = DIALECTS["ring"]
-            try:
-                shape = LOG_SHAPES[number % len(LOG_SHAPES)] if dialect.log else None
-                if two:
-                    case = draw_two(number, seed, fault)
-                elif several:
-                    case = draw_several(number, seed, fault)
-                else:
-                    case = draw(number, seed, fault, shape)
-            except UnsuitableError:
-                continue
-            if lose:
-                case.lost |= _victim(case, random.Random(f"{seed}/{number}/lost"))
-            done += 1
-            yield one(case, dialect, folder / str(number), with_stock)
+        for case, dialect in drawn:
+            yield one(case, dialect, folder / str(case.number), with_stock)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def draws(
+    cases: int,
+    seed: int,
+    *,
+    dialects: list[str] | None = None,
+    faults: list[str] | None = None,
+    lose: bool = False,
+    several: bool = False,
+    two: bool = False,
+) -> Iterator[tuple[Case, Dialect]]:
+    """The cases of `run`, each with its dialect, neither written nor analyzed yet."""
+    names = dialects or list(DIALECTS)
+    kinds = faults or list(TWO_FAULTS if two else MISTAKES if several else FAULTS)
+    number = done = 0
+    while done < cases:
+        number += 1
+        fault = kinds[number % len(kinds)]
+        dialect = DIALECTS[names[(number // len(kinds) + number) % len(names)]]
+        if dialect.log and fault not in IN_LOGS:
+            dialect = DIALECTS["ring"]
+        if fault in NEEDS_HOST and not dialect.hosts and fault not in IN_DUMPS:
+            dialect = DIALECTS["ring"]
+        if (several or two) and "dtype" in fault and dialect.version in NO_DTYPES:
+            dialect = DIALECTS["ring"]
+        try:
+            shape = LOG_SHAPES[number % len(LOG_SHAPES)] if dialect.log else None
+            if two:
+                case = draw_two(number, seed, fault)
+            elif several:
+                case = draw_several(number, seed, fault)
+            else:
+                case = draw(number, seed, fault, shape)
+        except UnsuitableError:
+            continue
+        if lose:
+            case.lost |= _victim(case, random.Random(f"{seed}/{number}/lost"))
+        done += 1
+        yield case, dialect
+
+
+def observed(case: Case, dialect: Dialect, folder: Path) -> Trace:
+    """The trace of a case, written to ``folder`` and read again if the dialect is one of files."""
+    if dialect.name == "ring":
+        return ring_trace(case)
+    write(case, dialect, folder)
+    return load_trace([folder])
 
 
 def _victim(case: Case, rng: random.Random) -> frozenset[int]:
@@ -200,11 +226,7 @@ def one(case: Case, dialect: Dialect, folder: Path, with_stock: bool) -> Outcome
     stock_outcome, stock_detail = None, ""
     started = 0.0
     try:
-        if dialect.name == "ring":
-            trace = ring_trace(case)
-        else:
-            write(case, dialect, folder)
-            trace = load_trace([folder])
+        trace = observed(case, dialect, folder)
         started = time.perf_counter()
         found = diagnose(trace)
         seconds = time.perf_counter() - started

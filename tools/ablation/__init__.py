@@ -1,0 +1,1 @@
+"""Switches parts of the diagnosis off and measures what becomes of its answers."""
