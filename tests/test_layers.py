@@ -41,6 +41,8 @@ FROM_BELOW = {
         "merging",
         "rings",
         "job_log.lines",
+        "job_log.evidence",
+        "job_log.rows",
         "job_log.readers",
         "job_log.resolving",
         "job_log",

@@ -10,6 +10,7 @@ import pytest
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.trace.job_log.lines import blocks
+from hangscope.trace.job_log.readers.registry import telling_words
 from tests.trace.logs import trace_of
 
 STOPPED = (
@@ -186,7 +187,7 @@ def test_last_of_many_announcements_counts(monkeypatch: pytest.MonkeyPatch) -> N
     first, second = ([issued(r, s) for s in range(n, n + 200) for r in range(4)] for n in (1, 201))
     lines = [*first, "Watchdog caught collective operation timeout\n", *second]
     raw = "".join(lines).encode()
-    found = blocks.relevant_lines(raw[:4096], io.BytesIO(raw[4096:]))
+    found = blocks.relevant_lines(raw[:4096], io.BytesIO(raw[4096:]), telling_words())
     told = [(number, line) for number, line, _ in found if line]
     numbers = [number for number, _ in told]
     assert numbers == sorted(numbers)

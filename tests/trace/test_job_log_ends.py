@@ -7,8 +7,8 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence
+from hangscope.trace.job_log.evidence.gathered import RankNotes
 from hangscope.trace.job_log.rank_ends import end_of, unexplained_failure
-from hangscope.trace.job_log.readers.evidence import RankNotes
 
 from .logs import timeout, trace_of
 

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
+from hangscope.trace.job_log.evidence import gathered as evidence
+from hangscope.trace.job_log.evidence.gathered import MAX_SAME_NUMBER, rank_ranges
 from hangscope.trace.job_log.lines.stream import MAX_LINE
-from hangscope.trace.job_log.readers import evidence
-from hangscope.trace.job_log.readers.evidence import MAX_SAME_NUMBER, rank_ranges
 from hangscope.trace.model import MAX_RANK
 from tests.trace.logs import overdue, timeout, trace_of
 
@@ -40,7 +40,7 @@ def test_lists_of_ranks_larger_than_any_job() -> None:
 
 
 def test_repeated_reports_about_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hangscope.trace.job_log.readers.desync.MAX_MENTIONS", 1000)
+    monkeypatch.setattr("hangscope.trace.job_log.rows.comparisons.MAX_MENTIONS", 1000)
     head = "[rank0]:[E816 12:10:01.111111111 ProcessGroupNCCL.cpp:1] "
     lines = [f"{head}[0-99999] joined but didn't finish collective #{n}\n" for n in range(1, 50)]
     evidence_of = trace_of("".join(lines))

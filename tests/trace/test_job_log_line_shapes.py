@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 from pathlib import Path
-from types import ModuleType
 from unittest.mock import patch
 
 import pytest
@@ -14,27 +13,10 @@ from hypothesis import strategies as st
 
 from hangscope.trace.job_log.lines import blocks, fast_path, line_shapes, stream
 from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.job_log.readers import (
-    debug_traces,
-    desync,
-    elastic_table,
-    fatal_errors,
-    framework_reports,
-    gloo,
-    kernel_timeouts,
-    launcher,
-    other_launchers,
-    ras,
-    ray,
-    rendezvous,
-    schedulers,
-    stacks,
-    timeouts,
-    watchdog,
-    watchdog_message,
-    work_counters,
-)
-from hangscope.trace.job_log.readers.registry import Reader, Readers
+from hangscope.trace.job_log.readers import elastic_table, ras, stacks
+from hangscope.trace.job_log.readers.registry import Reader, telling_words
+from hangscope.trace.job_log.rows.row import Row
+from hangscope.trace.job_log.rows.table import ROWS
 from hangscope.trace.load import load_trace
 from hangscope.trace.loading import parallel
 from tests.trace.logs import timeout
@@ -57,38 +39,14 @@ LOGS = st.lists(LINES, min_size=1, max_size=12).map("\n".join)
 EXAMPLES = 4
 """Of every pattern: most are slow to make up, and one that lacks its word shows at once."""
 
-READERS: list[tuple[ModuleType, frozenset[str]]] = [
-    (ray, frozenset({"_FIELD"})),
-    (watchdog, frozenset({"_LINE_BEGINS", "_FOR_S"})),
-    (timeouts, frozenset({"_RAN", "_WORK"})),
-    (watchdog_message, frozenset()),
-    (work_counters, frozenset({"_SIGNAL_FROM", "_STATUS", "_LAST_STARTED", "_DUMP_SIGNAL"})),
-    (debug_traces, frozenset({"_MEMBER", "_COMM_ID"})),
-    (desync, frozenset({"_FINGERPRINT", "_MISMATCH"})),
-    (gloo, frozenset({"_GLOO_CLOSED"})),
-    (schedulers, frozenset()),
-    (other_launchers, frozenset({"_MPI_CODE", "_HYDRA_END", "_ENDED_BY_HYDRA", "_ERROR",
-                                              "_MONITORED_RANK"})),
-    (framework_reports, frozenset({"_TENSOR", "_MISSING_HEAD", "_MISSING_ROW", "_TASK",
-                                          "_SHAPES_OP", "_SHAPES_ROW"})),
-    (launcher, frozenset()),
-    (rendezvous, frozenset()),
-    (elastic_table, frozenset({"_EXIT", "_TRACE", "_NEXT", "FORM"})),
-    (fatal_errors, frozenset({"_NCCL_PID", "_BUS", "RAISED", "FORM"})),
-    (kernel_timeouts, frozenset()),
-]  # fmt: skip
-"""Readers, and those patterns of its that are looked for in lines known already."""
-PARTS_OF_WATCHDOG = (timeouts, watchdog_message, work_counters)
-"""They are shown the lines that the watchdog's reader is shown."""
-
 
 def _with_shapes(raw: bytes) -> list[LogLine]:
-    return list(stream.read_lines(io.BytesIO(raw)))
+    return list(stream.read_lines(io.BytesIO(raw), telling_words()))
 
 
 def _with_care(raw: bytes) -> list[LogLine]:
     with patch.object(fast_path.FastPath, "line", lambda *_: None):
-        return list(stream.read_lines(io.BytesIO(raw)))
+        return list(stream.read_lines(io.BytesIO(raw), telling_words()))
 
 
 @settings(max_examples=150)
@@ -118,26 +76,12 @@ def test_different_numbers_have_the_same_shape() -> None:
     assert line_shapes.shape_of(one) == line_shapes.shape_of(other)
 
 
-def _patterns() -> list[tuple[str, ModuleType]]:
-    inner = {(module.__name__, name) for module, inside in READERS for name in inside}
-    reports = [(name, ras) for name in ("_HEAD", "_GPUS", "_GROUP_ROW", "_DEAD")]
-    told = [
-        (name, module)
-        for module, _ in READERS
-        for name, value in vars(module).items()
-        if isinstance(value, re.Pattern) and (module.__name__, name) not in inner
-    ]
-    return reports + told
-
-
-@pytest.mark.parametrize(("name", "module"), _patterns())
-def test_line_not_shown_to_a_reader_is_not_matched_by_it(name: str, module: ModuleType) -> None:
-    shown = watchdog if module in PARTS_OF_WATCHDOG else module
-    words, form = getattr(shown, "WORDS", ()), getattr(shown, "FORM", None)
-    reader = Reader(lambda *_: False, words, form)
+@pytest.mark.parametrize("known", ROWS, ids=lambda known: known.id)
+def test_line_not_shown_to_a_row_is_not_matched_by_it(known: Row) -> None:
+    reader = Reader(lambda *_: False, known.literals)
 
     @settings(max_examples=EXAMPLES, database=None, phases=[Phase.generate])
-    @given(st.from_regex(getattr(module, name)))
+    @given(st.from_regex(known.line))
     def check(text: str) -> None:
         assert reader.may_know(line_shapes.shape_of(text)), text
 
@@ -145,11 +89,10 @@ def test_line_not_shown_to_a_reader_is_not_matched_by_it(name: str, module: Modu
 
 
 def test_words_contain_no_digit_but_zero() -> None:
-    readers = Readers(2025).first_to_know
-    words = [word for reader in readers for word in reader.words]
+    words = [word.decode() for word in telling_words()]
     assert len(words) > 100
     assert all(line_shapes.shape_of(word) == word for word in words)
-    forms = [reader.form.pattern for reader in readers if reader.form is not None]
+    forms = [form.pattern for form in (elastic_table.FORM, ras.FORM, stacks.FORM)]
     assert not any(re.search(r"(?<![{,\d])[1-9](?![,}\d])", form) for form in forms), forms
 
 
@@ -176,7 +119,7 @@ def test_prefixes_that_never_recur_are_forgotten(monkeypatch: pytest.MonkeyPatch
 
 def test_word_may_follow_a_carriage_return() -> None:
     raw = b"step 1\rstep 2\rTraceback (most recent call last):\r\nnext\n"
-    told = list(blocks.relevant_lines(raw, io.BytesIO(b"")))
+    told = list(blocks.relevant_lines(raw, io.BytesIO(b""), telling_words()))
     assert next(number for number, _, _ in told) == 1
 
 

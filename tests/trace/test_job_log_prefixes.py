@@ -10,6 +10,7 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.trace.job_log.lines.stream import read_lines
+from hangscope.trace.job_log.readers.registry import telling_words
 from hangscope.trace.load import load_trace
 from tests.trace.logs import WORK, overdue, timeout, trace_of
 
@@ -78,7 +79,7 @@ def test_place_in_a_mesh_dimension_is_no_rank(prefix: str) -> None:
 )
 def test_number_in_a_line_head_may_be_a_threads(number: str, file: str, pid: int | None) -> None:
     head = f"E0816 12:10:05.123456 {number} {file}:869] "
-    (line,) = read_lines(io.BytesIO(f"{head}RuntimeError: no\n".encode()))
+    (line,) = read_lines(io.BytesIO(f"{head}RuntimeError: no\n".encode()), telling_words())
     assert (line.text, line.level, line.pid) == ("RuntimeError: no", "E", pid)
 
 

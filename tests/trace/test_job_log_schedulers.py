@@ -32,11 +32,6 @@ def hydra(**signals: int) -> str:
         ("x9c1: rank 7 exited with code 3\nx9c0: rank 0 died from signal 15\n", 7),
         ("ERROR:  One or more process (first noticed rank 3) terminated with signal 11\n", 3),
         (
-            "_pmiu_daemon(SIGCHLD): [NID 00123] [c0-0c0s1n3] [Tue Mar  3 10:00:00 2020] "
-            "PE RANK 6 exit signal Killed\n",
-            6,
-        ),
-        (
             "Abort(1) on node 2 (rank 2 in comm 0): application called "
             "MPI_Abort(MPI_COMM_WORLD, 1) - process 2\n",
             2,
@@ -48,7 +43,7 @@ def hydra(**signals: int) -> str:
         ),
         (hydra(r0=9, r1=9, r2=11, r3=9), 2),
     ],
-    ids=["pals", "pals-code", "jsrun", "aprun", "mpich", "container", "hydra"],
+    ids=["pals", "pals-code", "jsrun", "mpich", "container", "hydra"],
 )
 def test_process_that_failed_by_itself_is_named(text: str, rank: int) -> None:
     found = diagnose(trace_of(text))

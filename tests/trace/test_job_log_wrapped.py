@@ -10,6 +10,7 @@ from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Verdict
 from hangscope.trace.job_log.lines.stream import read_lines
 from hangscope.trace.job_log.lines.terminal_wrap import wrap_width
+from hangscope.trace.job_log.readers.registry import telling_words
 
 from .logs import counters, overdue, timeout, trace_of
 
@@ -42,7 +43,7 @@ def test_line_after_messages_of_equal_length_is_separate() -> None:
     lines = "".join(timeout(rank, 9) for rank in (0, 1, 3)).splitlines()
     for last in (lines, lines[:-1]):
         text = "\n".join([*last, "oom-kill: a line that begins like no other"]) + "\n"
-        *_, before, after = read_lines(io.BytesIO(text.encode()))
+        *_, before, after = read_lines(io.BytesIO(text.encode()), telling_words())
         assert before.text.endswith(last[-1][-30:])
         assert after.text.startswith("oom-kill")
 

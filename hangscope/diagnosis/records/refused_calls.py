@@ -12,8 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from hangscope.diagnosis.records.coverage import rank_bounds
-from hangscope.trace.job_log.readers.desync import comparison
-from hangscope.trace.job_log.readers.gloo import failed_monitored_barrier, monitored_barrier_wait_ms
+from hangscope.trace.job_log.rows.comparisons import comparison
+from hangscope.trace.job_log.rows.gloo import failed_monitored_barrier, monitored_barrier_wait_ms
 from hangscope.trace.model import NONE, RECORD_DTYPE, Flag, Signature, Stack, State, Trace
 
 Reports = dict[int, tuple[int, dict[int, Signature]]]

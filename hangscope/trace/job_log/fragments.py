@@ -8,9 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from hangscope.trace import formats, operations
-from hangscope.trace.job_log.group_table import GroupTable
-from hangscope.trace.job_log.rank_ends import end_of, unexplained_failure
-from hangscope.trace.job_log.readers.evidence import (
+from hangscope.trace.job_log.evidence.gathered import (
     UNKNOWN_GROUP,
     Counters,
     Evidence,
@@ -19,6 +17,8 @@ from hangscope.trace.job_log.readers.evidence import (
     ProcessStacks,
     RankNotes,
 )
+from hangscope.trace.job_log.group_table import GroupTable
+from hangscope.trace.job_log.rank_ends import end_of, unexplained_failure
 from hangscope.trace.job_log.readers.stacks import threads_of
 from hangscope.trace.job_log.resolving.resolve import resolve
 from hangscope.trace.model import (

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from hangscope.trace.facts import UNRECORDED
+from hangscope.trace.job_log.evidence.gathered import Evidence
 from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.job_log.readers.evidence import Evidence
 
 OWN_REPORT = "own_report"
 """The kind of a claim that repeats the first sentence of a report."""

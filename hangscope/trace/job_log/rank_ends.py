@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hangscope.trace import signals
-from hangscope.trace.job_log.readers.evidence import LoggedException, RankNotes
-from hangscope.trace.job_log.readers.gloo import is_wait_failure
+from hangscope.trace.job_log.evidence.gathered import LoggedException, RankNotes
 from hangscope.trace.job_log.resolving.statements import in_communication
+from hangscope.trace.job_log.rows.gloo import is_wait_failure
 from hangscope.trace.model import CAUSED_BY, Claim, ExceptionFacts, ExitFacts
 
 _OWN_SIGNALS = (*signals.FAULTS, signals.SIGKILL)

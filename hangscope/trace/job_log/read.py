@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from hangscope.trace.files import file_names
+from hangscope.trace.job_log.evidence.gathered import Evidence
 from hangscope.trace.job_log.file_attribution import FileWriter, ranks_in_name
 from hangscope.trace.job_log.fragments import fragments_of
 from hangscope.trace.job_log.hangscope_output import HangscopeLines
@@ -27,10 +28,9 @@ from hangscope.trace.job_log.lines.line import LogLine, Machine
 from hangscope.trace.job_log.lines.rank_numbers import TORCHRUN, NumberMeaning, RankNumbers
 from hangscope.trace.job_log.lines.stream import read_lines
 from hangscope.trace.job_log.lines.unknown_prefixes import UnknownPrefixes
-from hangscope.trace.job_log.readers import watchdog
-from hangscope.trace.job_log.readers.evidence import Evidence
-from hangscope.trace.job_log.readers.registry import Readers
+from hangscope.trace.job_log.readers.registry import Readers, telling_words
 from hangscope.trace.job_log.restarts import with_restarts
+from hangscope.trace.job_log.rows import watchdog
 from hangscope.trace.model import Fragment
 
 _BLOCK = 1 << 20
@@ -60,11 +60,11 @@ def read_job_log(
     with rewindable(stream) as stream:
         begins_inside = truncation.is_of_an_error(stream.readline(_LONGEST_LINE))
         stream.seek(0)
-        evidence = gather(read_lines(stream, machines), year, meaning)
+        evidence = gather(read_lines(stream, telling_words(), machines), year, meaning)
         while evidence.instead is not None:
             meaning = evidence.instead
             stream.seek(0)
-            evidence = gather(read_lines(stream), year, meaning)
+            evidence = gather(read_lines(stream, telling_words()), year, meaning)
         evidence.cut |= bool(getattr(stream, "is_truncated", False)) or begins_inside
     evidence.processes.machines |= machines
     for seen in evidence.stacks:
@@ -96,7 +96,7 @@ def gather(lines: Iterable[LogLine], year: int, meaning: NumberMeaning | None = 
         evidence.instead = numbers.contradicted_by(line)
         if evidence.instead is not None:
             return evidence
-        line = readers.attributed(numbers.attributed(line))
+        line = readers.attributed(numbers.attributed(line), evidence)
         readers.truncation.note(line)
         line = _with_known_rank(line, evidence)
         at_ns = _at_ns(line.at, year) if line.at is not None else 0

@@ -17,45 +17,6 @@ MAX_LINE = 1 << 15
 CONTEXT = 20
 """How many lines after a relevant one are passed on, whatever they contain."""
 
-_RELEVANT = (
-    b"atchdog", b"NCCL work", b"WorkNCCL", b"NCCL comm", b"NCCL WARN", b"NCCL error",
-    b"NCCL operations", b"NCCL monitor", b"Init COMPLETE", b"NET/IB : Got", b"WorkHCCL", b"Error:",
-    b"error:", b"onitored", b"imed out", b"imeout", b"ismatch", b"ignal", b"ollective",
-    b"Traceback", b'  File "', b"xitcode", b"FAILED", b"illed", b"ut of memory",
-    b"Out Of Memory", b"1EB memory", b"illegal memory", b"Xid", b"oom-kill", b"oom_", b"OOM",
-    b"core dumped", b"Segmentation", b"Aborted", b"erminate called", b" joined",
-    b"endezvous", b"store based", b"[hangscope]", b"ncclUniqueId", b"Exception", b"xit code",
-    b"return code", b"rminated with", b"Process name:", b"RUNNING AT",
-    b"KILLED BY", b"EXIT CODE", b"CANCELLED AT", b"orld size", b"MEMBER:", b"Starting with",
-    b"DDP expects", b"params[", b"attempts left", b"connected to",
-    b"world_size", b"WORLD_SIZE", b"enforce fail", b"did not receive", b"ready only once",
-    b"checkForNaN", b"loss is nan", b"loss scale", b"OpTy", b"ranks [", b" ranks:", b"[PG ",
-    b"ProcessGroup", b"subset of ranks", b"considered dead", b"RankID:", b"Job summary",
-    b"MISMATCH", b"INCOMPLETE", b"torch/distributed/run.py", b"torch.distributed.run",
-    b"ailures:", b"(local_rank: ", b"time      :", b"most recent call first", b'"MainThread"',
-    b"Python v", b"=== Rank ", b"<h2>Rank ", b" FR Trace ===",
-    b"Duplicate GPU", b"Cuda failure", b"crashed with", b"exited with code", b"heartbeat. Waited",
-    b"]:[E", b"MPI_ABORT", b"SIGSEGV", b"SIGTERM:", b"lost communication", b"was dead",
-    b" received at time=", b'"MESSAGE":[', b"timing out",
-    b"Node failure", b"shared memory broadcast", b"actor died", b"actor is dead",
-    b"exit type: SYSTEM", b"opCount", b"Init START", b"Service thread", b"died unexpectedly",
-    b"died from signal", b"first noticed rank", b" PE RANK ", b"MPI_Abort", b"Abort(",
-    b"CalledProcessError", b"job killed", b"Container rank ", b"to join the `",
-    b"ranks have not called", b"Memory access fault", b"DEVICE_LOST", b"Proxy Service ",
-    b"UCX  ERROR", b"HW Exception by", b"NET/OFI ", b"_handle_error()", b"Transport init error!",
-    b"ExceptionType:[", b"RPC agent for ", b"SymmetricMemory::", b":expecting ", b": expecting ",
-    b"heartbeats", b"check alive failed", b"have been waiting for", b"has been waiting for",
-    b"is unstuck", b"StartAbort", b"Hang detected", b"sendBytes failed", b"recvValue",
-    b"==> ", b"should dump", b"failed to run", b"heartbeat of its", b"Abort COMPLETE",
-    b"nnodes", b"NNODES", b"num_machines", b"num_nodes", b"num-nodes", b"group_world_size",
-    b"node_rank", b"node-rank", b"NODE_RANK", b"machine_rank", b"al_ranks=[",
-    b"global_rank_mapping=", b"#0  0x", b"Notify ", b" timeout]", b"|CCL_ERROR|",
-    b"fallen off the bus", b"Evicted", b"low on resource", b"NodeNotReady",
-    b"blocked for more than",
-    b"not responding", b"Lustre", b"ceph: mds", b"beegfs: ", b"world_rank=", b"OUT_OF_ME",
-    b"NODE_FAIL", b"PREEMPTED", b"CANCELLED", b"BOOT_FAIL",
-)  # fmt: skip
-
 _ABOVE = 3
 """How many lines above a traceback or dump may state whose it is."""
 _HEADS = (b"Traceback", b"Python v")
@@ -77,27 +38,25 @@ Physical = tuple[int, bytes, bytes]
 """(number, line, its shape)"""
 
 _TELLS, _ANNOUNCES, _IS_HEAD, _IS_STACK = 1, 2, 4, 8
-_MARKS = tuple(
-    (mark, tuple(map(shape_of_bytes, words)))
-    for mark, words in (
-        (_TELLS, _RELEVANT),
+
+
+def _marks(words: Sequence[bytes]) -> ShapeCache[bytes, int]:
+    """What the lines of a shape are; those that contain one of the words tell something."""
+    kinds = (
+        (_TELLS, tuple(words)),
         (_ANNOUNCES, _ANNOUNCING),
         (_IS_HEAD, _HEADS),
         (_IS_STACK, _STACKS),
     )
-)
+    return ShapeCache(lambda shape: sum(m for m, known in kinds if contains_any(shape, known)))
 
 
-def _marks_of(shape: bytes) -> int:
-    return sum(mark for mark, words in _MARKS if contains_any(shape, words))
-
-
-def relevant_lines(first: bytes, stream: BinaryIO) -> Iterator[Physical]:
-    """Numbered lines of the blocks that contain a relevant word, and some lines after each.
+def relevant_lines(first: bytes, stream: BinaryIO, words: Sequence[bytes]) -> Iterator[Physical]:
+    """Numbered lines of the blocks that contain one of the words, and some lines after each.
 
     Of a long run of blocks that merely announce operations, the last ones are kept.
     """
-    marks = ShapeCache(_marks_of)
+    marks = _marks(words)
     rest = b""
     number = 0
     context = 0

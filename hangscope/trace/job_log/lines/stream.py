@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import io
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO, cast
 
 import orjson
@@ -37,10 +37,13 @@ _ENTITY = re.compile(r"&(?:gt|lt|amp|quot|#\d+);")
 _NOISE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u200b\ufeff]")
 
 
-def read_lines(stream: BinaryIO, machines: set[Machine] | None = None) -> Iterator[LogLine]:
+def read_lines(
+    stream: BinaryIO, words: Sequence[bytes], machines: set[Machine] | None = None
+) -> Iterator[LogLine]:
     """The messages of a log that may matter, in order, in bounded memory.
 
-    ``machines`` receives the machines in its first lines, even if those lines do not matter.
+    Messages matter that contain one of the words, and those after them. ``machines`` receives the
+    machines in its first lines, even if those lines do not matter.
     """
     first = stream.read(BLOCK)
     encoding = encoding_of(first)
@@ -54,7 +57,7 @@ def read_lines(stream: BinaryIO, machines: set[Machine] | None = None) -> Iterat
     style = detect_style(first)
     if machines is not None:
         machines.update(_machines(first, style))
-    physical = whole_lines(relevant_lines(first, stream))
+    physical = whole_lines(relevant_lines(first, stream, words))
     width = wrap_width(first)
     if width:
         texts = (piece for number, raw, _ in physical for piece in _cleaned(number, raw))

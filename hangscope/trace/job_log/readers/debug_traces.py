@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 from hangscope.trace import operations
 from hangscope.trace.flight_recorder.columns import dtypes
+from hangscope.trace.job_log.evidence.gathered import DEFAULT_GROUP, Evidence, GroupId, Operation
 from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.job_log.readers.desync import fingerprint
-from hangscope.trace.job_log.readers.evidence import DEFAULT_GROUP, Evidence, GroupId, Operation
+from hangscope.trace.job_log.rows.comparisons import fingerprint
 from hangscope.trace.model import Claim, Signature, State
 
 _WRAPPER = re.compile(r"\[Rank (?P<place>\d{1,7})\]\s+Running collective: (?P<print>Coll.*)")
@@ -35,6 +35,7 @@ _COUNTS = re.compile(r"Bootstrap Root : mismatch in rank count from procs (\d{1,
 WORDS = (
     " NCCL ", "Running collective:", "opCount", "Bootstrap Root", "Init START", "Init COMPLETE",
 )  # fmt: skip
+HEADS = ("opCount", "Running collective:", "Bootstrap Root", "Init START", "Init COMPLETE")
 _NCCL_NAMES = {
     "AllReduce": "all_reduce",
     "AllGather": "_all_gather_base",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import calendar
 import re
 
+from hangscope.trace.job_log.evidence.gathered import Evidence
 from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.job_log.readers.evidence import Evidence
 
 _HOST = re.compile(r"^\s*host\s+: (\S+)")
 _RANK = re.compile(r"^\s*rank\s+: (\d+) \(local_rank: (\d+)\)")
@@ -21,6 +21,7 @@ _ROW = re.compile(
 _NEXT = re.compile(r"^\s*(?:\[\d+\]:|-{5,}|={5,})")
 _PART = re.compile(r"^\s*(?:(Failures):|Root Cause\b)")
 """The first process that failed stands last, below a heading of its own."""
+HEADS = (" (local_rank: ", "ailures:", "Root Cause", "time      :", "exitcode  :")
 _QUOTED = "Traceback (most recent call last)"
 FORM = re.compile(
     r"^\s*(?:time|host|rank)\s+:|^(?:\[\d+\]:)?\s*time\s*: |"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
+from hangscope.trace.job_log.evidence.gathered import Evidence
 from hangscope.trace.job_log.lines.line import LogLine, Machine
-from hangscope.trace.job_log.readers.evidence import Evidence
 
 _HEAD = re.compile(r"^\s*#(\d+)-(\d+) \(([0-9a-f]{1,16})\) (INCOMPLETE|ERROR|MISMATCH)")
 _GPUS = re.compile(r"^\s+\d+\s+\d+\s+\d+\s+\d+\s+(\d{1,7})\s*$")
@@ -26,6 +26,10 @@ _DEAD = re.compile(r"job process(?:es are| is) considered dead")
 _PROCESS = re.compile(r"^\s*Process (\d{1,9}) on node (\S+) managing")
 _OF_RANK = re.compile(r"Rank (\d{1,7}) .*managed by process (\d{1,9}) on node (\S+)")
 FORM = re.compile(r"^\s*[#\d]|considered dead")
+HEADS = (
+    "Job summary", "INCOMPLETE", "MISMATCH", "considered dead", " operation counts",
+    "Missing communicator data",
+)  # fmt: skip
 _MAX_LINES = 4096
 _MOST_SHOWN = 8
 """Ranks that are named one by one."""

@@ -1,59 +1,83 @@
 """All readers of log lines, and which of them each line is offered to.
 
-Each reader declares what every line it understands contains: one of a few words, or a match of a
-regular expression. None of these contains a digit, so the readers for a line follow from the line's
-shape (`line_shapes`) and are looked up once per shape. A reader in the middle of a multi-line
-report is also offered lines that may continue it.
+Whether a row or a reader may understand a line follows from the literals of its expressions, none
+of which depends on a digit. So it follows from the line's shape (`line_shapes`) and is found out
+once per shape. Whoever is in the middle of a report is also offered lines that may continue it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
+from hangscope.trace.job_log.evidence.gathered import Evidence
 from hangscope.trace.job_log.lines import truncation
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.lines.line_shapes import ShapeCache, contains_any, shape_of
 from hangscope.trace.job_log.readers import (
-    blocked_io,
     debug_traces,
-    desync,
     elastic_table,
-    fatal_errors,
-    fr_trace,
-    framework_reports,
-    gloo,
-    kernel_timeouts,
-    launcher,
     logging_tracebacks,
-    nodes,
-    other_launchers,
     ras,
-    ray,
-    schedulers,
     stacks,
     tracebacks,
-    watchdog,
 )
-from hangscope.trace.job_log.readers.evidence import Evidence
+from hangscope.trace.job_log.rows.literals import shortest
+from hangscope.trace.job_log.rows.row import Report, Row, Said
+from hangscope.trace.job_log.rows.table import ROWS
+
+_MOST_REPORTS = 16
+"""Reports that are open at one time; the oldest is given up."""
+_ELSEWHERE = (
+    "[hangscope]", "==> ", "]:[E", "ProcessGroup", '"MESSAGE":[', "RankID:", "Service thread",
+    "torch/distributed/run.py", "torch.distributed.run", "distributed.elastic",
+    "distributed/elastic",
+)  # fmt: skip
+"""What prefixes and attribution look for: a block that contains one of these matters, too."""
 
 
 class Reader(NamedTuple):
-    """A reader, and what identifies the lines that it may understand."""
+    """Whoever may understand a line, and what identifies the lines that it may understand."""
 
-    read: Callable[[LogLine, int, Evidence], bool]
-    """Records what a line says. Returns whether it understood the line."""
-    words: tuple[str, ...] = ()
+    read: Callable[[LogLine, int, Evidence], bool | Report | None]
+    """Records what a line says. Returns whether it understood the line, or the report that the
+    line begins."""
+    literals: tuple[str, ...] = ()
     form: re.Pattern[str] | None = None
     follows: Callable[[LogLine], bool] | None = None
     """Whether a line may continue a report that it has begun to read."""
 
     def may_know(self, shape: str) -> bool:
         """Whether it may understand a single line of this shape."""
-        if contains_any(shape, self.words):
+        if contains_any(shape, self.literals):
             return True
         return self.form is not None and self.form.search(shape) is not None
+
+
+def _reader_of(known: Row) -> Reader:
+    search, note = known.line.search, known.note
+
+    def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool | Report | None:
+        found = search(line.text)
+        return False if found is None else note(Said(line, at_ns, found), evidence)
+
+    return Reader(read, known.literals)
+
+
+_OF_ROWS = tuple(map(_reader_of, ROWS))
+_HEADS = (
+    *tracebacks.HEADS, *stacks.HEADS, *debug_traces.HEADS, *elastic_table.HEADS, *ras.HEADS,
+)  # fmt: skip
+
+
+@lru_cache(maxsize=1)
+def telling_words() -> tuple[bytes, ...]:
+    """A block of a log without any of these says nothing."""
+    of_rows = (text for known in ROWS if not known.passing for text in known.literals)
+    words = shortest([*of_rows, *_HEADS, *_ELSEWHERE])
+    return tuple(word.encode() for word in words)
 
 
 class Readers:
@@ -61,60 +85,52 @@ class Readers:
 
     def __init__(self, year: int, attempt: int = 0) -> None:
         self.attempt = attempt
-        self._starters = other_launchers.OtherLaunchers()
         self._logged = logging_tracebacks.LoggingTracebacks()
         self._table = elastic_table.ElasticTable(year)
-        self._stalls = framework_reports.FrameworkReports()
         self._ras = ras.RasReport()
-        analysed = fr_trace.FrTrace()
         self._announced = debug_traces.DebugTraces()
-        self._kernels = kernel_timeouts.KernelTimeouts()
         self.truncation = truncation.TruncationDetector()
-        ray_deaths, raised, stack_lines = ray.RayDeaths(), tracebacks.Tracebacks(), stacks.Stacks()
-        self.first_to_know = (
-            Reader(ray_deaths.read, ray.WORDS, follows=ray_deaths.follows),
+        raised, stack_lines, table = tracebacks.Tracebacks(), stacks.Stacks(), self._table
+        self._all = (
             Reader(raised.read, tracebacks.WORDS, follows=raised.follows),
             Reader(stack_lines.read, stacks.WORDS, stacks.FORM, stack_lines.follows),
-            Reader(watchdog.read, watchdog.WORDS, follows=watchdog.follows),
             Reader(self._announced.read, debug_traces.WORDS),
-            Reader(self._kernels.read, kernel_timeouts.WORDS),
-            Reader(desync.read, desync.WORDS),
-            Reader(gloo.read, gloo.WORDS),
-            Reader(self._table.read, form=elastic_table.FORM, follows=self._table.follows),
-            Reader(schedulers.read, schedulers.WORDS),
-            Reader(self._starters.read, other_launchers.WORDS, follows=self._starters.follows),
-            Reader(self._stalls.read, framework_reports.WORDS, follows=self._stalls.follows),
-            Reader(analysed.read, fr_trace.WORDS, follows=analysed.follows),
+            Reader(table.read, form=elastic_table.FORM, follows=table.follows),
             Reader(self._ras.read, form=ras.FORM, follows=self._ras.follows),
-            Reader(nodes.Nodes().read, nodes.WORDS),
-            Reader(launcher.read, launcher.WORDS),
-            Reader(fatal_errors.read, fatal_errors.WORDS, fatal_errors.FORM),
-            Reader(blocked_io.read, blocked_io.WORDS),
+            *_OF_ROWS,
         )
+        self._reports: list[Report] = []
         self._followers = [
             (1 << place, reader.follows)
-            for place, reader in enumerate(self.first_to_know)
+            for place, reader in enumerate(self._all)
             if reader.follows is not None
         ]
         self._of_shape = ShapeCache(self._may_know)
         self._of_bits: dict[int, tuple[Reader, ...]] = {}
 
-    def attributed(self, line: LogLine) -> LogLine:
+    def attributed(self, line: LogLine, evidence: Evidence) -> LogLine:
         """The line, attributed to its writer if an earlier line states who that is."""
         line = self._logged.attributed(line)
-        line = self._starters.attributed(line)
+        if evidence.repeats is not None:
+            local, until = evidence.repeats
+            if line.number > until or line.rank is not None:
+                evidence.repeats = None
+            else:
+                line = line._replace(local_rank=local, excepthook=True)
         return self._table.attributed(line)
 
     def finish(self, evidence: Evidence) -> None:
         """Record what is known only once the log has ended."""
         self._table.finish(evidence)
-        self._stalls.finish(evidence)
+        for tell in [*evidence.at_end.values()]:
+            tell()
         self._ras.finish(evidence)
         self._announced.finish(evidence)
-        self._kernels.finish(evidence)
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> None:
         """Offer the line to one reader after another, until one understands it."""
+        if self._reports and self._continue(line):
+            return
         asked = self._of_shape[line.shape or shape_of(line.text)]
         for bit, follows in self._followers:
             if not asked & bit and follows(line):
@@ -122,14 +138,31 @@ class Readers:
         if not asked:
             return
         for reader in self._of_bits.get(asked) or self._chosen(asked):
-            if reader.read(line, at_ns, evidence):
+            known = reader.read(line, at_ns, evidence)
+            if known is not False and (known is None or known is True or self._begin(known)):
                 return
+
+    def _begin(self, report: Report) -> bool:
+        """Begin a report. Returns whether no other reader needs its first line."""
+        known = next(report, True)
+        self._reports = [*self._reports[1 - _MOST_REPORTS :], report]
+        return known
+
+    def _continue(self, line: LogLine) -> bool:
+        """Offer the line to open reports. Returns whether it belongs to one of them."""
+        for report in [*self._reports]:
+            try:
+                if report.send(line):
+                    return True
+            except StopIteration:
+                self._reports.remove(report)
+        return False
 
     def _may_know(self, shape: str) -> int:
         """A bit for each reader that may understand lines of a shape."""
-        return sum(1 << i for i, reader in enumerate(self.first_to_know) if reader.may_know(shape))
+        return sum(1 << i for i, reader in enumerate(self._all) if reader.may_know(shape))
 
     def _chosen(self, bits: int) -> tuple[Reader, ...]:
-        chosen = tuple(r for i, r in enumerate(self.first_to_know) if bits >> i & 1)
+        chosen = tuple(r for i, r in enumerate(self._all) if bits >> i & 1)
         self._of_bits[bits] = chosen
         return chosen

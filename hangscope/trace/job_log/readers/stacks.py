@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 
 from hangscope.trace import clean
+from hangscope.trace.job_log.evidence.gathered import Evidence, ProcessStacks
 from hangscope.trace.job_log.lines.line import LogLine, Writer
 from hangscope.trace.job_log.lines.workers import rank_of_title
-from hangscope.trace.job_log.readers.evidence import Evidence, ProcessStacks
 from hangscope.trace.model import Frame, ThreadStack
 
 _PROCESS = re.compile(r"^\s*Process (\d{1,9}): (.*)")
@@ -59,6 +59,10 @@ FORM = re.compile(
     rf"^(?=.{{0,{_LONGEST_HEADING}}}\Z).*rank",
     re.I | re.S,
 )
+HEADS = (
+    "most recent call first", "Traceback for thread", "MainThread", "Python v", "=== Rank ",
+    "h0>Rank ", " FR Trace ===", "#0  0x",
+)  # fmt: skip
 _MAX_FRAMES = 128
 _MAX_THREADS = 512
 _MAX_DUMPS = 4096

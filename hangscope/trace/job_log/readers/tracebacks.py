@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 from hangscope.trace import clean
-from hangscope.trace.job_log.lines.line import LogLine, Writer
-from hangscope.trace.job_log.readers.evidence import (
+from hangscope.trace.job_log.evidence.gathered import (
     Evidence,
     LoggedException,
     UnattributedException,
 )
+from hangscope.trace.job_log.lines.line import LogLine, Writer
 from hangscope.trace.model import Frame
 
 _FRAME = re.compile(r'^\s*File "([^"]{1,400})", line (\d{1,8}), in (\S.{0,200}?)\s*$')
@@ -48,6 +48,8 @@ WORDS = (
     "Traceback (most recent", "Exception in thread ", _DURING, _DIRECT_CAUSE, "Error: ",
     "Exception: ",
 )  # fmt: skip
+HEADS = ("Traceback", "Exception in thread ", "Error:", "Exception:", "Exception Group")
+"""Beginnings of what is read here."""
 _ASCENDS = re.compile(r"\s*E[A-Z]\d{4}: ")
 """Ascend's libraries state the reason on the lines after the exception's."""
 _LINES_TO_ITS_FRAMES, _LINES_TO_ITS_END = 20, 400

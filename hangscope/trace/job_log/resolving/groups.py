@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hangscope.trace import operations
-from hangscope.trace.job_log.readers.evidence import (
+from hangscope.trace.job_log.evidence.gathered import (
     DEFAULT_GROUP,
     UNKNOWN_GROUP,
     Evidence,

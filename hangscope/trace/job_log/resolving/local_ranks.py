@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hangscope.trace.job_log.readers.evidence import Evidence
-from hangscope.trace.job_log.readers.process_ends import LauncherFailure
-from hangscope.trace.job_log.readers.process_ranks import Process
+from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.process_ends import LauncherFailure
+from hangscope.trace.job_log.evidence.process_ranks import Process
 from hangscope.trace.signals import SIGABRT, codes_of
 
 ABORTED = codes_of(SIGABRT)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hangscope.trace import signals
+from hangscope.trace.job_log.evidence.gathered import Evidence, RankNotes
+from hangscope.trace.job_log.evidence.process_ends import LauncherFailure
 from hangscope.trace.job_log.lines.line import Machine
-from hangscope.trace.job_log.readers.evidence import Evidence, RankNotes
-from hangscope.trace.job_log.readers.process_ends import LauncherFailure
 from hangscope.trace.job_log.resolving.local_ranks import (
     ABORTED,
     rank_of_ended_process,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from hangscope.trace.job_log.readers.desync import resolve_comparisons, resolve_started
-from hangscope.trace.job_log.readers.evidence import Evidence
+from hangscope.trace.job_log.evidence.gathered import Evidence
 from hangscope.trace.job_log.resolving.attribution import attribute_exceptions, attribute_stacks
 from hangscope.trace.job_log.resolving.groups import resolve_groups
 from hangscope.trace.job_log.resolving.process_ends import resolve_process_ends
@@ -18,6 +17,7 @@ from hangscope.trace.job_log.resolving.statements import (
     resolve_traps,
 )
 from hangscope.trace.job_log.resolving.unattributed import claim_unattributed
+from hangscope.trace.job_log.rows.comparisons import resolve_comparisons, resolve_started
 from hangscope.trace.model import MAX_RANK, Claim
 
 

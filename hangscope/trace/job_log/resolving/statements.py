@@ -11,8 +11,8 @@ import re
 from dataclasses import replace
 
 from hangscope.trace import operations
-from hangscope.trace.job_log.readers.evidence import Evidence, LoggedException, RankNotes
-from hangscope.trace.job_log.readers.gloo import is_wait_failure
+from hangscope.trace.job_log.evidence.gathered import Evidence, LoggedException, RankNotes
+from hangscope.trace.job_log.rows.gloo import is_wait_failure
 from hangscope.trace.model import Claim
 
 _OF_THE_CALLER = frozenset(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hangscope.trace.job_log.evidence.process_ranks import Process
 from hangscope.trace.job_log.lines.line import UNKNOWN_MACHINE, Machine
-from hangscope.trace.job_log.readers.process_ranks import Process
 
 
 class LauncherFailure(NamedTuple):

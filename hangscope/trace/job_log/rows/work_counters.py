@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from hangscope.trace.job_log.readers.evidence import (
+from hangscope.trace.job_log.evidence.gathered import (
     DEFAULT_GROUP,
     UNKNOWN_GROUP,
     Counters,
@@ -12,16 +12,12 @@ from hangscope.trace.job_log.readers.evidence import (
     GroupId,
     RankNotes,
 )
-from hangscope.trace.job_log.readers.watchdog_message import Message
+from hangscope.trace.job_log.rows.row import Said
+from hangscope.trace.job_log.rows.watchdog_message import message_of
 
 _STATUS = re.compile(
     r"(?:(?P<plain>Timeout\s*at\s*NCCL\s*work:)|detected\s*by\s*watchdog\s*at\s*work"
     r"(?:\s*sequence\s*id)?:)\s*(?P<n>-?\d+)"
-)
-_LAST_ENQUEUED = re.compile(
-    r"[lL]ast\s*enqueued\s*(?:\w+\s*)?work:\s*(-?\d+),\s*(?:last\s*started\s*(?:\w+\s*)?work:\s*(-?\d+)"
-    r"\s*(?:\([^)]{0,200}\)\s*)?,\s*)?"
-    r"last\s*completed\s*(?:\w+\s*)?work:\s*(-?\d+)"
 )
 _LAST_STARTED = re.compile(r"last\s*started\s*(?:\w+\s*)?work:\s*(-?\d+)")
 _DUMP_SIGNAL = re.compile(r"Received\s*a(?:\s*global)?\s*dump\s*signal")
@@ -29,22 +25,14 @@ _MOST = 3_000_000_000
 """Larger values are uninitialised memory."""
 
 
-def has_all_counters(text: str) -> bool:
-    """Whether a message contains the counters up to the last."""
-    return _LAST_ENQUEUED.search(text) is not None
-
-
-def note_counters(message: Message, evidence: Evidence) -> bool:
-    """Record the counters of a group. Returns whether the message has them."""
-    text = message.line.text
-    found = _LAST_ENQUEUED.search(text) if "enqueued" in text else None
-    if found is None:
-        return False
-    counters = _counters(found, text)
+def note_counters(said: Said, evidence: Evidence) -> None:
+    """Record the counters of a group."""
+    text, message = said.line.text, message_of(said.line, said.at_ns)
+    counters = _counters(said.found, text)
     group = message.group
     signal = _DUMP_SIGNAL.search(text)
     if signal:
-        _dump_signal(message, evidence)
+        evidence.claim("dump_signal", message.line, message.at_ns, reporter=message.rank)
         if group == UNKNOWN_GROUP:
             group = DEFAULT_GROUP  # these counters are always the default group's
     if message.rank is not None:
@@ -59,7 +47,6 @@ def note_counters(message: Message, evidence: Evidence) -> bool:
             known.failed_ns = known.failed_ns or message.at_ns
         known.line = message.line.number
         _note_group(text, group, notes)
-    return True
 
 
 def _counters(found: re.Match[str], text: str) -> Counters:
@@ -71,10 +58,6 @@ def _counters(found: re.Match[str], text: str) -> Counters:
             completed = int(at_work["n"]) - 1
     later = _LAST_STARTED.search(text) if found[2] is None else None
     return Counters(enqueued, _counter(later[1]) if later else started, completed)
-
-
-def _dump_signal(message: Message, evidence: Evidence) -> None:
-    evidence.claim("dump_signal", message.line, message.at_ns, reporter=message.rank)
 
 
 def _note_group(text: str, group: GroupId, notes: RankNotes) -> None:

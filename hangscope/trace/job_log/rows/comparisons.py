@@ -6,8 +6,7 @@ import re
 
 from hangscope.trace import operations
 from hangscope.trace.flight_recorder.columns import dtypes
-from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.job_log.readers.evidence import (
+from hangscope.trace.job_log.evidence.gathered import (
     DEFAULT_GROUP,
     MAX_MENTIONS,
     MAX_SAME_NUMBER,
@@ -18,17 +17,10 @@ from hangscope.trace.job_log.readers.evidence import (
     Operation,
     rank_ranges,
 )
+from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.rows.row import Said, row
+from hangscope.trace.job_log.rows.statements import claim
 from hangscope.trace.model import Signature, State
-
-_LIST = r"\[(?P<ranks>[\d,\s\-.]*)\]"
-_DESYNC_AT = re.compile(r"- \[(?P<place>\d+)\] Timeout at collective: \w+, #\d+")
-_LAGGING = re.compile(r"ranks " + _LIST + r" are the lagging ranks that caused this timeout")
-_JOINED = re.compile(_LIST + r" joined but didn't finish collective #(?P<n>\d+)")
-_FINISHED = re.compile(
-    _LIST + r" finished collective #(?P<n>\d+), but didn't join collective #(?P<m>\d+)"
-)
-_SNAPSHOT = re.compile(r"#(?P<n>\d+) (?P<what>started|finished) ranks:")
-_SNAPSHOT_ROW = re.compile(_LIST + r" (?P<what>started|finished) (?P<op>[A-Z_]+)")
 
 _FINGERPRINT = re.compile(
     r"CollectiveFingerPrint\((?:SequenceNumber=(?P<seq>\d+),?\s*)?OpType=(?P<op>[A-Z_]+)"
@@ -41,13 +33,6 @@ _MISMATCH = re.compile(
     r"(?:but\s*Rank\s*(?P<b>\d+)\s*is\s*running\s*collective:\s*(?P<fb>CollectiveFingerPrint\(.*))?",
     re.S,
 )
-_NCCL_MISMATCH = re.compile(
-    r"Mismatched collective detected, please check your collective calls at and around rank (\d+)"
-)
-_OF_DESYNC = (
-    "collective #", "Timeout at collective", "lagging", "ranks:", "] started", "] finished",
-)  # fmt: skip
-WORDS = ("Detected mismatch between collectives", "Mismatched collective", *_OF_DESYNC)
 _GARBAGE_SEQ = 100_000_000
 _SMALLER = ("", "subgroup")
 """A group about which only its being a subgroup is known."""
@@ -55,79 +40,54 @@ _MOST = 1 << 62
 _MAX_AGREEING = 4096
 
 
-def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """Record what such a line says. Returns whether it was one."""
-    text = line.text
-    if "Detected mismatch between collectives" in text:
-        return _fingerprints(line, at_ns, evidence)
-    found = _NCCL_MISMATCH.search(text)
-    if found:
+def _begins(said: Said, evidence: Evidence) -> None:
+    """The first line of a report, which states the writer's group rank."""
+    line = said.line._replace(rank=evidence.writer)
+    evidence.desync.of_subgroup = line.is_place(said.number("place") or 0)
+    evidence.claim("desync_report", said.line, said.at_ns, reporter=evidence.writer)
+
+
+def _lagging(said: Said, evidence: Evidence) -> None:
+    ranks = _ranks(said)
+    if not evidence.desync.of_subgroup:  # else its numbers are ranks inside a smaller group
+        evidence.claim("desync_report", said.line, said.at_ns, accused=ranks)
+        for rank in ranks:
+            _counters(evidence, rank, 0, 0)
+
+
+def _finished(said: Said, evidence: Evidence) -> None:
+    ranks, n = _ranks(said), _seq(said)
+    if not evidence.desync.of_subgroup:
         evidence.claim(
-            "fingerprint_mismatch", line, at_ns, accused=(int(found.group(1)),), certain=False
-        )
-        return True
-    return any(word in text for word in _OF_DESYNC) and _desync(line, at_ns, evidence)
+            "desync_report", said.line, said.at_ns, accused=ranks, group=DEFAULT_GROUP, seq=n + 1
+        )  # fmt: skip
+        for rank in ranks:
+            _counters(evidence, rank, n, n)
 
 
-def _desync(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """A report of several lines, the first of which states the writer's group rank."""
-    found = _DESYNC_AT.search(line.text)
-    if found:
-        place = int(found.group("place")[:9])
-        evidence.desync.of_subgroup = line._replace(rank=evidence.writer).is_place(place)
-        evidence.claim("desync_report", line, at_ns, reporter=evidence.writer)
-        return True
-    for pattern, note in _ROWS_OF_DESYNC:
-        found = pattern.search(line.text)
-        if found and evidence.desync.of_subgroup and note is not _note_snapshot:
-            return True  # its numbers are ranks inside a smaller group
-        if found and note(found, line, at_ns, evidence):
-            return True
-    return False
-
-
-def _note_lagging(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    ranks = _ranks(found)
-    evidence.claim("desync_report", line, at_ns, accused=ranks)
-    for rank in ranks:
-        _counters(evidence, rank, 0, 0)
-    return True
-
-
-def _note_finished(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    ranks, n = _ranks(found), _seq(found)
-    evidence.claim("desync_report", line, at_ns, accused=ranks, group=DEFAULT_GROUP, seq=n + 1)
-    for rank in ranks:
-        _counters(evidence, rank, n, n)
-    return True
-
-
-def _note_joined(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    n = _seq(found)
-    for rank in _ranks(found):
+def _joined(said: Said, evidence: Evidence) -> None:
+    n = _seq(said)
+    for rank in () if evidence.desync.of_subgroup else _ranks(said):
         _counters(evidence, rank, n, n - 1)
-    return True
 
 
-def _note_snapshot(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+def _snapshot(said: Said, evidence: Evidence) -> None:
     """The sequence number that the following rows are about."""
-    evidence.desync.seq = _seq(found)
-    return True
+    evidence.desync.seq = _seq(said)
 
 
-def _note_row(found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    if evidence.desync.seq is None:
-        return False
+def _snapshot_row(said: Said, evidence: Evidence) -> bool:
     seq = evidence.desync.seq
-    state = State.STARTED if found.group("what") == "started" else State.COMPLETED
+    if evidence.desync.of_subgroup or seq is None:
+        return evidence.desync.of_subgroup
+    started = said.text("what") == "started"
+    state = State.STARTED if started else State.COMPLETED
     newest = evidence.desync.started
-    for rank in _ranks(found):
-        _operation(evidence, rank, seq, _bare(found.group("op")), state, at_ns, line)
-        if state == State.STARTED:
+    for rank in _ranks(said):
+        _operation(evidence, rank, seq, _bare(said.text("op")), state, said.at_ns, said.line)
+        _counters(evidence, rank, seq, -1 if started else seq)
+        if started:
             newest[rank] = max(newest.get(rank, 0), seq)
-            _counters(evidence, rank, seq, -1)
-        else:
-            _counters(evidence, rank, seq, seq)
     return True
 
 
@@ -153,16 +113,6 @@ def resolve_started(evidence: Evidence) -> None:
         for operation in notes.operations:
             if operation.state == State.STARTED and not operation.timed_out:
                 operation.state = State.SCHEDULED
-
-
-_ROWS_OF_DESYNC = (
-    (_LAGGING, _note_lagging),
-    (_FINISHED, _note_finished),
-    (_JOINED, _note_joined),
-    (_SNAPSHOT, _note_snapshot),
-    (_SNAPSHOT_ROW, _note_row),
-)
-"""The lines after a report's first, and the functions that record them."""
 
 
 def _counters(evidence: Evidence, rank: int, enqueued: int, completed: int) -> None:
@@ -230,8 +180,9 @@ def comparison(text: str) -> Comparison | None:
     return int(found.group("a")), {p: side[1] for p, side in sides.items() if side is not None}
 
 
-def _fingerprints(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+def _fingerprints(said: Said, evidence: Evidence) -> bool:
     """Record a comparison; which ranks it is about is known only at the end of the log."""
+    line, at_ns = said.line, said.at_ns
     compared = comparison(line.text)
     if compared is None:
         return False
@@ -351,10 +302,43 @@ def fingerprint(text: str) -> tuple[int | None, Signature] | None:
     )
 
 
-def _seq(found: re.Match[str]) -> int:
+def _seq(said: Said) -> int:
     """A sequence number, bounded in case the line is damaged."""
-    return min(int(found.group("n")[:19]), _MOST)
+    return min(said.number("n", 19) or 0, _MOST)
 
 
-def _ranks(found: re.Match[str]) -> tuple[int, ...]:
-    return rank_ranges(found.group("ranks"))
+def _ranks(said: Said) -> tuple[int, ...]:
+    return rank_ranges(said.text("ranks"))
+
+
+_LIST = r"\[(?P<ranks>[\d,\s\-.]*)\]"
+# fmt: off
+ROWS = (
+    row("fingerprints", "mismatch", "Detected mismatch between collectives", _fingerprints,
+        "Detected mismatch between collectives on ranks. Rank 1 is running collective: "
+        "CollectiveFingerPrint(SequenceNumber=31, OpType=ALLREDUCE, TensorShape=[128], "
+        "TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float)), but Rank 2 is running "
+        "collective: CollectiveFingerPrint(SequenceNumber=31, OpType=ALLREDUCE, TensorShape=[96], "
+        "TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float)).", since="torch 1.10"),
+    row("nccl-mismatch", "mismatch",
+        "Mismatched collective detected, please check your collective calls at and around rank "
+        r"(?P<accused>\d+)", claim("fingerprint_mismatch"),
+        "NCCL WARN Mismatched collective detected, please check your collective calls at and around"
+        " rank 2."),
+    row("desync-begins", "timeout", r"- \[(?P<place>\d+)\] Timeout at collective: \w+, #\d+",
+        _begins, "- [0] Timeout at collective: ALLREDUCE, #118", since="torch 1.11"),
+    row("desync-lagging", "missing ranks",
+        f"ranks {_LIST} are the lagging ranks that caused this timeout", _lagging,
+        "- To our best knowledge, ranks [2] are the lagging ranks that caused this timeout. They "
+        "never joined any collectives"),
+    row("desync-finished", "missing ranks",
+        _LIST + r" finished collective #(?P<n>\d+), but didn't join collective #(?P<m>\d+)",
+        _finished, "[2] finished collective #117, but didn't join collective #118 (count from 1)"),
+    row("desync-joined", "counters", _LIST + r" joined but didn't finish collective #(?P<n>\d+)",
+        _joined, "- [0, 1] joined but didn't finish collective #118 (count from 1)"),
+    row("desync-snapshot", "counters", r"#(?P<n>\d+) (?P<what>started|finished) ranks:", _snapshot,
+        "#118 started ranks:"),
+    row("desync-row", "counters", _LIST + r" (?P<what>started|finished) (?P<op>[A-Z_]+)",
+        _snapshot_row, "[0, 1, 3] started ALLREDUCE"),
+)
+# fmt: on

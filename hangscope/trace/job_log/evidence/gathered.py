@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from hangscope.trace.job_log.evidence.process_ends import Ends
+from hangscope.trace.job_log.evidence.process_ranks import ProcessRanks
 from hangscope.trace.job_log.lines.line import UNKNOWN_MACHINE, LogLine, Machine
 from hangscope.trace.job_log.lines.rank_numbers import NumberMeaning
-from hangscope.trace.job_log.readers.process_ends import Ends
-from hangscope.trace.job_log.readers.process_ranks import ProcessRanks
 from hangscope.trace.model import MAX_RANK, Claim, ClaimDetails, Frame, Signature
 
 if TYPE_CHECKING:
@@ -123,6 +124,15 @@ class DesyncReport:
 
 
 @dataclass(slots=True)
+class KernelWaits:
+    """Which ranks' kernels gave up waiting for which, as they print it."""
+
+    on: dict[int, set[int]] = field(default_factory=dict)
+    are_places: bool = False
+    """Whether the numbers are ranks inside a smaller group."""
+
+
+@dataclass(slots=True)
 class ProcessStacks:
     """The stacks of one process at one moment, and what identifies the process."""
 
@@ -192,6 +202,12 @@ class RankNotes:
         """Whether more is known about it than that it existed."""
         told = (self.operations, self.counters, self.exceptions, self.seen, self.exit_text)
         return any(told) or self.has_ended or self.found_dead or self.partly_recorded
+
+    def add_once(self, operation: Operation, line: LogLine) -> None:
+        """Add an operation from this line, unless one of that group is known already."""
+        if all(known.group != operation.group for known in self.operations):
+            operation.line, operation.text = line.number, line.excerpt
+            self.operations.append(operation)
 
     def numbered(self, seq: int) -> list[Operation]:
         """Its operations with this sequence number, in order, while the log is being read."""
@@ -264,6 +280,14 @@ class Evidence:
     attempt: int = 0
     fell_back: bool = False
     """It is about an earlier attempt, because the newest says nothing."""
+    at_end: dict[str, Callable[[], object]] = field(default_factory=dict)
+    """What is to be recorded once the log has ended, by the kind of report: a newer one of the same
+    kind replaces it."""
+    kernels: KernelWaits = field(default_factory=KernelWaits)
+    lost_tasks: set[int] = field(default_factory=set)
+    """JAX's tasks whose heartbeat is missing."""
+    repeats: tuple[int, int] | None = None
+    """The local rank whose traceback its parent repeats, and the last line of that."""
     lines: int = 0
     mentions: int = 0
     """How often reports mentioned ranks."""

@@ -8,14 +8,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from hangscope.trace.job_log.evidence.gathered import UNKNOWN_GROUP, GroupId
 from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.job_log.readers.evidence import UNKNOWN_GROUP, GroupId
 
-_LABEL = re.compile(
+LABEL = re.compile(
     r"\[PG(?:\s*ID\s*(?P<id>\d+)\s*PG\s*GUID\s*(?P<guid>[^\s()\]]+)\s*|\s+(?P<name>[^\s()\]]+)\s*)"
-    r"(?:\((?P<desc>[^)]*)\))?\s*Rank\s*(?P<rank>\d+)\s*\]"
+    r"(?:\((?P<desc>[^)]*)\))?\s*Rank\s*(?P<rank>\d+)\s*\]|\[Rank\s*(?P<old>\d{1,7})\s*\]"
 )
-_OLD_LABEL = re.compile(r"\[Rank\s*(\d{1,7})\s*\]")
+"""A group's label, or that of versions which name no group."""
+_IN_GROUP = re.compile(LABEL.pattern.rpartition("|")[0])
 _MOST = 1 << 62
 """Larger numbers are damage, or the recorder's value for "none" (2**64 - 1)."""
 
@@ -41,13 +42,12 @@ def message_of(line: LogLine, at_ns: int) -> Message:
 
 def _label(text: str) -> tuple[GroupId, int | None]:
     """The group in a message's label, and the rank inside it."""
-    found = _LABEL.search(text)
-    if found:
+    found = _IN_GROUP.search(text) or LABEL.search(text)
+    if found and found["rank"]:
         name = found.group("guid") or found.group("name") or ""
         desc = found.group("desc") or ("default_pg" if name == "0" else "")
         return (name, desc), int(found.group("rank")[:8])
-    old = _OLD_LABEL.search(text)
-    return UNKNOWN_GROUP, int(old.group(1)) if old else None
+    return UNKNOWN_GROUP, int(found["old"]) if found else None
 
 
 def _rank_without_prefix(group: GroupId, place: int | None) -> int | None:

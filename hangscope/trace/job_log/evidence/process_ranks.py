@@ -35,6 +35,10 @@ class ProcessRanks:
         self.machines: set[Machine] = set()
         self.nodes = 1
         """The number of nodes, as far as a launcher states it."""
+        self.newest_node: int | None = None
+        """The number of the node whose launcher printed last."""
+        self.newest_local: tuple[int, ...] = ()
+        """The local ranks that it listed last."""
         self.is_one_node = False
         """Whether a launcher says that there is just one."""
 

@@ -11,8 +11,7 @@ import re
 from dataclasses import dataclass
 
 from hangscope.trace import operations
-from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.job_log.readers.evidence import (
+from hangscope.trace.job_log.evidence.gathered import (
     DEFAULT_GROUP,
     MAX_MENTIONS,
     MAX_SAME_NUMBER,
@@ -21,13 +20,10 @@ from hangscope.trace.job_log.readers.evidence import (
     Operation,
     rank_ranges,
 )
+from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.rows.row import Report, Said, row
 from hangscope.trace.model import Signature, State
 
-_HEAD = re.compile(
-    r"Not all ranks joining collective(?:, sequence number:)? (?P<seq>\d{1,18})"
-    r"(?: at entry \d+)?\s*$"
-)
-_ERRORS = re.compile(r"Collective sequence number: (?P<seq>\d{1,18}) has errors\s*$")
 _CULPRIT = re.compile(r"Culprit rank (\d{1,7}); Error type: (\w+)")
 _NO_MISMATCH = ("COLLECTIVE_STATE_MISMATCH", "UNDECIDED")
 """That one rank has finished what another one has not is no mistake of either."""
@@ -39,7 +35,6 @@ _ROW = re.compile(
 _RANKS = re.compile(r"\{([\d, ]*)\}\s*$")
 _NEAR = 400
 """Lines from the first of a report to its last, of which others may write most."""
-WORDS = ("ranks joining collective", "Collective sequence number: ")
 
 
 @dataclass(slots=True)
@@ -56,45 +51,47 @@ class _Report:
     members: tuple[int, ...] = ()
 
 
-class FrTrace:
-    """Follows such reports line by line."""
+def _follow(report: _Report, evidence: Evidence) -> Report:
+    """Note the lines of a report, between which other ranks may write."""
+    line = yield True
+    while line.number <= report.head.number + _NEAR:
+        row_ = _ROW.match(line.text)
+        if row_ is not None and _is_last(report, row_["key"], row_["told"].strip(), evidence):
+            yield True
+            return
+        line = yield row_ is not None
 
-    def __init__(self) -> None:
-        self._report: _Report | None = None
 
-    def follows(self, line: LogLine) -> bool:
-        """Whether the line may belong to a report that has begun."""
-        return self._report is not None and line.number <= self._report.head.number + _NEAR
-
-    def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-        """Note one line of a report. Returns whether it was one."""
-        head, differs = _HEAD.search(line.text), _ERRORS.search(line.text)
-        begins = head or differs
-        if begins:
-            self._report = _Report(line, at_ns, int(begins["seq"]), differs=differs is not None)
-            return True
-        row = _ROW.match(line.text)
-        if self._report is None or row is None:
-            return False  # another rank writes in between
-        key, text = row["key"], row["told"].strip()
-        if key == "group info":
-            name, _, desc = text.partition(":")
-            self._report.group = (name[:100], desc[:200])
-        elif key == "collective":
-            self._report.op = text.rpartition(":")[2]
-        elif key == "missing ranks":
-            self._report.missing = _ranks(text)
-        elif key == "expected ranks":
-            whole = self._report.group == DEFAULT_GROUP and text.isdecimal()
-            self._report.members = tuple(range(int(text[:6]))) if whole else _ranks(text)
-        elif key == "error msg":
-            _note_culprits(self._report, text, evidence)
-            self._report = None
-        elif key == "collective state" and not self._report.differs:
-            if text != "completed":
-                _note(self._report, evidence)
-            self._report = None
+def _is_last(report: _Report, key: str, text: str, evidence: Evidence) -> bool:
+    """Note one line of a report. Returns whether it was the last."""
+    if key == "group info":
+        name, _, desc = text.partition(":")
+        report.group = (name[:100], desc[:200])
+    elif key == "collective":
+        report.op = text.rpartition(":")[2]
+    elif key == "missing ranks":
+        report.missing = _ranks(text)
+    elif key == "expected ranks":
+        whole = report.group == DEFAULT_GROUP and text.isdecimal()
+        report.members = tuple(range(int(text[:6]))) if whole else _ranks(text)
+    elif key == "error msg":
+        _note_culprits(report, text, evidence)
         return True
+    elif key == "collective state" and not report.differs:
+        if text != "completed":
+            _note(report, evidence)
+        return True
+    return False
+
+
+def _not_joined(said: Said, evidence: Evidence) -> Report:
+    report = _Report(said.line, said.at_ns, said.number("seq", 18) or 0, differs=False)
+    return _follow(report, evidence)
+
+
+def _differs(said: Said, evidence: Evidence) -> Report:
+    report = _Report(said.line, said.at_ns, said.number("seq", 18) or 0, differs=True)
+    return _follow(report, evidence)
 
 
 def _ranks(text: str) -> tuple[int, ...]:
@@ -168,3 +165,17 @@ def _note_culprits(report: _Report, text: str, evidence: Evidence) -> None:
 def _some(ranks: set[int]) -> str:
     shown = sorted(ranks)[:8]
     return ", ".join(map(str, shown)) + (", ..." if len(ranks) > len(shown) else "")
+
+
+# fmt: off
+ROWS = (
+    row("fr-trace-missing", "missing ranks",
+        r"Not all ranks joining collective(?:, sequence number:)? (?P<seq>\d{1,18})"
+        r"(?: at entry \d+)?\s*$", _not_joined,
+        "Not all ranks joining collective, sequence number: 118",
+        "Not all ranks joining collective 5 at entry 4", since="torch 2.5"),
+    row("fr-trace-errors", "mismatch",
+        r"Collective sequence number: (?P<seq>\d{1,18}) has errors\s*$", _differs,
+        "Collective sequence number: 7 has errors", since="torch 2.6"),
+)
+# fmt: on

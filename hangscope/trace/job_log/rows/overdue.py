@@ -6,14 +6,15 @@ import re
 from functools import lru_cache
 
 from hangscope.trace import operations
-from hangscope.trace.job_log.readers.evidence import (
+from hangscope.trace.job_log.evidence.gathered import (
     MAX_SAME_NUMBER,
     UNKNOWN_GROUP,
     Evidence,
     Operation,
     RankNotes,
 )
-from hangscope.trace.job_log.readers.watchdog_message import Message, number
+from hangscope.trace.job_log.rows.row import Said
+from hangscope.trace.job_log.rows.watchdog_message import Message, message_of, number
 from hangscope.trace.model import Signature
 
 _WORK = re.compile(
@@ -23,19 +24,13 @@ _WORK = re.compile(
     r",\s*Timeout\s*\(ms\)=(?P<timeout>[\d\s]+)\)"
 )
 _RAN = re.compile(r"ran\s*for\s*(?P<ms>\d[\d\s]*?)\s*milliseconds")
-_CAUGHT = re.compile(r"aught\s*collective\s*operation\s*timeout")
-_TIMED_OUT = re.compile(r"timed\s*out\s*in\s*(?:call\s*to\s*wait|blocking\s*wait)")
-_TC = re.compile(r"\[TC\]\s*\[rank=(?P<place>\d{1,7})\]\s*\[name=(?P<name>[^\]]{0,200})\]")
-"""The label of torchcomms, and of NCCL from torch 2.15 on; nothing states the operation."""
 _TC_TIMED_OUT = re.compile(r"Operation\s*timed\s*out\s*after\s*(?P<ms>\d[\d\s]*?)\s*ms")
 _SLACK_NS = 60 * 10**9
 
 
-def note_timeout(message: Message, evidence: Evidence) -> bool:
+def note_timeout(said: Said, evidence: Evidence) -> bool:
     """Record an operation that timed out. Returns whether the message is about one."""
-    text = message.line.text
-    if not (_CAUGHT.search(text) or _TIMED_OUT.search(text)):
-        return False
+    message, text = message_of(said.line, said.at_ns), said.line.text
     begins = text.find("Work")
     work = _work(text[begins:]) if begins >= 0 else None
     if work:
@@ -118,17 +113,16 @@ def _is_another_incarnation(notes: RankNotes, began_ns: int, evidence: Evidence)
     return gave_up and began_ns > evidence.gave_up_ns + _SLACK_NS
 
 
-def note_torchcomms_timeout(message: Message, evidence: Evidence) -> bool:
-    """Record a timeout of which only the group is stated, and ignore how the process reacts."""
-    line = message.line
-    label = _TC.search(line.text) if "[TC]" in line.text else None
-    if label is None:
-        return False
+def note_torchcomms_timeout(said: Said, evidence: Evidence) -> None:
+    """Record a timeout of which only the group is stated, and ignore how the process reacts.
+
+    Such are the messages of torchcomms, and of NCCL from torch 2.15 on.
+    """
+    line, name = said.line, said.text("name")
     timeout = _TC_TIMED_OUT.search(line.text)
     if timeout is None or line.rank is None:
-        return True
+        return
     evidence.given_up = True
-    name = label["name"]
     notes = evidence.of(line.rank)
     if not notes.operations:
         notes.operations.append(
@@ -136,15 +130,14 @@ def note_torchcomms_timeout(message: Message, evidence: Evidence) -> bool:
                 seq=0,
                 signature=Signature(op="collective", raw="collective", backend="nccl"),
                 group=(name, "default_pg" if name == "0" else ""),
-                place=int(label["place"]),
+                place=said.number("place"),
                 timed_out=True,
                 ran_ms=number(timeout["ms"]) or 0,
-                at_ns=message.at_ns,
+                at_ns=said.at_ns,
                 line=line.number,
                 text=line.excerpt,
             )
         )
-    return True
 
 
 @lru_cache(maxsize=1024)

@@ -1,0 +1,287 @@
+"""Memory, devices, networks and signals: what ends a rank, or cuts it off."""
+
+from __future__ import annotations
+
+import re
+
+from hangscope.trace import clean, signals
+from hangscope.trace.job_log.evidence.gathered import (
+    Evidence,
+    LoggedException,
+    UnattributedException,
+)
+from hangscope.trace.job_log.evidence.process_ends import LauncherFailure
+from hangscope.trace.job_log.evidence.process_ranks import Process
+from hangscope.trace.job_log.lines.line import LogLine, Machine
+from hangscope.trace.job_log.rows import network_errors
+from hangscope.trace.job_log.rows.row import Said, row
+from hangscope.trace.job_log.rows.statements import claim, of_process, own_error
+from hangscope.trace.model import ClaimDetails
+
+_GARBAGE_SIZE = "more than 1EB memory"
+_ECHOES = frozenset({43, 45, 63, 92})
+"""Xids of clean-up after a process has failed or was killed, and of repaired memory."""
+_BUS = re.compile(r"\bbusId (\w{1,20})")
+_NCCL_PID = re.compile(r"^([\w.\-]+):(\d+):\d+ \[\d+\]")
+_FATAL = "Fatal Python error"
+_EXCEPTION = re.compile(r"(?:\w+\.){0,12}[A-Z]\w{0,120}(?::\s|$)")
+
+
+def _said_by(line: LogLine) -> tuple[int, ...]:
+    return () if line.rank is None else (line.rank,)
+
+
+def _memory(said: Said, evidence: Evidence) -> None:
+    """A device ran out of memory, or was asked for more than there is."""
+    if _GARBAGE_SIZE in said.line.text:
+        evidence.claim("size_mismatch", said.line, said.at_ns, certain=False)
+    else:
+        evidence.claim("oom", said.line, said.at_ns, accused=_said_by(said.line))
+
+
+def _device(said: Said, evidence: Evidence) -> None:
+    """A device or its driver failed."""
+    line, at_ns = said.line, said.at_ns
+    if (
+        line.rank is None
+        and line.local_rank is not None
+        and not _EXCEPTION.match(line.text.strip())
+    ):
+        # A driver's message is not a traceback, but ends its process like one.
+        words = clean.prose(line.text.strip(), 400)
+        _raised("device error", words, line, at_ns, evidence)
+    late = ClaimDetails(after_timeout=True) if evidence.given_up else ClaimDetails()
+    evidence.claim("device_error", line, at_ns, accused=_said_by(line), **late)
+
+
+def _raised(kind: str, words: str, line: LogLine, at_ns: int, evidence: Evidence) -> None:
+    """An exception of the writer that no traceback shows."""
+    trouble = LoggedException(kind, words, at_ns=at_ns, line=line.number, uncaught=True)
+    if line.rank is not None:
+        evidence.of(line.rank).exceptions.append(trouble)
+        return
+    evidence.pending_exceptions.append(
+        UnattributedException(trouble, line.local_rank, line.pid, line.machine)
+    )
+
+
+def _own_device(said: Said, evidence: Evidence) -> None:
+    """The communicator's call to the driver failed: this rank's own device, not its peers'."""
+    rank, where = said.line.rank, _NCCL_PID.match(said.line.text)
+    if rank is None and where:
+        rank = evidence.processes.of_pid(int(where[2][:9]), _nccls_machine(where, said.line))
+    kind = "oom" if said.text("what") == "out of memory" else "device_error"
+    accused = () if rank is None else (rank,)
+    evidence.claim(kind, said.line, said.at_ns, accused=accused, certain=rank is not None)
+
+
+def _shared_device(said: Said, evidence: Evidence) -> None:
+    """Both ranks chose the device, whichever of them reports it."""
+    both = (said.number("a", 7) or 0, said.number("b", 7) or 0)
+    for member in both:
+        evidence.of(member)
+    evidence.claim("shared_device", said.line, said.at_ns, accused=both)
+
+
+def _network(said: Said, evidence: Evidence) -> None:
+    """A connection failed, or a peer announced more bytes than there is room for."""
+    text = said.line.text
+    kind = "size_mismatch" if "collective mismatch" in text else "network_error"
+    details = network_errors.lost_peer(text)
+    if evidence.given_up:
+        details["after_timeout"] = True
+    evidence.claim(kind, said.line, said.at_ns, certain=False, **details)
+
+
+def _killed_for_memory(said: Said, evidence: Evidence) -> None:
+    """The kernel killed a process for its memory."""
+    pid = int(next(g for g in said.found.groups() if g)[:9])
+    evidence.ends.out_of_memory.add(Process(pid, said.line.machine))
+    of_process("oom", said, pid, evidence)
+
+
+def _xid(said: Said, evidence: Evidence) -> None:
+    """The driver reports a failed device, and usually the process that used it."""
+    if said.number("xid") in _ECHOES:
+        evidence.claim("other", said.line, said.at_ns, certain=False)
+        return
+    pid = said.number("pid")
+    rank = evidence.processes.of_pid(pid, said.line.machine)
+    if rank is None and pid is not None:
+        of_process("device_error", said, pid, evidence)
+        return
+    accused = () if rank is None else (rank,)
+    evidence.claim(
+        "device_error", said.line, said.at_ns, accused=accused, certain=rank is not None
+    )  # fmt: skip
+
+
+def _fatal_python(said: Said, evidence: Evidence) -> None:
+    """Python writes why it ends: a signal that its process has caused, or an error of its own."""
+    what = said.text("what").strip()
+    number = signals.BY_DESCRIPTION.get(what.lower().replace("-", " "))
+    if number is not None:
+        _ended_by(number, said, evidence)
+    else:
+        _raised(_FATAL, clean.prose(what, 400), said.line, said.at_ns, evidence)
+
+
+def _signalled(said: Said, evidence: Evidence) -> bool:
+    """A process was ended by a signal that it caused itself."""
+    number = signals.number_of(said.text("name") or "SEGV")
+    return number is not None and _ended_by(number, said, evidence)
+
+
+def _ended_by(number: int, said: Said, evidence: Evidence) -> bool:
+    """Record the signal that ended the writer of a line. Returns whether it is known."""
+    line, at_ns = said.line, said.at_ns
+    if line.rank is not None:
+        notes = evidence.of(line.rank)
+        notes.exit_signal = notes.exit_signal or number
+        notes.exit_text = notes.exit_text or line.text.strip()[:200]
+        notes.exit_ns = notes.exit_ns or at_ns
+    elif line.local_rank is not None:
+        failure = LauncherFailure(line.local_rank, None, -number, at_ns, line.machine)
+        evidence.ends.failures.append(failure)
+    elif line.pid is not None:
+        evidence.claim("launcher_failure", line, at_ns, certain=False)
+    else:
+        return False
+    return True
+
+
+def _loader(said: Said, evidence: Evidence) -> None:
+    accused = _said_by(said.line)
+    evidence.claim("other", said.line, said.at_ns, accused=accused, certain=False)
+
+
+def _communicator(said: Said, evidence: Evidence) -> bool:
+    """NCCL's own lines show which process has which rank in the largest communicator."""
+    line, rank, size = said.line, said.number("rank", 7) or 0, said.number("size", 7) or 0
+    if size < (evidence.comm_size or 0):
+        return False
+    if size > (evidence.comm_size or 0):
+        evidence.of_larger_communicators(size)
+    where = _NCCL_PID.match(line.text)
+    host, pid = (where[1], int(where[2][:9])) if where else (line.host, line.pid)
+    if evidence.world_size is not None and size < evidence.world_size:
+        return False
+    if line.rank is None and _is_of_a_group(said.found, rank, host, evidence):
+        return False
+    notes = evidence.of(line.rank_or(rank))
+    notes.host = notes.host or host
+    # After one rank has given up, a rank that aborts its communicators is giving up as well.
+    notes.partly_recorded |= evidence.given_up and "Abort COMPLETE" in said.found[0]
+    if pid is not None:
+        notes.pid = notes.pid or pid
+        machine = _nccls_machine(where, line) if where else line.machine
+        evidence.processes.is_told(notes.rank, pid, machine)
+    return False
+
+
+def _is_of_a_group(found: re.Match[str], rank: int, host: str | None, evidence: Evidence) -> bool:
+    """Whether the number in a communicator is a group rank: two devices have the same one."""
+    device = _BUS.search(found[0])
+    if device is not None:
+        place = (host or "", device[1])
+        if evidence.comm_devices.setdefault(rank, place) != place:
+            evidence.of_groups_alone()
+    return evidence.comms_are_groups
+
+
+def _nccls_machine(where: re.Match[str], line: LogLine) -> Machine:
+    """The machine in the line's prefix, else the one that NCCL itself prints."""
+    return line.machine if line.host is not None else Machine(where[1], line.node)
+
+
+# fmt: off
+ROWS = (
+    row("device-memory", "own error",
+        r"(?:OutOfMemoryError|RuntimeError)?:?\s*(?:CUDA|HIP|NPU|XPU) out of memory\. Tried to "
+        "allocate", _memory,
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total "
+        "capacity of 79.15 GiB",
+        "RuntimeError: CUDA out of memory. Tried to allocate more than 1EB memory."),
+    row("xid", "own error", r"NVRM: Xid \([^)]*\): (?P<xid>\d{1,3}), (?:pid='?(?P<pid>\d+)'?)?",
+        _xid,
+        "NVRM: Xid (PCI:0000:3b:00): 79, pid=4711, name=python3, GPU has fallen off the bus."),
+    row("device-error", "own error",
+        r"(?:CUDA|HIP) error: (?P<what>[a-z][^\n]{3,100}?(?:error encountered|launch failure|"
+        r"memory access was encountered|detected during the execution|assert triggered|"
+        r"unknown error|failure|error))|"
+        r"(?P<fault>Memory access fault by GPU node-\d+|\w+_DEVICE_LOST\b|"
+        r"NVRM: .{0,80}?fallen off the bus|"
+        r"HW Exception by GPU node-\d+.{0,80}?reason ?: ?GPU Hang)", _device,
+        "torch.AcceleratorError: CUDA error: device-side assert triggered",
+        "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+        "Memory access fault by GPU node-2 (Agent handle: 0x5600) on address 0x7f00. Reason: "
+        "Unknown.",
+        "HW Exception by GPU node-4 (Agent handle: 0x55) reason :GPU Hang"),
+    row("communicator", "process",
+        r"comm 0x[0-9a-f]+ rank (?P<rank>\d+) n[rR]anks (?P<size>\d+) .{0,400}?"
+        r"(?:Init COMPLETE|Init START|Abort COMPLETE)", _communicator,
+        "n0:30:60 [0] NCCL INFO ncclCommInitRankConfig comm 0x50 rank 0 nranks 4 cudaDev 0 nvmlDev "
+        "0 busId 0000 commId 0x9f8e7d6c - Init COMPLETE"),
+    row("nccl-own-device", "own error",
+        r"\b(?:Cuda|HIP) failure (?:\d{1,4} )?'(?P<what>[^'\n]{3,120})'|ncclUnhandledCudaError|"
+        r"NCCL error.{0,80}?unhandled cuda error", _own_device,
+        "n0:30:60 [0] /nccl/src/transport.cc:33 NCCL WARN Cuda failure 'out of memory'",
+        "ncclUnhandledCudaError: Call to CUDA function failed."),
+    row("nccl-shared-device", "own error",
+        r"Duplicate GPU detected ?: rank (?P<a>\d{1,7}) and rank (?P<b>\d{1,7}) both on",
+        _shared_device,
+        "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 3b000"),
+    row("network-error", "lost peer",
+        r"NCCL error.{0,80}?(?:remote process exited|unhandled system error|internal error)|"
+        r"ncclRemoteError|ncclSystemError|"
+        r"NET/\w*IB\w* ?: ?Got completion .* with (?:error|status=)|"
+        r"NCCL WARN Call to ibv_\w+ failed|"
+        r"socketProgress(?:Opt)?: Connection closed by remote peer|"
+        r"failed : (?:Broken pipe|Connection reset|No route|Connection refused|Software caused)|"
+        r"collective mismatch error, local size|Getting socket times out|"
+        r"\|CCL_ERROR\||comm aborted due to timeout|commRemoteError|"
+        r"\[Proxy Service \d+\] Failed to execute operation|UCX +ERROR|"
+        r"NET/\w*IB.{0,80}?Got async event ?: (?:port error|.{0,40}(?:catastrophic|fatal|"
+        r"violation))|NET/\w*IB.{0,80}?Async fatal event|wait socket establish timeout|"
+        r"NET/OFI .{0,300}?(?:completed with error|failed: )|efa\w*_handle_error\(\)|"
+        r"Transport init error! createLink|ExceptionType:\[(?:Heartbeat Lost|Error cqe) Occurred\]|"
+        r"RPC agent for \S{1,200} encountered error when .{1,300}?: (?!.*expected to happen)",
+        _network,
+        "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting"
+        " prematurely.",
+        "n1:30:60 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.1<48000> with error 12, "
+        "opcode 0, len 0, vendor err 129",
+        "Call to recv from 10.0.0.1<42000> failed : Connection reset by peer",
+        "n1:30:60 [1] NCCL WARN [Proxy Service 1] Failed to execute operation Connect from rank 1, "
+        "retcode 6"),
+    row("kernel-oom", "own error",
+        r"[Oo]ut of memory: Killed process (\d+)|oom-kill:.{0,400}?pid=(\d+)|"
+        r"oom_reaper: reaped process (\d+)", _killed_for_memory,
+        "Out of memory: Killed process 4711 (python3) total-vm:98000kB",
+        "oom_reaper: reaped process 4711 (python3), now anon-rss:0kB"),
+    row("container-oom", "own error",
+        r"[Oo][Oo][Mm][_-][Kk]ill event|OOM ?[Kk]illed|killed due to memory pressure|"
+        "killed due to the node running low on memory", claim("oom"),
+        "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0",
+        "Last State: Terminated Reason: OOMKilled"),
+    row("fatal-python", "own error", r"Fatal Python error: (?P<what>[^\n]{1,300})", _fatal_python,
+        "Fatal Python error: Segmentation fault",
+        "Fatal Python error: none_dealloc: deallocating None"),
+    row("own-signal", "end",
+        r"Segmentation fault|signal (?:SIG)?SEGV|\*\*\* SIG(?P<name>[A-Z]{3,5}) received at time=",
+        _signalled,
+        "*** SIGSEGV received at time=1700000000 on cpu 12 ***",
+        "Segmentation fault (core dumped)"),
+    row("nan", "own error",
+        r"checkForNaN|Minimum loss scale reached|[Ll]oss is (?:nan|inf|NaN)\b|"
+        r"\bNaN or Inf found|[Rr]ank (?P<rank>\d{1,7}): found (?:nan|inf|NaN|Inf) in local|"
+        r"unexpected result (?:nan|inf) on rank (?P<other>\d{1,7})",
+        own_error("nan", certain=False),
+        "rank 3: found nan in local grad norm, aborting step",
+        "FloatingPointError: Minimum loss scale reached (0.0001).",
+        "Assertion failed: checkForNaN"),
+    row("loader-worker", "remark",
+        r"DataLoader worker \(pid(?:\(s\))? (\d+)[^)]*\) (?:is killed|exited)", _loader,
+        "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed."),
+)
+# fmt: on

@@ -1,0 +1,199 @@
+"""Reports of other libraries about ranks that are missing or passed something different.
+
+Horovod's stall inspector, JAX's coordination service, Ray Train's reports and accelerate's shape
+check. Most of them spread a report over several lines, and the newest report counts.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+from hangscope.trace.job_log.evidence.gathered import Evidence, GroupId, Operation, rank_ranges
+from hangscope.trace.job_log.rows.row import Report, Said, row
+from hangscope.trace.job_log.rows.statements import claim
+from hangscope.trace.model import Signature, State
+
+_TENSOR = re.compile(r" \[(?P<what>missing|ready) ranks: (?P<ranks>[\d, ]{1,4096})\]")
+_MISSING_HEAD = re.compile(r"^\s*Missing ranks:\s*$")
+_MISSING_ROW = re.compile(r"^\s*(\d{1,7}): \[(.*)")
+_STALLED = "submitted to be reduced, gathered or broadcasted by subset of ranks"
+_TASK = re.compile(r"^\s*/job:[\w\-]+/(?:replica:\d+/)?task:(\d{1,7})")
+_SHAPES_OP = re.compile(r"Operation: `?[\w.]*?(\w+)`?\s*$")
+_SHAPES_ROW = re.compile(r"^\s*- Process (\d{1,7}): \[([\d, ]*)\]")
+_SHAPES_GROUP: GroupId = ("accelerate", "accelerate's check of shapes")
+_OPERATIONS = {"gather": "all_gather", "reduce": "all_reduce", "broadcast": "broadcast"}
+_NEAR = 24
+"""Maximum number of lines of a report."""
+_LONGEST_NAME = 300
+_MAX_TENSORS = 2000
+
+_Missing = dict[str, frozenset[int]]
+"""The ranks that have not submitted each tensor. Complements mark ranks that have."""
+
+
+def _horovod(said: Said, evidence: Evidence) -> Report:
+    """Each report lists everything that is currently stalled."""
+    missing: _Missing = {}
+    evidence.at_end["horovod"] = partial(_stalled, missing, said, evidence)
+    line, rows_until = said.line, 0
+    known = True
+    while True:
+        for found in _TENSOR.finditer(line.text):
+            ranks = frozenset(rank_ranges(found["ranks"]))
+            ranks = ranks if found["what"] == "missing" else frozenset(~rank for rank in ranks)
+            before = line.text[max(0, found.start() - _LONGEST_NAME) : found.start()]
+            _note_missing(missing, before.rsplit(" ", 1)[-1], ranks)
+            known = True
+        if _MISSING_HEAD.match(line.text):
+            rows_until, known = line.number + _NEAR, True
+        row_ = _MISSING_ROW.match(line.text) if line.number <= rows_until else None
+        for name in row_[2].rstrip("]").split(", ")[:_MAX_TENSORS] if row_ else ():
+            others = missing.get(name, frozenset())
+            _note_missing(missing, name, others | {int(row_[1]) if row_ else 0})
+        line = yield known or row_ is not None
+        known = False
+        if _STALLED in line.text:
+            return  # the next report
+
+
+def _note_missing(missing: _Missing, name: str, ranks: frozenset[int]) -> None:
+    if name in missing or len(missing) < _MAX_TENSORS:
+        missing[name] = ranks
+
+
+def _stalled(missing: _Missing, said: Said, evidence: Evidence) -> None:
+    """Ranks that submitted none of the stalled tensors, or tensors that only some submitted."""
+    line, at_ns, world = said.line, said.at_ns, evidence.world_size or 0
+    sets = set()
+    for ranks in missing.values():
+        came = {~rank for rank in ranks if rank < 0}
+        world = max(world, *(rank + 1 for rank in came), 0)
+        sets.add(frozenset(set(range(world)) - came) if came else ranks)
+    sets.discard(frozenset())
+    if not sets:
+        return
+    absent = frozenset.intersection(*sets)
+    if absent:
+        few = not world or len(absent) * 2 <= world
+        evidence.claim("missing_ranks", line, at_ns, accused=tuple(absent), certain=few)
+    else:  # each waits with a tensor that the others have not submitted
+        least = min(len(ranks) for ranks in sets)
+        smallest = [ranks for ranks in sets if len(ranks) == least]
+        odd = smallest[0] if len(smallest) == 1 else frozenset.union(*sets)
+        evidence.claim("fingerprint_mismatch", line, at_ns, accused=tuple(odd), certain=False)
+
+
+def _ray_train(said: Said, evidence: Evidence) -> None:
+    """Ray Train's workers wait until all have reported; the warning is repeated."""
+    ranks, line = rank_ranges(said.text("ranks")), said.line._replace(rank=None)
+    evidence.at_end["ray-train"] = partial(
+        evidence.claim, "missing_ranks", line, said.at_ns, accused=ranks, certain=len(ranks) == 1
+    )  # fmt: skip
+
+
+def _tasks(said: Said, evidence: Evidence) -> Report:
+    """JAX lists the tasks that did not come to a barrier, one a line."""
+    tasks: list[int] = []
+
+    def tell() -> None:
+        if tasks:
+            evidence.claim("missing_ranks", said.line, said.at_ns, accused=tuple(tasks))
+
+    evidence.at_end["jax-barrier"] = tell
+    line = yield True
+    while line.number <= said.line.number + _NEAR * 40:
+        found = _TASK.match(line.text)
+        if found:
+            tasks.append(int(found[1]))
+        line = yield found is not None
+
+
+def _silent_task(said: Said, evidence: Evidence) -> None:
+    """JAX's coordination service and TensorFlow's strategies report which task is gone."""
+    _lost_tasks(said, evidence).add(int(next(task for task in said.found.groups() if task)))
+
+
+def _silent_tasks(said: Said, evidence: Evidence) -> Report:
+    lost = _lost_tasks(said, evidence)
+    found = _TASK.match((yield True).text)
+    while found:
+        lost.add(int(found[1]))
+        found = _TASK.match((yield True).text)
+
+
+def _lost_tasks(said: Said, evidence: Evidence) -> set[int]:
+    """The tasks known to be lost, to which more can be added."""
+    lost = evidence.lost_tasks
+
+    def tell() -> None:
+        if lost:
+            accused, alone = tuple(lost), len(lost) == 1
+            evidence.claim("unreachable", said.line, said.at_ns, accused=accused, certain=alone)
+
+    evidence.at_end.setdefault("jax-heartbeat", tell)
+    return lost
+
+
+def _xla_waits(said: Said, evidence: Evidence) -> None:
+    """XLA's threads that are to start a collective together; the others may still come."""
+    waits = partial(evidence.claim, "timeout", said.line, said.at_ns, certain=False)
+    evidence.at_end.setdefault("xla", waits)
+
+
+def _xla_goes_on(said: Said, evidence: Evidence) -> None:
+    evidence.at_end.pop("xla", None)
+
+
+def _shapes(said: Said, evidence: Evidence) -> Report:
+    """accelerate's check: every rank prints the shapes of all."""
+    op, until = "all_gather", said.line.number + _NEAR
+    line = yield False  # an exception, too
+    while line.number <= until:
+        named, found = _SHAPES_OP.search(line.text), _SHAPES_ROW.match(line.text)
+        if named:
+            op = _OPERATIONS.get(named[1], named[1])
+        elif found:
+            until = line.number + _NEAR
+            shape = tuple(int(d) for d in re.findall(r"\d{1,18}", found[2])[:32])
+            signature = Signature(op=op, raw=op, input_sizes=(shape,))
+            evidence.of(int(found[1])).add_once(
+                Operation(1, signature, _SHAPES_GROUP, state=State.SCHEDULED, at_ns=said.at_ns),
+                line,
+            )
+        line = yield False
+
+
+# fmt: off
+ROWS = (
+    row("horovod-stall", "missing ranks", _STALLED, _horovod,
+        "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of "
+        "ranks and are waiting for remainder of ranks for more than 60 seconds."),
+    row("ray-train-report", "missing ranks",
+        r"(?:(?: |^)to join the `[\w.]{1,60}` call: |ranks have not called it: )"
+        r"\[(?P<ranks>[\d, ]{1,4096})\]", _ray_train,
+        "Waiting for the following ranks to join the `ray.train.report` call: "
+        "The following ranks have not called it: [2, 3]"),
+    row("jax-barrier", "missing ranks", "imed out task names:", _tasks,
+        "Barrier timed out. # of tasks that reached the barrier: 3/4. The first task at the "
+        "barrier: /job:w/task:0. Some timed out task names:"),
+    row("jax-heartbeat", "lost peer",
+        r"Task /job:[\w\-]+/(?:replica:\d+/)?task:(\d{1,7}) heartbeat timeout|"
+        r"check alive failed, /job:[\w\-]+/(?:replica:\d+/)?task:(\d{1,7}) is down", _silent_task,
+        "UNAVAILABLE: Task /job:jax_worker/replica:0/task:3 heartbeat timeout. This indicates that "
+        "the remote task has failed"),
+    row("jax-unhealthy", "lost peer", r"\(stopped sending heartbeats\)", _silent_tasks,
+        "The following tasks are unhealthy (stopped sending heartbeats):"),
+    row("xla-rendezvous", "timeout",
+        r"(?:This|These) threads? ha(?:s|ve) been waiting for .{1,400}? and may be stuck",
+        _xla_waits, "This thread has been waiting for 10 seconds and may be stuck: "),
+    row("xla-unstuck", "remark", "Thread is unstuck!", _xla_goes_on, "Thread is unstuck! Warning "
+        "above was a false-positive."),
+    row("collective-aborted", "timeout",
+        r"BaseCollectiveExecutor::StartAbort (?!CANCELLED|OUT_OF_RANGE)\w", claim("timeout"),
+        "BaseCollectiveExecutor::StartAbort UNAVAILABLE: Collective ops is aborted by: failed"),
+    row("accelerate-shapes", "mismatch", "Cannot apply desired operation due to shape mismatches",
+        _shapes, "Cannot apply desired operation due to shape mismatches. All shapes across devices"
+        " must be valid."),
+)
+# fmt: on

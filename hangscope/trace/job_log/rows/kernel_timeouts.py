@@ -1,0 +1,56 @@
+"""Kernels that gave up waiting for a peer: torch's symmetric memory, DeepEP, userbuffers.
+
+Such a kernel prints which peer it waits for and ends itself with a trap. The device errors that its
+process then reports are not failures of the device.
+"""
+
+from __future__ import annotations
+
+from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.rows.row import Said, row
+from hangscope.trace.job_log.rows.statements import claim
+
+
+def _waits(said: Said, evidence: Evidence) -> None:
+    """Note which rank waits for which; who is missing is known at the end of the log."""
+    own, peer, waits = said.number("own", 7) or 0, said.number("peer", 7) or 0, evidence.kernels
+    waits.are_places |= said.line.is_place(own) or said.line.local_rank not in (None, own)
+    waits.on.setdefault(own, set()).add(peer)
+    evidence.trapped = True
+    evidence.at_end.setdefault("kernels", lambda: _missing(said, evidence))
+
+
+def _missing(said: Said, evidence: Evidence) -> None:
+    """Accuse ranks that others waited for and that waited for nobody."""
+    waits = evidence.kernels
+    late = {peer for peers in waits.on.values() for peer in peers} - set(waits.on)
+    if not late or waits.are_places or len(late) > len(waits.on):
+        evidence.claim("timeout", said.line, said.at_ns, certain=False)
+        return
+    for rank in waits.on:
+        evidence.of(rank)
+    accused, line = tuple(sorted(late)), said.line._replace(rank=None)
+    evidence.claim("missing_ranks", line, said.at_ns, accused=accused, certain=len(late) == 1)
+
+
+def _deep_ep(said: Said, evidence: Evidence) -> bool:
+    evidence.trapped = True
+    evidence.claim("timeout", said.line, said.at_ns, reporter=said.line.rank, certain=False)
+    return False
+
+
+# fmt: off
+ROWS = (
+    row("symmetric-memory", "missing ranks",
+        r"SymmetricMemory::\w{1,40}:? rank (?P<own>\d{1,7}) failed to (?:send signal to|"
+        r"receive signal from) rank (?P<peer>\d{1,7})\b", _waits,
+        "CUDASymmetricMemory::barrier: rank 1 failed to receive signal from rank 2 in channel 0 "
+        "after 10000 microseconds"),
+    row("deepep", "timeout",
+        r"DeepEP timeout check failed|DeepEP [\w \-()]{1,80} timeout|timeout \(dispatch CPU\)|"
+        "DeepEP error: CPU recv timeout", _deep_ep,
+        "DeepEP timeout check failed: rank = 3, thread = 0, value = 1024)"),
+    row("userbuffers", "timeout", r"\[\d{1,7}\]: ?expecting -?\d+ got -?\d+",
+        claim("timeout", passes=True), "UB_PTX_TIMEOUT [3]:expecting 7 got 6"),
+)
+# fmt: on

@@ -1,0 +1,128 @@
+"""Torchrun, Slurm and MPI about their processes, and about the starts of jobs."""
+
+from __future__ import annotations
+
+import re
+
+from hangscope.trace import signals
+from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.process_ends import TaskEnd
+from hangscope.trace.job_log.evidence.process_ranks import Process
+from hangscope.trace.job_log.rows.row import Said, row
+from hangscope.trace.job_log.rows.statements import local_ended, rank_ended, world_size
+
+_OUT_OF_ORDER_NS = 5 * 10**9
+"""Collectors reorder lines by no more than this."""
+_EXIT_CODE = re.compile(r"exited with exit code (\d{1,3})")
+_MOST_TASKS = 10_000
+
+
+def _restart(said: Said, evidence: Evidence) -> None:
+    evidence.restart()
+
+
+def _banner(said: Said, evidence: Evidence) -> bool:
+    """Whether a launcher starts another job, whose log was appended to that of one that has ended.
+
+    One that had started before those ends is another node's of the same job: their logs were put
+    into one file one after the other. A job that was killed while it hung may show no end, but its
+    watchdogs gave up, and that only once all launchers had started.
+    """
+    newest_ns, ended = max(evidence.gave_up_ns, evidence.ends.agents_ns), _has_ended(evidence)
+    if said.at_ns and newest_ns:
+        ended = said.at_ns > newest_ns and (evidence.given_up or ended)
+    if ended:
+        evidence.restart()
+    return ended
+
+
+def _has_ended(evidence: Evidence) -> bool:
+    """Whether the log tells the end of a process or a job step."""
+    some = bool(evidence.ends.failures) or evidence.ends.step_ended
+    return some or any(notes.has_ended for notes in evidence.ranks.values())
+
+
+def _failed(said: Said, evidence: Evidence) -> None:
+    _note_agent(said, evidence)
+    local_ended(said, evidence)
+
+
+def _closing(said: Said, evidence: Evidence) -> None:
+    _note_agent(said, evidence)
+    pid = int(next(pid for pid in said.found.groups() if pid)[:9])
+    evidence.ends.stopped.add(Process(pid, said.line.machine))
+
+
+def _note_agent(said: Said, evidence: Evidence) -> None:
+    """Record which torchrun agent mentions its workers, and whether time goes backwards."""
+    ends, line, at_ns = evidence.ends, said.line, said.at_ns
+    if line.pid is not None:
+        ends.agents.add(Process(line.pid, line.machine))
+    ends.agents_go_back |= 0 < at_ns < ends.agents_ns - _OUT_OF_ORDER_NS
+    ends.agents_ns = max(ends.agents_ns, at_ns)
+
+
+def _srun(said: Said, evidence: Evidence) -> None:
+    """Task numbers are ranks if each task is one rank; with torchrun a task is a node."""
+    how = said.text("how").lower()
+    status = _EXIT_CODE.search(how)
+    code = int(status[1]) if status else None
+    signal = next(
+        (number for words, number in signals.BY_DESCRIPTION.items() if words in how), None
+    )
+    oom, ends = "out of memory" in how or "oom" in how, evidence.ends
+    victim = ends.step_ended and signal in (signals.SIGKILL, signals.SIGTERM) and not oom
+    for low, high in re.findall(r"(\d{1,6})(?:-(\d{1,6}))?", said.text("tasks")):
+        for task in range(int(low), min(int(high or low), int(low) + _MOST_TASKS) + 1):
+            if victim:
+                ends.stopped_tasks.add(task)
+            ends.of_tasks.append(TaskEnd(task, said.text("host"), code, signal, said.at_ns, oom))
+
+
+def _step_ends(said: Said, evidence: Evidence) -> bool:
+    evidence.ends.step_ended = True
+    return False
+
+
+# fmt: off
+ROWS = (
+    row("elastic-restart", "restart",
+        r"Worker group FAILED\. \d+/\d+ attempts left; will restart worker group", _restart,
+        "[default] Worker group FAILED. 2/3 attempts left; will restart worker group"),
+    row("launch-banner", "restart",
+        r"Setting OMP_NUM_THREADS environment variable for each process|"
+        r"\[runner\.py:\d+:main\] cmd =", _banner,
+        "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default"),
+    row("elastic-failed", "end",
+        r"failed \(exitcode: (?P<code>-?\d+)\) (?:for binary located at .{0,1000}? with )?"
+        r"local_rank: (?P<local>\d+) \((?:pid|process ID): (?P<pid>\d+)\)", _failed,
+        "failed (exitcode: -9) local_rank: 1 (pid: 1284) of binary: /usr/bin/python3"),
+    row("elastic-closing", "end",
+        r"Sending process (\d+) closing signal SIG\w+|Closing process (\d+) via signal SIG\w+|"
+        r"Unable to shutdown process (\d+) via", _closing,
+        "Sending process 1290 closing signal SIGTERM",
+        "Unable to shutdown process 1290 via 15, forcefully exiting via 9"),
+    row("srun-task", "end",
+        r"srun: error: (?P<host>\S+): tasks? (?P<tasks>[\d,\-]+): (?P<how>.*)", _srun,
+        "srun: error: node3: task 5: Killed",
+        "srun: error: node1: tasks 0-3: Exited with exit code 1"),
+    row("srun-ends-step", "end",
+        r"srun: .*?Terminating (?:StepId|job step)|slurmstepd: .*? CANCELLED AT |"
+        "srun: Job step aborted", _step_ends,
+        "srun: Terminating StepId=4711.0",
+        "slurmstepd: error: *** STEP 4711.0 ON node1 CANCELLED AT 2026-05-02T08:10:11 ***"),
+    row("mpirun-signal", "end",
+        r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal "
+        r"(?P<signal>\d+)", rank_ended,
+        "mpirun noticed that process rank 2 with PID 4711 on node n1 exited on signal 9 (Killed)."),
+)
+WORLD = (
+    row("world-size", "world",
+        r"(?:^|[\s,({'\"])(?:WORLD_SIZE|[Ww]orld[_ ]size|num_processes|dist_world_size)['\"]?"
+        r"\s*(?:[=:]|is)\s*['\"]?(\d{1,6})\b"
+        r"|GLOBAL_RANK: \d+, MEMBER: \d+/(\d{1,6})\b|Starting with (\d{1,6}) processes"
+        r"|\bglobal_world_sizes=\[(\d{1,6})\b", world_size,
+        "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/8", "world_size=16",
+        "All distributed processes registered. Starting with 8 processes"),
+)
+# fmt: on

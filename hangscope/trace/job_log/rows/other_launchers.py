@@ -1,0 +1,194 @@
+"""Output of launchers other than torchrun about processes that ended.
+
+`torch.multiprocessing.spawn`, DeepSpeed's launcher, Open MPI, PMIx (`prterun`), MPICH or Intel MPI
+(Hydra), Composer, Lightning, vLLM, and shells.
+"""
+
+from __future__ import annotations
+
+import re
+
+from hangscope.trace import signals
+from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.rows.row import Report, Said, row
+from hangscope.trace.job_log.rows.statements import (
+    claim,
+    local_ended,
+    pid_ended,
+    rank_ended,
+    stopped,
+)
+
+_MPI_CODE = re.compile(r"^\s*Exit code:\s+(\d{1,3})")
+_HYDRA_END = re.compile(r"(?P<how>KILLED BY SIGNAL|EXIT STRING|EXIT CODE): (?P<number>\d{1,3})")
+_MONITORED_RANK = re.compile(r"\[RankMonitorServer:Rank=(\d{1,7})\]")
+_MAX_TRACEBACK = 120
+
+
+def _spawn_error(said: Said, evidence: Evidence) -> None:
+    """The parent repeats the traceback of the process that it spawned."""
+    evidence.repeats = (said.number("local") or 0, said.line.number + _MAX_TRACEBACK)
+
+
+def _deepspeed(said: Said, evidence: Evidence) -> None:
+    """DeepSpeed prints the command of the process it started last, whichever one failed."""
+    if said.number("local") == 0:  # the only process
+        local_ended(said, evidence)
+    else:
+        evidence.claim("launcher_failure", said.line, said.at_ns, certain=False)
+
+
+def _of_rank(said: Said, evidence: Evidence) -> Report:
+    """The line that says how it ended comes later."""
+    rank = said.number("rank", 7) or 0
+    if said.text("pid"):
+        notes = evidence.of(rank)
+        notes.pid, notes.host = said.number("pid"), notes.host or said.text("host")
+    return _how_it_ended(rank, said, evidence)
+
+
+def _of_pid(said: Said, evidence: Evidence) -> Report | None:
+    evidence.elastic = True  # under srun, a task is one of Hydra's proxies
+    rank = evidence.processes.of_pid(said.number("pid"), said.line.machine)
+    if rank is not None:
+        return _how_it_ended(rank, said, evidence)
+    evidence.claim("launcher_failure", said.line, said.at_ns, certain=False)
+    return None
+
+
+def _how_it_ended(rank: int, said: Said, evidence: Evidence) -> Report:
+    """MPICH reports the first process of its list that ended badly, and kills all others (SIGKILL)
+    once one has failed: usually the reported one is not the one that failed first.
+    """
+    line = yield True
+    while True:
+        code, ended = _MPI_CODE.search(line.text), _HYDRA_END.search(line.text)
+        if code:
+            evidence.of(rank).ended(int(code[1]), said.at_ns)
+        elif ended and ended["how"] == "EXIT CODE" and ended["number"] in ("9", "15"):
+            evidence.claim("launcher_failure", line, said.at_ns, certain=False)
+        elif ended:
+            number, is_code = int(ended["number"]), ended["how"] == "EXIT CODE"
+            evidence.of(rank).ended(number if is_code else -number, said.at_ns)
+        else:
+            line = yield False
+            continue
+        yield True
+        return
+
+
+def _composer_stops(said: Said, evidence: Evidence) -> None:
+    """Composer reports which rank failed first, stops the others, and reports how each ended."""
+    code, notes = int(said.text("code")), evidence.of(said.number("rank", 7) or 0)
+    notes.pid = notes.pid or said.number("pid")
+    if code and not notes.has_ended:
+        notes.ended(code, said.at_ns)
+        notes.by_launcher = code in (-signals.SIGTERM, -signals.SIGKILL)
+
+
+def _executor(said: Said, evidence: Evidence) -> None:
+    """vLLM's executor found a worker dead; its numbers are ranks."""
+    notes = evidence.of(said.number("rank") or 0)
+    if not notes.has_ended:
+        notes.found_dead, notes.exit_ns = True, notes.exit_ns or said.at_ns
+        notes.exit_text = notes.exit_text or "its process died, says vLLM, and not how"
+
+
+def _silent(said: Said, evidence: Evidence) -> None:
+    """A supervisor has received no sign of life, as in every hang."""
+    watched = _MONITORED_RANK.search(said.line.text)
+    rank = int(watched[1]) if watched else said.line.rank
+    if said.text("rank"):
+        rank = said.number("rank")
+    evidence.claim(
+        "timeout", said.line, said.at_ns, reporter=rank, certain=False, silence=True
+    )  # fmt: skip
+
+
+def _shell_alone(said: Said, evidence: Evidence) -> bool:
+    """A shell's message about the end of its child, often after a progress bar."""
+    if said.line.rank is not None or said.line.local_rank is not None:
+        return False
+    if "srun: error:" in said.line.text:
+        return False  # it is about tasks
+    evidence.claim("launcher_failure", said.line, said.at_ns, certain=False)
+    return True
+
+
+# fmt: off
+ROWS = (
+    row("spawn-error", "end", r"-- Process (?P<local>\d{1,6}) terminated with the following error:",
+        _spawn_error, "-- Process 2 terminated with the following error:"),
+    row("spawn-end", "end",
+        r"ProcessExitedException: process (?P<local>\d{1,6}) terminated with "
+        r"(?:signal SIG(?P<name>\w+)|exit code (?P<code>\d{1,3}))", local_ended,
+        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal "
+        "SIGKILL",
+        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with exit code "
+        "3"),
+    row("deepspeed-exit", "end",
+        r"--local[_-]rank[=', ]+(?P<local>\d{1,4})\b.*exits with return code = (?P<code>-?\d{1,4})",
+        _deepspeed,
+        "['/usr/bin/python3', '-u', 'train.py', '--local_rank=3'] exits with return code = -9"),
+    row("mpi-process-name", "end",
+        r"Process name:\s+\[(?:\[\d+,\d+\],|[\w.\-]+@\d+,)(?P<rank>\d{1,7})\]", _of_rank,
+        "  Process name: [[51234,1],2]", "  Process name: [prterun-n0-4711@1,2]"),
+    row("hydra-rank", "end",
+        r"RANK (?P<rank>\d{1,7}) PID (?P<pid>\d{1,9}) RUNNING AT (?P<host>\S+)", _of_rank,
+        "=   RANK 2 PID 4711 RUNNING AT node1"),
+    row("hydra-pid", "end", r"^\W*PID (?P<pid>\d{1,9}) RUNNING AT (\S+)", _of_pid,
+        "=   PID 4711 RUNNING AT node1"),
+    row("mpi-abort", "end", r"MPI_ABORT was invoked on rank (?P<rank>\d{1,7})\b", rank_ended,
+        "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD"),
+    row("composer-first", "end",
+        r"^(?:ERROR:[\w.]+:)?Rank (?P<rank>\d{1,7}) crashed with exit code (?P<code>-?\d{1,4})\.",
+        rank_ended, "ERROR:composer.cli.launcher:Rank 3 crashed with exit code 1."),
+    row("composer-exit", "end",
+        r"^(?:ERROR:[\w.]+:)?Global rank (?P<rank>\d{1,7}) \(PID (?P<pid>\d{1,9})\) exited with "
+        r"code (?P<code>-?\d{1,4})", _composer_stops,
+        "Global rank 2 (PID 4711) exited with code -15"),
+    row("child-exit", "end",
+        r"(?:\[rank: (?P<local>\d{1,4})\] )?"
+        r"Child process with PID (?P<pid>\d{1,9}) terminated with code (?P<code>-?\d{1,4})\.",
+        pid_ended, "[rank: 1] Child process with PID 4711 terminated with code 1. Forcefully "
+        "terminating all other processes to avoid zombies"),
+    row("vllm-worker-exit", "end",
+        r"Worker \w+ pid (?P<pid>\d{1,9}) died, exit code: (?P<code>-?\d{1,4})", pid_ended,
+        "Worker VllmWorkerProcess pid 4711 died, exit code: -15"),
+    row("vllm-worker-died", "end", r"Worker proc VllmWorker-(?P<rank>\d{1,5}) died unexpectedly",
+        _executor, "Worker proc VllmWorker-1 died unexpectedly, shutting down executor."),
+    row("shell-child", "end",
+        r": line \d+: +(?P<pid>\d{1,9}) (?P<how>Killed|Segmentation fault|Bus error|Aborted)\b",
+        pid_ended, "run.sh: line 12: 4711 Killed                  python3 train.py"),
+    row("shell-killed", "end",
+        r"(?:^|[\])%\s])Killed\s*$|^Segmentation fault \(core dumped\)\s*$", _shell_alone, "Killed",
+        "Segmentation fault (core dumped)"),
+    row("lost-node", "end",
+        r"has been marked dead because the detector has missed too many heartbeats|"
+        r"resources failed with non-zero exit code|^Error: failed to run torchrun |"
+        r"ORTE has lost communication with a remote daemon|"
+        r"PRTE has lost communication with a remote daemon|"
+        r"\bEvicted +pod/|The node was low on resource|\bNodeNotReady\b|"
+        r"the node \(where this task was running\) +was dead|srun: error: Node failure on ",
+        claim("launcher_failure"),
+        "The node with node id: 8f has been marked dead because the detector has missed too many "
+        "heartbeats from it.", "srun: error: Node failure on node7"),
+    row("no-sign-of-life", "timeout",
+        r"Did not get (?:subsequent|initial) heartbeat\. Waited|"
+        r"No available shared memory broadcast block found in \d+ seconds?|"
+        r"reason=\[(?:task|stream sync) timeout\]|"
+        r"atchdog timeout \(self\.watchdog_timeout=|"
+        r"Hang detected on rank (?P<rank>\d{1,7}) in PyExec", _silent,
+        "No available shared memory broadcast block found in 60 seconds.",
+        "Watchdog timeout (self.watchdog_timeout=300)"),
+    row("told-to-stop", "stopped",
+        r"Received (?:Signals\.)?(?:(?P<signal>\d{1,2})|SIG(?P<name>\w{1,8})) death signal|"
+        r"SignalException: Process \d+ got signal: (?:Signals\.)?(?P<got>\d{1,2}|SIG\w{1,8})|"
+        r"(?:STEP|JOB) [\w.]+ ON \S+ CANCELLED AT|(?:^|\] )Received SIGTERM: 15", stopped,
+        "Received Signals.SIGTERM death signal, shutting down workers",
+        "torch.distributed.elastic.multiprocessing.api.SignalException: Process 1187 got signal: "
+        "15",
+        "slurmstepd: error: *** JOB 4711 ON n1 CANCELLED AT 2026-05-02T08:10:11 DUE TO TIME LIMIT "
+        "***"),
+)
+# fmt: on

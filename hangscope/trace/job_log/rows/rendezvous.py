@@ -1,0 +1,107 @@
+"""Rendezvous, the store, and the exchange of communicator ids."""
+
+from __future__ import annotations
+
+from hangscope.trace.job_log.evidence.gathered import Evidence, StoreBarrier
+from hangscope.trace.job_log.rows.row import Said, row
+from hangscope.trace.job_log.rows.statements import claim
+
+
+def _clients(said: Said, evidence: Evidence) -> None:
+    joined, world = said.number("joined", 7) or 0, said.number("world", 7) or 0
+    evidence.world_size = evidence.world_size or world
+    evidence.claim(
+        "rendezvous", said.line, said.at_ns, certain=False, joined=joined, clients=world
+    )  # fmt: skip
+
+
+def _store_barrier(said: Said, evidence: Evidence) -> None:
+    rank, world, joined = (said.number(n, 7) or 0 for n in ("rank", "world", "joined"))
+    evidence.world_size = evidence.world_size or world
+    evidence.of(rank)
+    if "Timed out initializing" not in said.line.text:
+        before = evidence.meeting
+        goes_on = before is not None and (before.joined, before.world) == (joined, world)
+        said_by = before.said_by if before is not None and goes_on else set()
+        said_by.add(rank)
+        evidence.meeting = StoreBarrier(said.line.number, rank, joined, world, said_by)
+        return
+    accused = (1 - rank,) if world == 2 and joined < 2 and rank in (0, 1) else ()
+    evidence.claim(
+        "rendezvous", said.line, said.at_ns, accused=accused, reporter=rank,
+        certain=bool(accused), joined=joined, world_size=world,
+    )  # fmt: skip
+
+
+def _missing(said: Said, evidence: Evidence) -> None:
+    evidence.world_size = evidence.world_size or said.number("world", 7)
+    reporter = said.number("rank", 7) or 0
+    evidence.of(reporter)
+    accused = said.ranks("accused")
+    evidence.claim("missing_ranks", said.line, said.at_ns, accused=accused, reporter=reporter)
+
+
+def _unique_id(said: Said, evidence: Evidence) -> None:
+    """The group's first rank has not created its communicator: it is late, elsewhere or dead."""
+    place = said.number("place", 7) or 0
+    rank = said.line.rank_or(place)
+    evidence.of(rank)
+    evidence.claim(
+        "rendezvous", said.line, said.at_ns, reporter=rank, certain=False,
+        waits_for_group_rank=said.number("first", 7) or 0,
+        place=None if said.line.rank is None else place,
+    )  # fmt: skip
+
+
+def _address(said: Said, evidence: Evidence) -> None:
+    """Gloo gives up waiting for the address of the rank at the end of the key; in the key of a
+    smaller group (``default_pg/0//3//cpu``) it would be a group rank."""
+    rank = said.number("absent", 7) or 0
+    evidence.claim("rendezvous", said.line, said.at_ns, certain=False, waits_for_address_of=rank)
+
+
+# fmt: off
+ROWS = (
+    row("store-clients", "missing ranks",
+        r"waiting for (?:clients|workers)\. (?P<joined>\d+)/(?P<world>\d+) (?:clients|workers) "
+        "joined", _clients,
+        "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 "
+        "clients joined.", since="torch 2.1"),
+    row("store-barrier", "missing ranks",
+        r"rank:? ?(?P<rank>\d+), (?:for )?key: \S*store_based_barrier_key\S*\s*"
+        r"\(world_size=(?P<world>\d+), (?:worker_count|num_workers_joined)=(?P<joined>\d+)",
+        _store_barrier,
+        "Timed out initializing process group in store based barrier on rank: 0, for key: "
+        "store_based_barrier_key:1 (world_size=2, worker_count=1, timeout=0:30:00)",
+        "Waiting in store based barrier to initialize process group for rank: 1, key: "
+        "store_based_barrier_key:1 (world_size=4, num_workers_joined=2, timeout=0:30:00)"),
+    row("store-barrier-missing", "missing ranks",
+        r"Timed out waiting on barrier on rank (?P<rank>\d+), for key prefix: .*?"
+        r"world_size=(?P<world>\d+), missing_ranks=\[(?P<accused>[\d,\s]*)\]", _missing,
+        "Timed out waiting on barrier on rank 0, for key prefix: torchelastic (world_size=4, "
+        "missing_ranks=[2, 3], timeout=300)", since="torch 2.5"),
+    row("nccl-id", "missing ranks",
+        r"\[(?P<place>\d+)\] is setting up NCCL communicator and retr(?:ie|ei)ving ncclUniqueId "
+        r"from \[(?P<first>\d+)\]", _unique_id,
+        "[3] is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-"
+        "value store by key '0', but store->get('0') got error: Socket Timeout"),
+    row("store-address", "missing ranks",
+        r"wait timeout after \d+ms, keys: \S*default_pg/\d*//cpu//(?:\d+/)*(?P<absent>\d+)\s*$",
+        _address, "wait timeout after 300000ms, keys: /default_pg/0//cpu//0/2", since="torch 2.5"),
+    row("store-gone", "lost peer",
+        r"(?:sendBytes|recvValue\w*|recvVector) failed on SocketImpl\(|"
+        r"\(maybe TCPStore server has shut down too early\)",
+        claim("other", passes=True, store_gone=True),
+        "recvValue failed on SocketImpl(fd=62, addr=[h1]:43962, remote=[h0]:29500): failed to recv,"
+        " got 0 bytes"),
+    row("store-unreachable", "missing ranks",
+        r"client socket has (?:timed out after|failed to connect to)|"
+        r"TCP client failed to connect/validate to host|"
+        r"Rendezvous(?:Timeout|Closed|Connection)Error|has failed to send a keep-alive heartbeat|"
+        r"wait timeout after \d+ms, keys: |Timeout waiting for key: ", claim("rendezvous"),
+        "[c10d] The client socket has failed to connect to [node0]:29500 (errno: 110 - Connection "
+        "timed out).",
+        "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
+        "wait timeout after 600000ms, keys: /0//cuda//nccl"),
+)
+# fmt: on

@@ -1,0 +1,42 @@
+"""All rows, in the order in which they are offered a line."""
+
+from __future__ import annotations
+
+from hangscope.trace.job_log.rows import (
+    comparisons,
+    ddp,
+    devices,
+    fr_trace,
+    frameworks,
+    gloo,
+    kernel_timeouts,
+    launcher,
+    nodes,
+    other_launchers,
+    ray,
+    rendezvous,
+    schedulers,
+    storage,
+    watchdog,
+)
+from hangscope.trace.job_log.rows.row import Row
+
+ROWS: tuple[Row, ...] = (
+    *ray.ROWS,
+    *watchdog.ROWS,
+    *kernel_timeouts.ROWS,
+    *comparisons.ROWS,
+    *gloo.ROWS,
+    *ddp.ROWS,
+    *schedulers.ROWS,
+    *other_launchers.ROWS,
+    *frameworks.ROWS,
+    *fr_trace.ROWS,
+    *nodes.ROWS,
+    *launcher.ROWS,
+    *rendezvous.ROWS,
+    *launcher.WORLD,
+    *devices.ROWS,
+    *storage.ROWS,
+)
+"""More specific ones come first: the first that records a line is the last to see it."""

@@ -1,0 +1,200 @@
+"""The NCCL watchdog's lines: timeouts, per-group counters, dump signals and how it gave up.
+
+Wordings from torch 1.10 to today, and of the backends that kept them (HCCL, RCCL).
+"""
+
+from __future__ import annotations
+
+import re
+
+from hangscope.trace import operations
+from hangscope.trace.job_log.evidence.gathered import UNKNOWN_GROUP, Evidence
+from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.rows import network_errors, overdue, work_counters
+from hangscope.trace.job_log.rows.row import Said, row
+from hangscope.trace.job_log.rows.watchdog_message import LABEL, Message, message_of
+
+
+def _label(said: Said, evidence: Evidence) -> bool:
+    """Every message with a label shows that its writer is a member of that group."""
+    message = message_of(said.line, said.at_ns)
+    if message.rank is not None:
+        notes = evidence.of(message.rank)
+        if message.group != UNKNOWN_GROUP and message.place is not None:
+            notes.places.setdefault(message.group, message.place)
+    return False
+
+
+def _writer(said: Said) -> int | None:
+    return message_of(said.line, said.at_ns).rank
+
+
+def _dumps(said: Said, evidence: Evidence) -> bool:
+    """The rank is about to write its dump: its watchdog has given up."""
+    rank = _writer(said)
+    if rank is not None:
+        evidence.of(rank).partly_recorded = True
+    return rank is not None
+
+
+def _timeout(said: Said, evidence: Evidence) -> None:
+    """A timeout of which nothing but the writer is stated."""
+    evidence.claim("timeout", said.line, said.at_ns, reporter=_writer(said), certain=False)
+
+
+def _gives_up(said: Said, evidence: Evidence) -> None:
+    rank = _writer(said)
+    if rank is not None:
+        if evidence.of(rank).partly_recorded:
+            return
+        evidence.of(rank).partly_recorded = True
+    evidence.claim("other", said.line, said.at_ns, reporter=rank, certain=False, gave_up=True)
+
+
+def _signalled(said: Said, evidence: Evidence) -> None:
+    """Another rank has requested dumps."""
+    evidence.claim("dump_signal", said.line, said.at_ns, reporter=_writer(said))
+
+
+def _hccl(said: Said, evidence: Evidence) -> None:
+    """HCCL's own timeout; the remote rank's number is a rank inside its communicator."""
+    op = operations.canonical(said.text("tag").split("_")[0]) or None
+    rank = _writer(said)
+    evidence.claim("timeout", said.line, said.at_ns, reporter=rank, op=op, certain=False)
+
+
+def _stuck(said: Said, evidence: Evidence) -> None:
+    """The watchdog itself was stuck."""
+    since = _FOR_S.search(said.line.text)
+    seconds = int(next(s for s in since.groups() if s)) if since else 0
+    evidence.claim(
+        "other", said.line, said.at_ns,
+        reporter=_writer(said), watchdog_stuck=True, stuck_for_s=seconds,
+    )  # fmt: skip
+
+
+_FOR_S = re.compile(r"stuck\s*for\s*(\d{1,7})\s*seconds|timed\s*out\s*in\s*(\d{1,7})\s*seconds")
+
+
+def _terminated(said: Said, evidence: Evidence) -> None:
+    """Its exception is the useful part: this rank's device or connection failed."""
+    message, words = message_of(said.line, said.at_ns), said.text("msg")
+    line, at_ns, rank = said.line, said.at_ns, message.rank
+    if "CUDA error" in words or "HIP error" in words:
+        accused = (rank,) if rank is not None else ()
+        evidence.claim("device_error", line, at_ns, accused=accused, reporter=rank)
+    elif "NCCL error" in words or "network error" in words:
+        lost = network_errors.lost_peer(words)
+        at_ns = _found_ns(message, evidence) or at_ns
+        evidence.claim("network_error", line, at_ns, reporter=rank, certain=False, **lost)
+    elif "caught collective" not in words:  # truncated
+        evidence.claim("other", line, at_ns, reporter=rank, watchdog_failed=True)
+
+
+def _found_ns(message: Message, evidence: Evidence) -> int:
+    """When the watchdog found what it ends its rank for: it waits for dumps before it does."""
+    notes = evidence.ranks.get(message.rank) if message.rank is not None else None
+    counters = notes.counters.get(message.group) if notes is not None else None
+    return counters.failed_ns if counters is not None else 0
+
+
+def _aborted(said: Said, evidence: Evidence) -> bool:
+    rank = _writer(said)
+    if rank is not None:
+        evidence.claim("other", said.line, said.at_ns, reporter=rank)
+    return rank is not None
+
+
+def _gil(said: Said, evidence: Evidence) -> None:
+    """Printed by a rank that is about to end itself: what it waited in is stated elsewhere."""
+    if said.line.rank is not None:
+        evidence.of(said.line.rank).partly_recorded = True
+    evidence.claim("other", said.line, said.at_ns)
+
+
+# fmt: off
+ROWS = (
+    row("watchdog-label", "process", LABEL.pattern, _label,
+        "[PG ID 2 PG GUID 9(tensor) Rank 2] ProcessGroupNCCL preparing to dump debug info.",
+        "[Rank 3] Some NCCL operations have failed or timed out.", passing=True),
+    row("watchdog-timeout", "timeout",
+        r"aught\s*collective\s*operation\s*timeout|"
+        r"timed\s*out\s*in\s*(?:call\s*to\s*wait|blocking\s*wait)",
+        overdue.note_timeout,
+        "[Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE"
+        ", NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600030 milliseconds before timing "
+        "out.",
+        "[Rank 1] Caught collective operation timeout: WorkNCCL(OpType=BROADCAST, "
+        "Timeout(ms)=1800000) ran for 1803344 milliseconds before timing out.",
+        "[Rank 4] Work WorkNCCL(SeqNum=9, OpType=ALLGATHER, NumelIn=1, NumelOut=8, "
+        "Timeout(ms)=600000) timed out in blocking wait.", since="torch 1.9"),
+    row("work-counters", "counters",
+        r"[lL]ast\s*enqueued\s*(?:\w+\s*)?work:\s*(-?\d+),\s*"
+        r"(?:last\s*started\s*(?:\w+\s*)?work:\s*(-?\d+)\s*(?:\([^)]{0,200}\)\s*)?,\s*)?"
+        r"last\s*completed\s*(?:\w+\s*)?work:\s*(-?\d+)",
+        work_counters.note_counters,
+        "[PG ID 0 PG GUID 0(default_pg) Rank 1]  failure detected by watchdog at work sequence id: "
+        "5 PG status: last enqueued work: 6, last completed work: 4",
+        "[PG 0 (default_pg) Rank 2] Timeout at NCCL work: 5, last enqueued NCCL work: 6, last "
+        "completed NCCL work: 4.", since="torch 2.3"),
+    row("preparing-to-dump", "remark", r"preparing\s*to\s*dump\s*debug\s*info", _dumps,
+        "[PG ID 0 PG GUID 0(default_pg) Rank 3] ProcessGroupNCCL preparing to dump debug info. "
+        "Include stack trace: 1", since="torch 2.3"),
+    row("torchcomms-timeout", "timeout",
+        r"\[TC\]\s*\[rank=(?P<place>\d{1,7})\]\s*\[name=(?P<name>[^\]]{0,200})\]",
+        overdue.note_torchcomms_timeout,
+        "[TC][rank=2][name=0] Operation timed out after 600000 ms", since="torch 2.15"),
+    row("xccl-timeout", "timeout", r"Work\s*ran\s*time\s*out\s*after\s*\d+\s*milliseconds",
+        _timeout, "[Rank 1] Work ran time out after 600000 milliseconds."),
+    row("watchdog-gives-up", "remark",
+        r"Some\s*\w*\s*operations\s*have\s*failed\s*or\s*timed\s*out|"
+        r"taking\s*the\s*entire\s*process\s*down|Stack\s*trace\s*of\s*the\s*failed\s*collective|"
+        r"First\s*PG\s*on\s*this\s*rank\s*to\s*signal\s*dumping", _gives_up,
+        "[Rank 3] Some NCCL operations have failed or timed out. Due to the asynchronous nature of "
+        "CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data.",
+        "[Rank 3] To avoid data inconsistency, we are taking the entire process down."),
+    row("dump-signal-observed", "remark",
+        r"Observed\s*flight\s*recorder\s*dump\s*signal\s*from\s*another\s*rank", _signalled,
+        "[PG ID 0 PG GUID 0(default_pg) Rank 3] Observed flight recorder dump signal from another "
+        "rank via TCPStore.", since="torch 2.5"),
+    row("hccl-notify", "timeout",
+        r"Notify register has not received the Notify record from remote rank(?:I[dD])?:? ?"
+        r"\[(?P<remote>[\w ,]{1,200})\](?:.{0,400}?tag\[(?P<tag>[A-Z]\w{0,60}))?", _hccl,
+        "The wait execution of the Notify register times out. Reason: The Notify register has not "
+        "received the Notify record from remote rank [3]. base information: [streamID:[8], "
+        "tag[AllReduce_127.0.0.1%eth0_6_0]]"),
+    row("watchdog-stuck", "remark",
+        r"watchdog\s*got\s*stuck|Heartbeat\s*monitor\s*timed\s*out|"
+        r"no\s*heartbeat\s*of\s*its\s*watchdog", _stuck,
+        "[PG ID 2 PG GUID 9 Rank 2] ProcessGroupNCCL's watchdog got stuck for 480 seconds without "
+        "making progress in monitoring enqueued collectives.",
+        "[PG 0 Rank 1] Heartbeat monitor timed out! Process will be terminated after dumping debug "
+        "info. workMetaList_.size()=1", since="torch 2.2"),
+    row("watchdog-terminated", "remark",
+        r"watchdog\s*thread\s*terminated\s*with\s*exception:\s*(?P<msg>.*)", _terminated,
+        "[PG 0 Rank 1] Process group watchdog thread terminated with exception: CUDA error: an "
+        "illegal memory access was encountered",
+        "[Rank 2] NCCL watchdog thread terminated with exception: NCCL error: remote process exited"
+        " or there was a network error, NCCL version 2.20.5"),
+    row("communicator-aborted", "remark", r"communicator was aborted on rank (\d+)", _aborted,
+        "NCCL communicator was aborted on rank 3."),
+    row("gil-at-exit", "remark", r"Could not acquire GIL within", _gil,
+        "Could not acquire GIL within 300 ms on exit, possible GIL induced hang",
+        since="torch 2.3"),
+)
+# fmt: on
+
+_LINE_BEGINS = re.compile(r"\[r(?:a(?:n(?:k\d*)?)?)?\]?:?|\[[EWI]\d*(?: [\d:.]*)?")
+
+
+def is_unfinished(line: LogLine) -> bool:
+    """Whether the last line of a log is the beginning of a watchdog's line."""
+    text = line.text.strip()
+    if _LINE_BEGINS.fullmatch(text):
+        return True
+    if "Watchdog caught" in text:
+        return "timing out" not in text
+    if "detected by watchdog" in text or "Timeout at NCCL work" in text:
+        counters = next(known for known in ROWS if known.id == "work-counters")
+        return counters.line.search(text) is None
+    return False
