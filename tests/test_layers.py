@@ -13,11 +13,12 @@ PACKAGE = Path(__file__).parent.parent / "hangscope"
 
 MAY_IMPORT = {
     "ring": set(),
-    "recording": {"ring"},
+    "nccl_plugin": set(),
+    "recording": {"nccl_plugin", "ring"},
     "trace": {"ring"},
     "diagnosis": {"trace"},
     "report": {"diagnosis", "trace"},
-    "monitor": {"replay", "report", "diagnosis", "trace", "ring"},
+    "monitor": {"nccl_plugin", "replay", "report", "diagnosis", "trace", "ring"},
     "tui": {"report", "diagnosis", "trace", "ring"},
     "toolkit": {"ring", "trace", "recording"},
     "demos": {"ring", "trace"},

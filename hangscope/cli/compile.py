@@ -12,6 +12,7 @@ import rich_click as click
 
 from hangscope.cli.console import SafeConsole, say
 from hangscope.cli.errors import UserError
+from hangscope.nccl_plugin.build import PluginBuildError, best_directory, build_plugin
 from hangscope.recording.compiled.build import BuildError, build
 from hangscope.recording.compiled.load import BESIDE_THE_PACKAGE, cache_directory, places
 
@@ -24,15 +25,16 @@ from hangscope.recording.compiled.load import BESIDE_THE_PACKAGE, cache_director
     "share it, or else into the user's cache directory.",
 )
 def command(into: Path | None) -> None:
-    """Compile the recorder's hot path for this Python and this torch.
+    """Compile the recorder's hot path for this Python and this torch, and the plugin for NCCL.
 
     Recording then costs a microsecond or two per collective instead of ten to twenty. It needs g++
     or clang++, Python's headers and half a minute; run it once where a training image is built,
     with the Python that trains. After torch has been upgraded, run it again: until then recording
     falls back to Python, which records the same.
 
-    HANGSCOPE_COMPILED=0 switches the compiled part off.
+    HANGSCOPE_COMPILED=0 switches the compiled part off, HANGSCOPE_NCCL_PLUGIN=0 the plugin.
     """
+    _plugin(into)
     began_s = time.monotonic()
     with SafeConsole(stderr=True).status("compiling, which takes half a minute"):
         path = _built(into)
@@ -45,6 +47,16 @@ def command(into: Path | None) -> None:
         say(f"recording uses it from now on: {path}")
     else:
         say(f"it is in {path}; recording looks for it in {found[0]} and in {found[-1]}")
+
+
+def _plugin(into: Path | None) -> None:
+    """NCCL's plugin fits every torch, so it is built first: it may be all that can be built."""
+    try:
+        path = build_plugin(best_directory() if into is None else into)
+    except PluginBuildError as error:
+        click.echo(f"no plugin for NCCL: {error}", err=True)
+    else:
+        click.echo(f"built the plugin for NCCL: {path}")
 
 
 def _built(into: Path | None) -> Path:

@@ -16,6 +16,7 @@ import rich_click as click
 from hangscope.cli.console import say
 from hangscope.cli.errors import UserError
 from hangscope.cli.types import Seconds
+from hangscope.nccl_plugin.background import prepare_plugin
 
 
 @click.command(
@@ -144,6 +145,7 @@ def _run(
     from hangscope.monitor.watch import Monitor, MonitorConfig
     from hangscope.trace.live.rings import RunKey
 
+    prepare_plugin(environment)
     try:
         process = subprocess.Popen(arguments, env=environment)
     except OSError as error:

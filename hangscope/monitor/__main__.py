@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 from hangscope.monitor.early_pidfds import EarlyWatch
+from hangscope.nccl_plugin.background import prepare_plugin
 
 
 def main() -> int:
@@ -33,6 +34,7 @@ def main() -> int:
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
     early = EarlyWatch(arguments.directory)
+    prepare_plugin()  # before anything slow: the ranks' first communicators look for it
     from hangscope.monitor.processes import ProcessWatch
     from hangscope.monitor.watch import Monitor, MonitorConfig
     from hangscope.trace.live.rings import RunKey

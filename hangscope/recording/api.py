@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from hangscope.recording import device_events
 from hangscope.recording.identity import (
     place_from_arguments,
     ring_identity,
@@ -80,6 +81,13 @@ def start(*, rank: int = -1, world_size: int = -1) -> bool:
         _dumps_variable = keep_native_dumps(directory, os.environ, identity.torch_version)
     except Exception as error:
         warn_once(f"torch's own dumps stay where they are: {_explain(error)}")
+    if settings.nccl_plugin:
+        first = place.local_rank == 0
+        say = warn_once if first else lambda line: None
+        try:
+            device_events.switch_on(os.environ, ring.path, os.getpid(), say)
+        except Exception as error:
+            warn_once(f"NCCL's plugin is not loaded: {_explain(error)}")
     try:
         monitor = MonitorStart(directory, run_id, place, settings, link=own_choice)
         if is_first_of_node(place, ring.path):
@@ -98,6 +106,7 @@ def stop() -> None:
     if session is not None:
         os.environ.pop(OWNER, None)
         os.environ.pop(MONITOR_OF, None)
+        device_events.switch_off(os.environ)
         if _dumps_variable is not None:
             os.environ.pop(_dumps_variable, None)
         try:

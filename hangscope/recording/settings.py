@@ -26,6 +26,7 @@ KNOWN = frozenset(
         "HANGSCOPE_CHECK_REDUCE",
         "HANGSCOPE_COMPILED",
         "HANGSCOPE_FAKE",
+        "HANGSCOPE_NCCL_PLUGIN",
     }
 )
 INTERNAL_PREFIX = "HANGSCOPE_INTERNAL_"
@@ -44,6 +45,7 @@ class Settings:
     on_hang: str = "report"
     check_reduce: int = 0
     record_fake_groups: bool = False
+    nccl_plugin: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ def read_settings(environ: Mapping[str, str], warn: Callable[[str], None]) -> Se
         on_hang=on_hang,
         check_reduce=int(given.number("HANGSCOPE_CHECK_REDUCE", 0, 0, 1e9)),
         record_fake_groups=given.switch("HANGSCOPE_FAKE", False),
+        nccl_plugin=given.switch("HANGSCOPE_NCCL_PLUGIN", True),
     )
 
 
