@@ -1,7 +1,8 @@
 """``python -m hangscope.monitor``: the node's monitor, started by local rank 0.
 
 Internal; users call ``hangscope run``. It detaches before importing anything heavy, because the
-rank that starts it waits for that.
+rank that starts it waits for that. What detaches only waits for the monitor itself, and starts it
+once more if it dies (the OOM killer may take it).
 """
 
 from __future__ import annotations
@@ -27,12 +28,27 @@ def main() -> int:
     parser.add_argument("--on-hang", choices=("report", "kill"), default="report")
     parser.add_argument("--detach", action="store_true")
     arguments = parser.parse_args()
-    if arguments.detach:
-        if os.fork():
-            os._exit(0)
-        # Whatever ends the job must not end its monitor, which exits by itself after the ranks.
-        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
+    if not arguments.detach:
+        return follow(arguments)
+    if os.fork():
+        os._exit(0)
+    # Whatever ends the job must not end its monitor, which exits by itself after the ranks.
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    for consequence in ("it is started again", "nobody watches the job now; recording goes on"):
+        child = os.fork()
+        if not child:
+            return follow(arguments)
+        how = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if how == 0:
+            return 0
+        ended = f"was killed by signal {-how}" if how < 0 else f"ended with status {how}"
+        _say(f"the monitor {ended}: {consequence}")
+    return 1
+
+
+def follow(arguments: argparse.Namespace) -> int:
+    """Follow the job until its ranks are gone; returns the exit status."""
     early = EarlyWatch(arguments.directory)
     prepare_plugin()  # before anything slow: the ranks' first communicators look for it
     from hangscope.monitor.processes import ProcessWatch
@@ -53,9 +69,18 @@ def main() -> int:
     try:
         Monitor(config, processes=ProcessWatch(*early.take())).follow()
     except Exception as error:
-        sys.stderr.write(f"[hangscope] the monitor ended early: {type(error).__name__}: {error}\n")
+        _say(f"the monitor ended early: {type(error).__name__}: {error}")
         return 1
     return 0
+
+
+def _say(message: str) -> None:
+    """Print one line, if the job's log is still open."""
+    try:
+        sys.stderr.write(f"[hangscope] {message}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        pass
 
 
 if __name__ == "__main__":

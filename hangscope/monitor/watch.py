@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis, Verdict
+from hangscope.monitor.activity import Activity, as_healthy
 from hangscope.monitor.clock_steps import ClockSteps
 from hangscope.monitor.corruption import Corruptions
 from hangscope.monitor.doubled_ranks import DoubledRanks
-from hangscope.monitor.helper_processes import BARELY_BUSY, BUSY, HelperProcesses
 from hangscope.monitor.leaving_ranks import LeavingRanks
 from hangscope.monitor.local_ranks import TICK_S, Counters, LocalRanks
 from hangscope.monitor.log_output import print_line, print_report
-from hangscope.monitor.main_threads import MainThreads
+from hangscope.monitor.mishaps import MOST_IN_SUCCESSION, Mishaps
 from hangscope.monitor.other_nodes import DELIVER_VERDICT_S, OtherNodes, may_span_nodes
 from hangscope.monitor.partial_view import (
     ENDED,
@@ -103,14 +103,15 @@ class Monitor:
         self._corruptions = Corruptions()
         self._policy = ReportPolicy()
         self._clock_steps = ClockSteps()
-        self._helpers = HelperProcesses()
-        self._main_threads = MainThreads()
+        self._activity = Activity()
         self._doubled = DoubledRanks()
         self._leaving = LeavingRanks(self._ranks.is_ending)
         self._hung_since_ns = 0
         self._stopped_at_s = 0.0
         self._look_cost_s = 0.0
-        self._looked_at_s = time.monotonic()
+        self._started_s = self._looked_at_s = time.monotonic()
+        self._schedule = LookSchedule(config.timeout_s, changed_s=self._started_s)
+        self._mishaps = Mishaps(lambda line: print_line(line, out))
         self._others: OtherNodes | None = None
         self._asks_others = False
         """Whether the other nodes' evidence is needed to decide what was found here."""
@@ -128,37 +129,49 @@ class Monitor:
 
     def follow(self) -> Diagnosis | None:
         """Watch until the ranks are gone; returns the last diagnosis, None without any rank."""
-        started_s = time.monotonic()
-        schedule = LookSchedule(self._config.timeout_s, changed_s=started_s)
-        while self._keep_going():
-            ended = self._ranks.note_ends(TICK_S)
-            now_s = time.monotonic()
-            self._discover()
-            self._report_corruptions()
-            counters = self._ranks.counters()
-            schedule.update(counters.progress, now_s, ended=ended)
-            if self._ranks.seen and not self._ranks.alive:
-                if self._expects_more(now_s - schedule.changed_s) or self._others_may_stop(now_s):
-                    continue
-                time.sleep(GONE_S)
-                self._look(final=True, stalled_s=_stalled_s(schedule, counters))
-                break
-            if not self._ranks.seen and now_s - started_s > NO_RANKS_S:
-                break
-            if self._is_gathering(now_s - started_s) and not self._ranks.failed_at_ns:
-                continue
-            if self._ranks.seen and schedule.is_due(now_s):
-                stalled_s = _stalled_s(schedule, counters)
-                overdue = now_s - self._looked_at_s > MAX_INTERVAL_S
+        is_over = False
+        while not is_over and self._keep_going():
+            hopeless = self._mishaps.in_succession > MOST_IN_SUCCESSION and not self._ranks.alive
+            is_over = hopeless or self._mishaps.run(self._tick, False)
+        if not is_over:
+            self._mishaps.run(self._end, None)
+        self._mishaps.run(self._close, None)
+        return self.last
+
+    def _tick(self) -> bool:
+        """Wait a little, and look at the job if that is due; True if its ranks are gone."""
+        schedule, ended = self._schedule, self._ranks.note_ends(TICK_S)
+        now_s = time.monotonic()
+        elapsed_s = now_s - self._started_s
+        self._discover()
+        self._report_corruptions()
+        counters = self._ranks.counters()
+        schedule.update(counters.progress, now_s, ended=ended)
+        if not self._ranks.seen:
+            return elapsed_s > NO_RANKS_S
+        if not self._ranks.alive:
+            if self._expects_more(now_s - schedule.changed_s) or self._others_may_stop(now_s):
+                return False
+            time.sleep(GONE_S)
+            stalled_s = _stalled_s(schedule, counters)
+            self._mishaps.run(lambda: self._look(final=True, stalled_s=stalled_s), None)
+            return True
+        gathering = self._is_gathering(elapsed_s) and not self._ranks.failed_at_ns
+        if not gathering and schedule.is_due(now_s):
+            stalled_s = _stalled_s(schedule, counters)
+            overdue = now_s - self._looked_at_s > MAX_INTERVAL_S
+            try:
                 if stalled_s >= FIRST_LOOK_S or ended or self._ranks.failed_at_ns or overdue:
                     self._look(final=False, stalled_s=stalled_s)
+            finally:
                 schedule.looked(time.monotonic(), stalled_s, self._look_cost_s)
-        else:
-            self._discover()
-            if self._ranks.seen:
-                self._look(final=True)
-        self._close()
-        return self.last
+        return False
+
+    def _end(self) -> None:
+        """The watch is to end: look once more."""
+        self._discover()
+        if self._ranks.seen:
+            self._look(final=True)
 
     # -- pieces ----------------------------------------------------------------------------
 
@@ -217,7 +230,10 @@ class Monitor:
         set_lately = self._clock_steps.within(self._config.timeout_s)
         if not final and set_lately and not is_final(diagnosis):
             restrained = None  # it is not known how long anybody has waited
-        diagnosis = self._unless_busy(restrained or _as_healthy(diagnosis), trace, final=final)
+        diagnosis = restrained or as_healthy(diagnosis)
+        if not final:
+            here = [trace.ranks[rank] for rank in self._ranks.seen if rank in trace.ranks]
+            diagnosis = self._activity.unless_busy(diagnosis, self._ranks.seen.values(), here)
         self.last = diagnosis
         self._ranks.note_look(trace.ranks, hung=bool(diagnosis.findings))
         if not final and self._leaving.are_awaited(trace, diagnosis, time.monotonic()):
@@ -241,27 +257,6 @@ class Monitor:
             trace = self._with_other_nodes(self._run.look(), stalled_s)
             diagnosis = diagnose(trace)
         return trace, diagnosis
-
-    def _unless_busy(self, diagnosis: Diagnosis, trace: Trace, *, final: bool) -> Diagnosis:
-        """The diagnosis; healthy if no collective waits and something the ranks started still runs.
-
-        All ranks may be waiting for a compiler, or making one remote call after another.
-        """
-        if final:
-            return diagnosis
-        pids = self._ranks.seen.values()
-        if diagnosis.verdict is Verdict.QUIESCENT:
-            # Only end-of-job work is left, where any activity at all may take its time.
-            least = BARELY_BUSY if diagnosis.findings[0].unchanged_s else BUSY
-            if self._helpers.are_busy(pids, least=least):
-                diagnosis = _as_healthy(diagnosis)
-        undated = bool(diagnosis.findings and diagnosis.findings[0].unchanged_s)
-        here = [trace.ranks[rank] for rank in self._ranks.seen if rank in trace.ranks]
-        return (
-            _as_healthy(diagnosis)
-            if undated and self._main_threads.any_progressed(here)
-            else diagnosis
-        )
 
     def _report_news(
         self, trace: Trace, diagnosis: Diagnosis, *, final: bool, partly: bool, stalled_s: float
@@ -388,8 +383,3 @@ class Monitor:
 def _stalled_s(schedule: LookSchedule, counters: Counters) -> float:
     """How long there was no progress here, or the longest wait if that is longer."""
     return max(time.monotonic() - schedule.changed_s, counters.waiting_s)
-
-
-def _as_healthy(diagnosis: Diagnosis) -> Diagnosis:
-    """The diagnosis with its findings removed."""
-    return replace(diagnosis, verdict=Verdict.HEALTHY, findings=())

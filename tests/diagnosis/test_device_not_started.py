@@ -127,3 +127,14 @@ def test_batch_that_has_not_begun_blocks_its_partner() -> None:
         if rank == 0:
             begin(job)
     assert judged(job) == (Verdict.STUCK_COLLECTIVE, (1,), Confidence.LIKELY)
+
+
+def test_waiter_without_a_record_of_the_operation() -> None:
+    """Its ring has lost the record; the counter says that it has issued the operation."""
+    job = Job(4)
+    timed(job, 5)
+    issued_by_all(job, idle=(2,))
+    job.rows = [row for row in job.rows if (row["rank"], row["collective_seq"]) != (0, 6)]
+    job.rank(0, dropped=1)
+    job.members = [{"rank": rank, "group": 0, "enqueued": 6, "completed": 5} for rank in range(4)]
+    assert judged(job)[:2] == (Verdict.STUCK_COLLECTIVE, (2,))

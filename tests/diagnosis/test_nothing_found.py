@@ -8,7 +8,7 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Verdict
-from hangscope.trace.model import ExitFacts, Frame, ThreadStack
+from hangscope.trace.model import ExitFacts, Frame, KernelWait, ThreadStack
 from tests.diagnosis.builder import SECOND, START, Job, blame
 
 
@@ -186,3 +186,18 @@ def test_ranks_killed_before_their_first_operation(lived_s: float, at: str, expe
     if expected == "inconclusive":
         assert found.summary == "Ranks 0, 1 had issued nothing for 1 min 40 s when they were ended"
         assert "delete the file `lock`" in found.findings[0].fix
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_blocked_before_the_first_operation_and_no_stacks(ended: bool) -> None:
+    """``HANGSCOPE_STACKS=0``: only the kernel says what the ranks wait for."""
+    job = Job(2, live=not ended)
+    wait = KernelWait("pipe", names=("feeder (pid 7)",), since_ns=START)
+    for rank in range(2):
+        job.rank(rank, started_ns=START, wait=wait, stack_moved=False, cpu_busy=0.0)
+        if ended:
+            end = ExitFacts("signal", signal=9, at_ns=START + 100 * SECOND)
+            job.rank(rank, alive=False, exit=end)
+    found = diagnose(job.trace())
+    assert found.verdict.value == ("inconclusive" if ended else "quiescent")
+    assert "feeder (pid 7)" in found.findings[0].evidence[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import struct
+import time
 import zipfile
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from hangscope.monitor.node_reports import unpack
 from hangscope.ring import layout
 from hangscope.trace.external_reports.journal import MAX_BYTES, read_journal
 from hangscope.trace.live.follow import LiveRun
+from hangscope.trace.load import load_trace
 from tests.live_rings import RingRank
 
 HEAD = b'{"hangscope":"journal/1","run_id":"live","attempt":0,"host":"node0"}\n'
@@ -74,6 +76,11 @@ def test_ring_truncated_while_mapped(tmp_path: Path, ranks: list[RingRank], size
         ("slot_count", struct.pack("<I", 2**31)),
         ("timeout_s", struct.pack("<d", float("inf"))),
         ("timeout_s", struct.pack("<d", float("nan"))),
+        ("heartbeat_interval_s", struct.pack("<d", float("inf"))),
+        ("heartbeat_interval_s", struct.pack("<d", float("nan"))),
+        ("heartbeat_interval_s", struct.pack("<d", -1e300)),
+        ("heartbeat_ns", struct.pack("<q", 2**63 - 1)),
+        ("heartbeat_ns", struct.pack("<q", -(2**63))),
         ("last_record_id", struct.pack("<Q", 1)),
     ],
 )
@@ -141,3 +148,23 @@ def test_report_with_changed_bytes(tmp_path: Path, method: int) -> None:
         for fragment in unpack(changed, tmp_path / "in" / str(at)):
             assert fragment.facts.rank >= 0
     assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+@pytest.mark.parametrize("interval_s", [float("inf"), float("nan"), 1e300, -1.0])
+def test_heartbeats_that_never_come_are_no_overflow(tmp_path: Path, interval_s: float) -> None:
+    """A host that sends nothing any more is looked for by the times of heartbeats."""
+    for rank in range(4):
+        ring = RingRank(
+            tmp_path, rank, 4, boot_id=f"host{rank // 2}", pid_namespace=1, pid=7 + rank
+        )
+        group = ring.join("0", "default_pg", range(4))
+        ring.finish(ring.issue(group))
+        ring.issue(group)
+        ring.ring.put_i8("heartbeat_ns", time.time_ns() - (10**12 if rank > 1 else 0))
+        _overwrite(
+            tmp_path / f"rank_{rank}.ring", "heartbeat_interval_s", struct.pack("<d", interval_s)
+        )
+    for facts in LiveRun(tmp_path).look().ranks.values():
+        assert facts.heartbeat_interval_s == 1.0
+    diagnose(LiveRun(tmp_path).look())
+    diagnose(load_trace([str(tmp_path)]))

@@ -50,14 +50,15 @@ def late_devices(
         rows = {rank: _carried_out(front, row) for rank, row in issued.items() if row != NONE}
         behind = [rank for rank, row in rows.items() if late(rank, row)]
         here = [rank for rank in place.waiters if rank not in behind]
+        shown = [rank for rank in here if rank in rows]  # of the others no record is left
         # One late device is held up by its own work; if most are late, by something they share.
-        if 0 < len(behind) <= len(here) and any(began[rows[rank]] for rank in here):
+        if 0 < len(behind) <= len(here) and any(began[rows[rank]] for rank in shown):
             places[index] = replace(
                 place,
                 waiters=tuple(here),
                 behind=tuple(behind),
                 not_begun={rank: issued[rank] for rank in behind},
-                row=issued[here[0]],
+                row=issued[shown[0]],
             )
             found |= dict.fromkeys(behind, index)
     return found

@@ -73,16 +73,16 @@ def places_of_threads(context: Context) -> tuple[str, ...]:
         inner = process.stack[:1]
         frames = user_frames(process.stack)
         package = inside_package(process.stack)
-        at = where(frames[0]) if frames else ""
+        at = f"at {where(frames[0])}" if frames else ""
         if package is not None:
             at += f", inside {package[0]} ({where(package[1])})"
         elif inner and frames and inner[0] != frames[0]:
             at += f", inside {inner[0].name}"
-        if at and (waits_for := blocked_in(process)):
-            at += f": {waits_for}"
+        if (at or not process.stack) and (waits_for := blocked_in(process)):
+            at += f": {waits_for}" if at else waits_for
         if at:
             ranks.setdefault(at, []).append(rank)
-    return tuple(f"{rank_s(those)}: at {at}" for at, those in ranks.items())[:_SHOWN]
+    return tuple(f"{rank_s(those)}: {at}" for at, those in ranks.items())[:_SHOWN]
 
 
 def where_to_look(context: Context) -> str:

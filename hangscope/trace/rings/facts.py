@@ -45,6 +45,7 @@ from hangscope.trace.rings.values import frame
 from hangscope.trace.stack_dump import parse_faulthandler, parse_sample
 
 _MOST_FRAMES = 256
+MAX_HEARTBEAT_INTERVAL_S = 3600.0
 _UNOBSERVABLE_TEXT = {
     Unobservable.CUDA_GRAPH: "CUDA graph replay",
     Unobservable.SYMMETRIC_MEMORY: "symmetric memory",
@@ -184,7 +185,9 @@ def _observe(reader: RingReader, header: RingHeader, now_ns: int) -> _Observatio
 
 
 def _interval_s(header: RingHeader) -> float:
-    return header.heartbeat_interval_s or 1.0
+    """The interval between heartbeats; a number that no recorder writes counts as the usual one."""
+    given_s = header.heartbeat_interval_s
+    return given_s if 0.0 < given_s <= MAX_HEARTBEAT_INTERVAL_S else 1.0
 
 
 def kernel_wait(
