@@ -20,7 +20,7 @@ simulator: $(STAMP) ## score the diagnosis on 2,200 virtual hangs, beside torchf
 chaos: $(STAMP)  ## 300 real jobs with random faults, scored against the truth
 	$(BIN)/python -m tools.chaos --runs 300
 
-nccl: $(STAMP)   ## torch's own NCCL code over a pretended GPU (0.7 GB to download, needs g++)
+nccl: $(STAMP)   ## torch's own NCCL code over a pretended GPU (0.5 GB to download, needs g++)
 	PRETEND_GPUS=4 $(BIN)/python -m tools.pretend_gpu .pretend-gpu -- \
 		$(BIN)/python -m pytest -q tests/recording/test_devices.py
 	$(BIN)/python -m tools.pretend_gpu .pretend-gpu -- \

@@ -2,12 +2,14 @@
 
 The torch wheel is the real one: its ``ProcessGroupNCCL``, with watchdog, Flight Recorder and dumps,
 is what is tested. The libraries it loads are built here: the CUDA runtime and NCCL from the sources
-beside this file; for all others, every function that torch references is a stub that returns 0.
+beside this file. What they do not play fails, and says so. For all others, every function that
+torch references is a stub that returns 0: nothing is computed.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -17,8 +19,18 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 OURS = {
-    "libcudart": ("runtime.cpp", "streams.cpp", "engine.cpp"),
-    "libnccl": ("nccl.cpp", "links.cpp"),
+    "libcudart": ("runtime.cpp", "streams.cpp", "graphs.cpp", "engine.cpp", "device.cpp"),
+    "libnccl": (
+        "nccl.cpp",
+        "calls.cpp",
+        "transfer.cpp",
+        "routes.cpp",
+        "values.cpp",
+        "wires.cpp",
+        "links.cpp",
+        "proxy.cpp",
+        "profiler.cpp",
+    ),
     "libcuda": ("driver.cpp",),
 }
 """Libraries that are built from sources."""
@@ -39,9 +51,35 @@ VERSION_NODES = {"libnvshmem_host": "NVSHMEM"}
 """Symbol versions that are not named after their library."""
 VALUES = {"cudnnGetVersion": 92000, "cudnnGetCudartVersion": 13000}
 """Return values of functions from which torch expects more than success."""
+FAILURES = {"libcudart": 801, "libcuda": 801, "libnccl": 5}
+"""What a function returns that is not played: not supported, invalid usage."""
+NEEDLESS = frozenset(
+    {
+        "__cudaInitModule",
+        "__cudaRegisterFatBinaryEnd",
+        "__cudaRegisterVar",
+        "__cudaUnregisterFatBinary",
+        "cudaDeviceEnablePeerAccess",
+        "cudaFuncSetAttribute",
+        "cudaHostRegister",
+        "cudaHostUnregister",
+        "cudaKernelSetAttributeForDevice",
+        "cudaLaunchCooperativeKernel",
+        "cudaMemPoolSetAccess",
+        "cudaMemPoolSetAttribute",
+        "cudaMemPoolTrimTo",
+        "cudaProfilerStart",
+        "cudaProfilerStop",
+        "cudaStreamDestroy",
+    }
+)
+"""Functions of played libraries that may do nothing, because kernels and memory have no state."""
+TOOLS = ("g++", "readelf", "nm")
 _VENDOR = re.compile(r"lib(cu|nccl|nv)")
-# Headers for device compilers are left out; older NCCL headers check these macros for half types.
-_MACROS = ("__CUDA_FP16_H__", "__CUDA_BF16_H__", "__CUDA_FP8_H__", "__CUDA_BF16_TYPES_EXIST__")
+
+
+class MissingToolError(Exception):
+    """A program that building needs is not there; the message says how to get it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,22 +112,34 @@ def build(folder: Path, version: str) -> None:
 
     Raises
     ------
+    MissingToolError
+        Before anything is downloaded, if there is no compiler or no binutils.
     subprocess.CalledProcessError
         If pip, binutils or g++ fail; they have printed why.
     """
+    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
+    if missing:
+        raise MissingToolError(
+            f"not found: {', '.join(missing)}; install a C++ compiler and binutils"
+            " (Debian, Ubuntu: apt-get install g++ binutils)"
+        )
     site, headers, out = folder / "site", folder / "headers", folder / "lib"
     if not site.exists():
         # ``===`` excludes the CPU build, whose version is 2.13.0+cpu.
         _unpack(_download((f"torch==={version}",), folder / "wheels"), site)
+    metadata = next(site.glob("torch-*.dist-info/METADATA")).read_text()
     if not headers.exists():
-        metadata = next(site.glob("torch-*.dist-info/METADATA")).read_text()
         _unpack(_download(headers_of(metadata), folder / "wheels"), headers)
     out.mkdir(exist_ok=True)
+    built = out / ".built"
+    if built.exists() and all(p.stat().st_mtime < built.stat().st_mtime for p in HERE.glob("*.*")):
+        return
     wanted = wanted_by(sorted((site / "torch" / "lib").glob("lib*.so*")))
     # The runtime first, because NCCL is linked with it.
     for library in sorted(wanted.libraries, key=lambda name: ("cudart" not in name, name)):
         if _VENDOR.match(library):
-            _compile(library, wanted.functions_of(library), headers, out)
+            _compile(library, wanted.functions_of(library), nccl_version(metadata), headers, out)
+    built.touch()
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -102,16 +152,28 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def headers_of(metadata: str) -> tuple[str, ...]:
-    """The packages with the CUDA and NCCL headers that a torch wheel was built with."""
-    asked = dict(re.findall(r"^Requires-Dist: ([\w.-]+)[^;\n]*==([\d.]+)", metadata, re.M))
-    nccl = [f"{name}=={asked[name]}" for name in asked if name.startswith("nvidia-nccl-")]
+    """The packages with the CUDA headers that a torch wheel was built with."""
+    asked = _asked_by(metadata)
     if "cuda-toolkit" in asked:  # from CUDA 13 on packages have no suffix, nor numbers of their own
         minor = ".".join(asked["cuda-toolkit"].split(".")[:2])
-        return (f"nvidia-cuda-runtime=={minor}.*", f"nvidia-cuda-crt=={minor}.*", *nccl)
+        return (f"nvidia-cuda-runtime=={minor}.*", f"nvidia-cuda-crt=={minor}.*")
     runtime = next(name for name in asked if name.startswith("nvidia-cuda-runtime-"))
     crt = runtime.replace("runtime", "nvcc")
     minor = ".".join(asked[runtime].split(".")[:2])
-    return (f"{runtime}=={asked[runtime]}", f"{crt}=={minor}.*", *nccl)
+    return (f"{runtime}=={asked[runtime]}", f"{crt}=={minor}.*")
+
+
+def nccl_version(metadata: str) -> int:
+    """The version of NCCL that a torch wheel was built with, as NCCL counts: 23007 is 2.30.7."""
+    asked = _asked_by(metadata)
+    nccl = next(asked[name] for name in asked if name.startswith("nvidia-nccl-"))
+    major, minor, patch = map(int, nccl.split(".")[:3])
+    return major * 10000 + minor * 100 + patch
+
+
+def _asked_by(metadata: str) -> dict[str, str]:
+    """The exact versions that a wheel's metadata requires, by package."""
+    return dict(re.findall(r"^Requires-Dist: ([\w.-]+)[^;\n]*==([\d.]+)", metadata, re.M))
 
 
 def wanted_by(libraries: Iterable[Path]) -> Wanted:
@@ -135,12 +197,27 @@ def symbols_in(listing: str) -> set[str]:
     return {line.split()[-1].replace("@@", "@") for line in listing.splitlines() if line.strip()}
 
 
-def stubs(functions: Iterable[str]) -> str:
-    """C++ source of functions that do nothing."""
-    return "".join(
-        f'extern "C" long long {name}() {{ return {VALUES.get(name, 0)}; }}\n'
+def stubs(library: str, functions: Iterable[str]) -> str:
+    """C++ source of functions that do nothing, or fail where others of the library do something."""
+    failure = FAILURES.get(stem(library))
+    if failure is None:
+        return "".join(_stub(name, str(VALUES.get(name, 0))) for name in sorted(functions))
+    return _NOT_PLAYED + "".join(
+        _stub(name, "0" if name in NEEDLESS else f'not_played("{name}", {failure})')
         for name in sorted(functions)
     )
+
+
+_NOT_PLAYED = """#include <cstdio>
+static long long not_played(const char* name, long long error) {
+  fprintf(stderr, "pretended GPU: %s is not played\\n", name);
+  return error;
+}
+"""
+
+
+def _stub(name: str, value: str) -> str:
+    return f'extern "C" long long {name}() {{ return {value}; }}\n'
 
 
 def stem(library: str) -> str:
@@ -152,8 +229,8 @@ def _split(symbol: str) -> tuple[str, str, str]:
     return symbol.partition("@")
 
 
-def _compile(library: str, functions: set[str], headers: Path, out: Path) -> None:
-    compiler = ["g++", "-std=c++17", "-O1", "-w", "-fPIC", *(f"-D{name}" for name in _MACROS)]
+def _compile(library: str, functions: set[str], nccl: int, headers: Path, out: Path) -> None:
+    compiler = ["g++", "-std=c++17", "-O1", "-w", "-fPIC", f"-DNCCL_VERSION_CODE={nccl}"]
     compiler += [f"-I{path}" for path in sorted(headers.glob("nvidia/*/include"))]
     objects = []
     for name in OURS.get(stem(library), ()):
@@ -162,7 +239,7 @@ def _compile(library: str, functions: set[str], headers: Path, out: Path) -> Non
     # Taken from the objects, because CUDA's headers rename some functions (cudaMalloc_v2).
     defined = symbols_in(_output("nm", "--defined-only", *objects)) if objects else set()
     rest = out / f"{library}.cpp"
-    rest.write_text(stubs(functions - defined))
+    rest.write_text(stubs(library, functions - defined))
     command = [*compiler, "-shared", f"-Wl,-soname,{library}", "-o", str(out / library)]
     command += [*objects, str(rest)]
     if library.startswith("libnccl."):

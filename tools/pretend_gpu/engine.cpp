@@ -6,25 +6,35 @@
 namespace {
 constexpr std::chrono::microseconds kPause{100}, kLongPause{5000};
 
-// How long to sleep between looks, by how many of them have found no progress: a hung job should
-// not cost its machine anything.
-std::chrono::microseconds pause(int looks) {
-  return std::min(kLongPause, kPause * (1 + looks / 200));
-}
-
 bool ready(const Node& node) {
   return std::all_of(node.after.begin(), node.after.end(), [](auto& n) { return n->done.load(); });
 }
 }  // namespace
 
+std::chrono::microseconds pause_after(int looks) {
+  return std::min(kLongPause, kPause * (1 + looks / 200));
+}
+
 Engine& engine() {
-  static auto* one = new Engine();  // never destroyed: its thread outlives everything
+  static auto* one = new Engine();  // never destroyed: its threads outlive everything
   return *one;
 }
 
 double now_s() {
   auto since = std::chrono::system_clock::now().time_since_epoch();
   return std::chrono::duration<double>(since).count();
+}
+
+void Engine::submit(Stream* stream, const Factory& factory) {
+  if (stream->capture)
+    stream->capture->work.push_back(factory);
+  else
+    enqueue(stream, factory());
+}
+
+// One after the other, in the order of their capture: no order between them is stricter.
+void Engine::launch(Stream* stream, const Capture& graph) {
+  for (auto& factory : graph.work) submit(stream, factory);
 }
 
 void Engine::enqueue(Stream* stream, NodePtr node) {
@@ -34,7 +44,8 @@ void Engine::enqueue(Stream* stream, NodePtr node) {
   pending_.push_back(std::move(node));
   if (!running_) {  // not before: a process may fork until it uses a device
     running_ = true;
-    std::thread([this] { run(); }).detach();
+    start_device([this] { run(false); });
+    std::thread([this] { run(true); }).detach();
   }
   wake_.notify_all();
 }
@@ -45,7 +56,8 @@ bool Engine::idle(Stream* stream) {
 }
 
 void Engine::wait(const NodePtr& node) {
-  for (int looks = 0; node && !node->done; looks++) std::this_thread::sleep_for(pause(looks));
+  for (int looks = 0; node && !node->done; looks++)
+    std::this_thread::sleep_for(pause_after(looks));
 }
 
 void Engine::wait(Stream* stream) {
@@ -63,16 +75,20 @@ void Engine::wait_for_all() {
       std::lock_guard<std::mutex> guard(mutex);
       if (pending_.empty()) return;
     }
-    std::this_thread::sleep_for(pause(looks));
+    std::this_thread::sleep_for(pause_after(looks));
   }
 }
 
-void Engine::run() {
+void Engine::run(bool host) {
   std::unique_lock<std::mutex> guard(mutex);
   for (int looks = 0;; looks++) {
-    bool moved = false;
+    bool moved = false, waiting = false;  // of this executor's nodes
     for (auto at = pending_.begin(); at != pending_.end();) {
       NodePtr node = *at;
+      if (node->host != host) {
+        ++at;
+        continue;
+      }
       if (!node->begun && ready(*node)) {
         node->begun = moved = true;
         node->after.clear();
@@ -89,15 +105,17 @@ void Engine::run() {
         node->done = moved = true;
         at = pending_.erase(at);
       } else {
+        waiting = true;
         ++at;
       }
     }
-    if (moved) looks = 0;
-    if (pending_.empty()) {
+    if (moved) {
+      looks = 0;
+    } else if (!waiting) {
       wake_.wait(guard);
-    } else if (!moved) {
+    } else {
       guard.unlock();
-      std::this_thread::sleep_for(2 * pause(looks));
+      std::this_thread::sleep_for(2 * pause_after(looks));
       guard.lock();
     }
   }

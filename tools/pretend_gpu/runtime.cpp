@@ -17,7 +17,6 @@
 #include "engine.h"
 
 namespace {
-constexpr size_t kMemoryBytes = 16ull << 30;
 constexpr int kProcessors = 132, kDevices = 64;
 thread_local int g_device = 0;
 thread_local cudaError_t g_last = cudaSuccess;
@@ -25,7 +24,13 @@ int devices() {
   const char* n = getenv("PRETEND_GPUS");
   return n ? atoi(n) : 8;
 }
+// Of each device, for each process.
+size_t memory_bytes() {
+  const char* n = getenv("PRETEND_MEMORY_MIB");
+  return (n ? strtoull(n, nullptr, 10) : 16384) << 20;
+}
 std::map<uintptr_t, std::pair<size_t, int>> g_blocks;  // start -> size, device (-1: pinned host)
+size_t g_used[kDevices];                               // bytes
 const void* g_spin = nullptr;                          // what `torch.cuda._sleep` launches
 Stream* g_default[kDevices];
 }  // namespace
@@ -39,39 +44,64 @@ Stream* stream_of(cudaStream_t handle) {
 
 namespace {
 
+// Name and words of an error.
+std::pair<const char*, const char*> words_of(cudaError_t e) {
+  switch (e) {
+    case cudaSuccess:
+      return {"cudaSuccess", "no error"};
+    case cudaErrorNotReady:
+      return {"cudaErrorNotReady", "device not ready"};
+    case cudaErrorMemoryAllocation:
+      return {"cudaErrorMemoryAllocation", "out of memory"};
+    default:
+      return {"cudaErrorNotSupported", "not there in the pretended runtime"};
+  }
+}
 cudaError_t last(cudaError_t e) {
   if (e != cudaSuccess && e != cudaErrorNotReady) g_last = e;
   return e;
 }
 
-void* host_memory(size_t n, int device) {
-  void* p = mmap(nullptr, n ? n : 1, PROT_READ | PROT_WRITE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED) return nullptr;
+// `device` -1: the host's. Null: there is none left.
+void* allocate(size_t n, int device) {
+  n = n ? n : 1;
   std::lock_guard<std::mutex> g(engine().mutex);
-  g_blocks[reinterpret_cast<uintptr_t>(p)] = {n ? n : 1, device};
+  if (device >= 0 && g_used[device] + n > memory_bytes()) return nullptr;
+  void* p = mmap(nullptr, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                 -1, 0);
+  if (p == MAP_FAILED) return nullptr;
+  if (device >= 0) g_used[device] += n;
+  g_blocks[reinterpret_cast<uintptr_t>(p)] = {n, device};
   return p;
 }
 void release(void* p) {
-  if (!p) return;
-  size_t n = 0;
-  {
-    std::lock_guard<std::mutex> g(engine().mutex);
-    auto it = g_blocks.find(reinterpret_cast<uintptr_t>(p));
-    if (it == g_blocks.end()) return;
-    n = it->second.first;
-    g_blocks.erase(it);
-  }
+  std::lock_guard<std::mutex> g(engine().mutex);
+  auto it = g_blocks.find(reinterpret_cast<uintptr_t>(p));
+  if (it == g_blocks.end()) return;
+  auto [n, device] = it->second;
+  if (device >= 0) g_used[device] -= n;
+  g_blocks.erase(it);
   munmap(p, n);
 }
 void launch(const void* fun, void** args, Stream* s) {
   if (fun != g_spin) return;
   const double seconds = *reinterpret_cast<int64_t*>(args[0]) * 1e-9;  // a cycle a nanosecond
-  auto node = std::make_shared<Node>();
-  auto began_s = std::make_shared<double>(0);
-  node->begin = [=] { *began_s = now_s(); };
-  node->over = [=] { return now_s() - *began_s >= seconds; };
-  engine().enqueue(s, node);
+  engine().submit(s, [=] {
+    auto node = std::make_shared<Node>();
+    auto began_s = std::make_shared<double>(0);
+    node->begin = [=] { *began_s = now_s(); };
+    node->over = [=] { return now_s() - *began_s >= seconds; };
+    return node;
+  });
+}
+// In the order of the stream: now, if it has nothing to do.
+void in_order(Stream* s, const std::function<void()>& act) {
+  if (!s->capture && engine().idle(s)) return act();
+  engine().submit(s, [=] {
+    auto node = std::make_shared<Node>();
+    node->begin = act;
+    return node;
+  });
 }
 }  // namespace
 
@@ -101,7 +131,7 @@ API cudaGetDeviceProperties(cudaDeviceProp* p, int d) {
   snprintf(p->name, sizeof p->name, "Pretend GPU");
   memcpy(&p->uuid, "pretend-gpu-000", 16);
   reinterpret_cast<char*>(&p->uuid)[15] = char('0' + d);
-  p->totalGlobalMem = kMemoryBytes;
+  p->totalGlobalMem = memory_bytes();
   p->sharedMemPerBlock = 49152;
   p->regsPerBlock = 65536;
   p->warpSize = 32;
@@ -178,19 +208,13 @@ API cudaGetLastError() {
 }
 API cudaPeekAtLastError() { return g_last; }
 extern "C" const char* cudaGetErrorName(cudaError_t e) {
-  return e == cudaSuccess         ? "cudaSuccess"
-         : e == cudaErrorNotReady ? "cudaErrorNotReady"
-                                  : "cudaErrorPretend";
+  return words_of(e).first;
 }
-extern "C" const char* cudaGetErrorString(cudaError_t e) {
-  return e == cudaSuccess         ? "no error"
-         : e == cudaErrorNotReady ? "device not ready"
-                                  : "not there in the pretended runtime";
-}
+extern "C" const char* cudaGetErrorString(cudaError_t e) { return words_of(e).second; }
 
 // memory
 API cudaMalloc(void** p, size_t n) {
-  *p = host_memory(n, g_device);
+  *p = allocate(n, g_device);
   return *p ? cudaSuccess : last(cudaErrorMemoryAllocation);
 }
 API cudaMallocAsync(void** p, size_t n, cudaStream_t) { return cudaMalloc(p, n); }
@@ -204,16 +228,17 @@ API cudaFreeAsync(void* p, cudaStream_t) {
   return cudaSuccess;
 }
 API cudaHostAlloc(void** p, size_t n, unsigned) {
-  *p = host_memory(n, -1);
-  return cudaSuccess;
+  *p = allocate(n, -1);
+  return *p ? cudaSuccess : last(cudaErrorMemoryAllocation);
 }
 API cudaFreeHost(void* p) {
   release(p);
   return cudaSuccess;
 }
 API cudaMemGetInfo(size_t* f, size_t* t) {
-  *t = kMemoryBytes;
-  *f = kMemoryBytes;
+  std::lock_guard<std::mutex> g(engine().mutex);
+  *t = memory_bytes();
+  *f = *t - g_used[g_device];
   return cudaSuccess;
 }
 API cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr, void* v) {
@@ -243,23 +268,17 @@ API cudaMemcpy(void* d, const void* s, size_t n, cudaMemcpyKind) {
   memmove(d, s, n);
   return cudaSuccess;
 }
-// If the stream is busy, in stream order. Host memory is read now, as with pageable
-// memory.
+// Host memory is read now, as with pageable memory.
 static cudaError_t copy(void* d, const void* s, size_t n, cudaMemcpyKind kind,
                         cudaStream_t stream) {
   Stream* at = stream_of(stream);
-  if (engine().idle(at)) {
-    memmove(d, s, n);
-    return cudaSuccess;
-  }
-  auto node = std::make_shared<Node>();
-  if (kind == cudaMemcpyHostToDevice) {
+  if (kind == cudaMemcpyHostToDevice && !at->capture && !engine().idle(at)) {
     std::shared_ptr<char> kept(new char[n], std::default_delete<char[]>());
     memcpy(kept.get(), s, n);
-    node->begin = [=] { memmove(d, kept.get(), n); };
-  } else
-    node->begin = [=] { memmove(d, s, n); };
-  engine().enqueue(at, node);
+    in_order(at, [=] { memmove(d, kept.get(), n); });
+  } else {
+    in_order(at, [=] { memmove(d, s, n); });
+  }
   return cudaSuccess;
 }
 API cudaMemcpyAsync(void* d, const void* s, size_t n, cudaMemcpyKind k, cudaStream_t stream) {
@@ -272,8 +291,8 @@ API cudaMemset(void* p, int v, size_t n) {
   memset(p, v, n);
   return cudaSuccess;
 }
-API cudaMemsetAsync(void* p, int v, size_t n, cudaStream_t) {
-  memset(p, v, n);
+API cudaMemsetAsync(void* p, int v, size_t n, cudaStream_t stream) {
+  in_order(stream_of(stream), [=] { memset(p, v, n); });
   return cudaSuccess;
 }
 API cudaGetSymbolAddress(void** p, const void*) {

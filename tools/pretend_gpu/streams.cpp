@@ -1,17 +1,44 @@
-// Streams, events and graphs of the pretended runtime. Graphs can be captured and launched, and do
-// nothing.
-#include <utility>
+// Streams and events of the pretended runtime.
+#include <set>
 
 #include "runtime.h"
 
 namespace {
-thread_local cudaStreamCaptureMode g_mode = cudaStreamCaptureModeGlobal;
-
 struct Event {
   NodePtr node;
+  std::shared_ptr<Capture> capture;  // in which it was recorded
   double at = 0;
 };
+std::set<Stream*> g_capturing;
+
+// Work of the host, in the order of a stream.
+void call_host(Stream* stream, const std::function<void()>& function) {
+  engine().submit(stream, [=] {
+    auto node = std::make_shared<Node>();
+    node->host = true;
+    node->begin = function;
+    return node;
+  });
+}
 }  // namespace
+
+void begin_capture(Stream* stream, std::shared_ptr<Capture> capture) {
+  std::lock_guard<std::mutex> g(engine().mutex);
+  stream->capture = std::move(capture);
+  g_capturing.insert(stream);
+}
+void end_capture(const std::shared_ptr<Capture>& capture) {
+  std::lock_guard<std::mutex> g(engine().mutex);
+  capture->ended = true;
+  for (auto at = g_capturing.begin(); at != g_capturing.end();) {
+    if ((*at)->capture != capture) {
+      ++at;
+      continue;
+    }
+    (*at)->capture = nullptr;
+    at = g_capturing.erase(at);
+  }
+}
 
 API cudaStreamCreateWithPriority(cudaStream_t* s, unsigned, int priority) {
   auto* t = new Stream();
@@ -28,9 +55,11 @@ API cudaStreamGetPriority(cudaStream_t s, int* p) {
   return cudaSuccess;
 }
 API cudaStreamQuery(cudaStream_t s) {
+  if (stream_of(s)->capture) return cudaErrorStreamCaptureUnsupported;
   return engine().idle(stream_of(s)) ? cudaSuccess : cudaErrorNotReady;
 }
 API cudaStreamSynchronize(cudaStream_t s) {
+  if (stream_of(s)->capture) return cudaErrorStreamCaptureUnsupported;
   engine().wait(stream_of(s));
   return cudaSuccess;
 }
@@ -41,75 +70,33 @@ API cudaDeviceSynchronize() {
 API cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   auto* event = reinterpret_cast<Event*>(e);
   NodePtr other;
+  std::shared_ptr<Capture> capture;
   {
     std::lock_guard<std::mutex> g(engine().mutex);
     other = event->node;
+    capture = event->capture;
   }
-  if (other && !other->done) {
-    auto node = std::make_shared<Node>();
-    node->after.push_back(other);
-    engine().enqueue(stream_of(s), node);
+  Stream* stream = stream_of(s);
+  if (capture && capture->ended) return cudaErrorCapturedEvent;
+  if (capture) {  // this stream's work belongs to it, too
+    begin_capture(stream, capture);
+  } else if (stream->capture) {
+    return cudaErrorStreamCaptureIsolation;
+  } else if (other && !other->done) {
+    engine().submit(stream, [=] {
+      auto node = std::make_shared<Node>();
+      node->after.push_back(other);
+      return node;
+    });
   }
   return cudaSuccess;
 }
 API cudaStreamAddCallback(cudaStream_t s, cudaStreamCallback_t f, void* data, unsigned) {
-  auto node = std::make_shared<Node>();
-  node->begin = [=] { f(s, cudaSuccess, data); };
-  engine().enqueue(stream_of(s), node);
+  call_host(stream_of(s), [=] { f(s, cudaSuccess, data); });
   return cudaSuccess;
 }
 API cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t f, void* data) {
-  auto node = std::make_shared<Node>();
-  node->begin = [=] { f(data); };
-  engine().enqueue(stream_of(s), node);
-  return cudaSuccess;
-}
-API cudaStreamIsCapturing(cudaStream_t s, cudaStreamCaptureStatus* c) {
-  *c = stream_of(s)->capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-  return cudaSuccess;
-}
-API cudaStreamGetCaptureInfo(cudaStream_t s, cudaStreamCaptureStatus* c, unsigned long long* id,
-                             cudaGraph_t* g,
-                             const cudaGraphNode_t** d SINCE_13(const cudaGraphEdgeData**),
-                             size_t* n) {
-  *c = stream_of(s)->capturing ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
-  if (id) *id = 1;
-  if (g) *g = reinterpret_cast<cudaGraph_t>(1);
-  if (d) *d = nullptr;
-  if (n) *n = 0;
-  return cudaSuccess;
-}
-API cudaStreamBeginCapture(cudaStream_t s, cudaStreamCaptureMode) {
-  stream_of(s)->capturing = true;
-  return cudaSuccess;
-}
-#if CUDART_VERSION >= 12030
-API cudaStreamBeginCaptureToGraph(cudaStream_t s, cudaGraph_t, const cudaGraphNode_t*,
-                                  const cudaGraphEdgeData*, size_t, cudaStreamCaptureMode) {
-  stream_of(s)->capturing = true;
-  return cudaSuccess;
-}
-#endif
-API cudaStreamEndCapture(cudaStream_t s, cudaGraph_t* g) {
-  stream_of(s)->capturing = false;
-  *g = reinterpret_cast<cudaGraph_t>(1);
-  return cudaSuccess;
-}
-API cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* m) {
-  std::swap(*m, g_mode);
-  return cudaSuccess;
-}
-API cudaGraphGetNodes(cudaGraph_t, cudaGraphNode_t*, size_t* n) {
-  *n = 1;
-  return cudaSuccess;
-}
-API cudaGraphNodeGetDependencies(cudaGraphNode_t, cudaGraphNode_t* SINCE_13(cudaGraphEdgeData*),
-                                 size_t* n) {
-  *n = 0;
-  return cudaSuccess;
-}
-API cudaGraphInstantiateWithFlags(cudaGraphExec_t* e, cudaGraph_t, unsigned long long) {
-  *e = reinterpret_cast<cudaGraphExec_t>(1);
+  call_host(stream_of(s), [=] { f(data); });
   return cudaSuccess;
 }
 
@@ -127,9 +114,10 @@ API cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
   auto* event = reinterpret_cast<Event*>(e);
   std::lock_guard<std::mutex> g(engine().mutex);
   auto* stream = stream_of(s);
-
+  event->capture = stream->capture;
   event->at = now_s();
-  event->node = stream->newest && !stream->newest->done ? stream->newest : nullptr;
+  event->node =
+      !stream->capture && stream->newest && !stream->newest->done ? stream->newest : nullptr;
   return cudaSuccess;
 }
 API cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned) {
@@ -138,6 +126,7 @@ API cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned) {
 API cudaEventQuery(cudaEvent_t e) {
   auto* event = reinterpret_cast<Event*>(e);
   std::lock_guard<std::mutex> g(engine().mutex);
+  if (event->capture) return cudaErrorCapturedEvent;
   return !event->node || event->node->done ? cudaSuccess : cudaErrorNotReady;
 }
 API cudaEventSynchronize(cudaEvent_t e) {

@@ -10,7 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from tools.pretend_gpu.build import HERE, OURS, Wanted, headers_of, needed_in, stubs, symbols_in
+from tools.pretend_gpu.build import (
+    HERE,
+    OURS,
+    MissingToolError,
+    Wanted,
+    build,
+    headers_of,
+    nccl_version,
+    needed_in,
+    stubs,
+    symbols_in,
+)
 
 DYNAMIC = """
  0x0000000000000001 (NEEDED)             Shared library: [libcudart.so.13]
@@ -52,18 +63,41 @@ def test_headers_are_those_that_torch_was_built_with() -> None:
     assert headers_of(OF_CUDA_12) == (
         "nvidia-cuda-runtime-cu12==12.1.105",
         "nvidia-cuda-nvcc-cu12==12.1.*",
-        "nvidia-nccl-cu12==2.19.3",
     )
     assert headers_of(OF_CUDA_13) == (
         "nvidia-cuda-runtime==13.2.*",
         "nvidia-cuda-crt==13.2.*",
-        "nvidia-nccl-cu13==2.30.7",
     )
 
 
-def test_stubs_do_nothing() -> None:
-    made = stubs({"cudaProfilerStart"})
-    assert made == 'extern "C" long long cudaProfilerStart() { return 0; }\n'
+def test_nccl_says_the_version_that_torch_was_built_with() -> None:
+    assert nccl_version(OF_CUDA_12) == 21903
+    assert nccl_version(OF_CUDA_13) == 23007
+
+
+def test_kernels_of_other_libraries_do_nothing() -> None:
+    made = stubs("libcublas.so.13", {"cublasSgemm_v2"})
+    assert made == 'extern "C" long long cublasSgemm_v2() { return 0; }\n'
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
+def test_what_a_played_library_does_not_play_fails_and_says_so(tmp_path: Path) -> None:
+    call = "int main() { return ncclCommShrink() != 5 || cudaProfilerStart() != 0; }\n"
+    source = stubs("libnccl.so.2", {"ncclCommShrink", "cudaProfilerStart"}) + call
+    (tmp_path / "call.cpp").write_text(source)
+    program = str(tmp_path / "call")
+    subprocess.run(["g++", str(tmp_path / "call.cpp"), "-o", program], check=True)
+    said = subprocess.run([program], check=True, capture_output=True, text=True)
+    assert said.stderr == "pretended GPU: ncclCommShrink is not played\n"
+
+
+def test_missing_compiler_is_named_before_anything_is_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingToolError, match=r"g\+\+.*apt-get install"):
+        build(tmp_path, "2.13.0")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_ordering_functions_are_not_stubs() -> None:
