@@ -158,10 +158,12 @@ def shown_place(context: Context, cause: Cause) -> Place | None:
     if cause.verdict is Verdict.DEADLOCK_CYCLE and any(map(is_lock, places)):
         return next(place for place in places if is_lock(place))
 
-    def rank_of(place: Place) -> tuple[int, bool, int, int]:
+    def rank_of(place: Place) -> tuple[int, bool, bool, int, int]:
         due = len(culprits.intersection(place.targets))
         if cause.verdict is Verdict.P2P_UNMATCHED and not place.p2p:
             due = -1
-        return (-due, place.p2p, place.began_ns or 1 << 62, -len(place.waiters))
+        came = culprits.isdisjoint(place.absent)
+        wanted = (cause.verdict is Verdict.STUCK_COLLECTIVE) == came
+        return (-due, not wanted, place.p2p, place.began_ns or 1 << 62, -len(place.waiters))
 
     return min(places, key=rank_of)

@@ -12,14 +12,12 @@ from hangscope.diagnosis.causes.sibling_cycles import Cycle, ranks_of_sibling_cy
 from hangscope.diagnosis.causes.sinks import DisjointSets, sink_causes
 from hangscope.diagnosis.causes.unlisted_members import wait_for_unlisted, waits_for_unlisted
 from hangscope.diagnosis.causes.unrecorded import (
-    accuse_stopped,
     accuse_unseen,
     blame_missing_receive,
     blame_missing_send,
     doubt_polled_locks,
     doubt_uncreated_groups,
     doubt_unfinished_sends,
-    stopped_in,
 )
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.differences.new_groups import name_different_calls
@@ -97,7 +95,6 @@ def _cycles(context: Context, found: list[Cycle]) -> list[Cause]:
 def _with_other_evidence(context: Context, cause: Cause, idle: set[int]) -> Cause:
     """The cause after checking everything that places do not show, with all its victims."""
     cause = _blame_different_totals(context, cause)
-    cause = accuse_stopped(context, cause)
     cause = accuse_unseen(context, cause)
     cause = doubt_unfinished_sends(context, cause, idle)
     cause = doubt_uncreated_groups(context, cause)
@@ -258,9 +255,6 @@ def _stuck(context: Context, index: int) -> Cause:
 
 def _blame_halted(context: Context, index: int, cause: Cause) -> Cause:
     """Blame a stuck place on ranks that cannot carry out their part of it."""
-    stopped = stopped_in(context, index)
-    if stopped:
-        return replace(cause, culprits=stopped)
     place = context.waits.places[index]
     double = sorted(duplicate_ranks(context.trace).keys() & {*place.waiters, *place.members})
     odd = tuple(double) or _unserved(context, place)

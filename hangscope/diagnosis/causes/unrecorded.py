@@ -13,26 +13,11 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.deviations import deviants
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.records.kinds import is_on_host
-from hangscope.diagnosis.records.pace import had_stalled_before
 from hangscope.diagnosis.wording.phrases import capital, rank_s
-from hangscope.trace.model import NONE, Flag
+from hangscope.trace.model import Flag
 
 _ENDED = (End.CRASHED, End.CLEAN)
 _TELLS = int(Flag.BLOCKING | Flag.ASYNC)
-
-
-def accuse_stopped(context: Context, cause: Cause) -> Cause:
-    """Accuse ranks stopped inside the collective rather than ranks without a record."""
-    if not _is_unrecorded(context, cause, Verdict.MISSING_RANK, Verdict.RANK_LOST):
-        return cause
-    stopped_at = ((index, stopped_in(context, index)) for index in cause.places)
-    index, stopped = next((found for found in stopped_at if found[1]), (NONE, ()))
-    if not stopped:
-        return cause
-    named = cause.accusing(stopped, cause.confidence)
-    return replace(named, verdict=Verdict.STUCK_COLLECTIVE, places=(index,), unknowns=()).doubted(
-        f"whether {rank_s(cause.culprits)} issued it, too, is not on record"
-    )
 
 
 def accuse_unseen(context: Context, cause: Cause) -> Cause:
@@ -56,27 +41,6 @@ def _is_unrecorded(context: Context, cause: Cause, *verdicts: Verdict) -> bool:
     """Whether it has one of these verdicts and names only ranks known from a journal alone."""
     named = cause.verdict in verdicts and bool(cause.culprits)
     return named and context.unrecorded.issuperset(cause.culprits)
-
-
-def stopped_in(context: Context, index: int) -> tuple[int, ...]:
-    """Ranks that have started a collective and cannot carry out their part of it.
-
-    ``index``: of the place. Such a rank may have finished without being able to record it.
-    """
-    place, ranks = context.waits.places[index], context.trace.ranks
-    if place.phase or place.p2p:
-        return ()
-    over = {*place.done, *place.absent, *place.behind, *place.unknown}
-    begun = {*place.waiters, *place.members} - over
-    stopped = [r for r in begun if r in ranks and ranks[r].process_state == "stopped"]
-    if not stopped:
-        return ()
-    here = context.rows_at(place.group, place.seq)
-    last_ns = int(context.trace.records["created_ns"][here].max(initial=0))
-    beats = {r: ranks[r].heartbeat_ns for r in stopped}
-    return tuple(
-        r for r in sorted(beats) if not had_stalled_before(context.trace, last_ns, beats[r])
-    )
 
 
 def doubt_unfinished_sends(context: Context, cause: Cause, idle: set[int]) -> Cause:

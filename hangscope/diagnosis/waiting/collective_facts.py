@@ -130,10 +130,6 @@ class CollectiveFacts:
         lasted_ns = process.end_ns - int(self.trace.records["created_ns"][row])
         return bool(process.end_ns) and lasted_ns < self._standstill_ns
 
-    def is_stopped(self, rank: int) -> bool:
-        """Whether the process is stopped (SIGSTOP)."""
-        return rank in self.processes and self.processes[rank].state == "stopped"
-
     @cached_property
     def failed_last(self) -> set[int]:
         """Ranks whose newest record is a failed operation."""

@@ -25,6 +25,7 @@ from hangscope.diagnosis.waiting.collective_facts import CollectiveFacts
 from hangscope.diagnosis.waiting.device_not_started import late_devices
 from hangscope.diagnosis.waiting.device_places import device_places
 from hangscope.diagnosis.waiting.group_progress import GroupProgress
+from hangscope.diagnosis.waiting.relays import Relays
 from hangscope.trace.model import NONE, Flag, Trace
 
 
@@ -38,12 +39,11 @@ class GraphBuilder:
         self.front = front
         self.processes = processes
         self.collectives = CollectiveFacts(trace, front, processes)
+        self.relays = Relays(trace, processes, self.collectives)
         self.places: list[Place] = []
         self.oldest_row: dict[int, int] = {}
         """Per rank the row of its oldest unfinished operation."""
         self.device: dict[int, int] = {}
-        self.halted: dict[tuple[int, int], list[int]] = {}
-        """Ranks that are stopped inside an operation that some peers have finished."""
         self.unobserved = bool((trace.records["flags"] & int(Flag.UNOBSERVED)).any())
         self.unlisted = UnlistedMembers(trace)
         self._seen_in: dict[int, tuple[int, ...]] = {}
@@ -63,7 +63,8 @@ class GraphBuilder:
         self.places += store_places(self.trace, self.processes, waiting)
         self.places += lock_places(self.trace, self.collectives.bounds, self.processes, self.places)
         if self.unobserved:
-            self.places += device_places(self.trace, self.front, self.collectives, self.places)
+            stuck = device_places(self.trace, self.front, self.collectives, self.places)
+            self.places += [self.relays.applied(place) for place in stuck]
         self._drop_finished()
         places_of: dict[int, list[int]] = defaultdict(list)
         for index, place in enumerate(self.places):
@@ -194,8 +195,6 @@ class GraphBuilder:
     ) -> None:
         """A frozen process could not record a completion that a peer recorded."""
         rank, older = process.rank, int(here.rows[i])
-        if process.state == "stopped":
-            self.halted.setdefault((group, int(here.pending[i])), []).append(rank)
         here.pending[i] = here.finished + 1 if here.enqueued[i] > here.finished else 0
         went_on = int(here.pending[i])
         here.rows[i] = self.collectives.row_of(group, rank, went_on) if went_on else NONE
@@ -326,17 +325,13 @@ class GraphBuilder:
 
     def _on_device(self, place: Place, progress: GroupProgress) -> Place:
         """All members have issued it and a peer has finished it: whose device is late?"""
-        halted = {
-            *self.halted.get((place.group, place.seq), ()),
-            *(r for r in place.waiters if self.collectives.is_stopped(r)),
-        }
-        if halted:  # the others need their part
-            others = tuple(r for r in place.waiters if r not in halted)
-            return replace(place, waiters=others, behind=tuple(sorted(halted)))
         rows = dict(zip(progress.ranks.tolist(), progress.rows.tolist(), strict=True))
-        waiters = tuple(
-            r for r in place.waiters if rows[r] < 0 or self.oldest_row.get(r, NONE) == rows[r]
-        )
+        oldest = {r: self.oldest_row.get(r, rows[r]) if rows[r] >= 0 else NONE for r in rows}
+        place = replace(place, waiters=tuple(r for r in place.waiters if oldest[r] == rows[r]))
+        explained = self.relays.applied(place)
+        if explained.targets:
+            return explained
+        waiters = tuple(r for r in place.waiters if rows[r] < 0 or r in self.oldest_row)
         self.device.update(dict.fromkeys(waiters, len(self.places)))
         return replace(place, waiters=waiters)
 
@@ -353,17 +348,9 @@ class GraphBuilder:
                 behind.append(rank)
             else:
                 first_here.append(rank)
-        gone = [
-            r
-            for r in place.members
-            if r in self.processes
-            and self.processes[r].gone
-            and self.processes[r].end is not End.TORN_DOWN
-            and not self.processes[r].secondary
-            and not (self.processes[r].end is End.CLEAN and r in self.collectives.failed_last)
-        ]
         # The older operation holds the others up.
-        return replace(place, waiters=tuple(first_here), behind=tuple(gone or behind))
+        held_up = replace(place, waiters=tuple(first_here), behind=tuple(behind))
+        return self.relays.applied(held_up)
 
     def _is_behind_older(self, rank: int, row: int) -> bool:
         """Whether an older unfinished operation holds ``row`` up: threads with groups of their own
