@@ -116,8 +116,7 @@ def investigate(paths: tuple[str, ...], *, ask_stacks: bool = False) -> tuple[Tr
             raise nothing_readable(paths, error.warnings) from error
     diagnosis = diagnose(trace)
     directory = run_directory_of(paths[0]) if len(paths) == 1 else None
-    recorded = time.time_ns() - trace.observed_ns > 60e9  # a fixture, whose processes are gone
-    if not trace.live or directory is None or recorded:
+    if not (trace.live and trace.current) or directory is None:
         return trace, diagnosis
     if diagnosis.verdict.value == "healthy" and not _is_stalled(trace):
         return trace, diagnosis

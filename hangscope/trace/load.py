@@ -88,6 +88,7 @@ def _load(paths: Sequence[str | Path], progress: Progress | None, now_ns: int | 
 def _read(
     tasks: Sequence[Task], unread: list[Unread], progress: Progress | None, now_ns: int | None
 ) -> Trace:
+    begun_ns = time.time_ns() if now_ns is None else now_ns
     fragments: list[Fragment] = []
     sharing = _Sharing()
     rings = RingBatch(sum(min(t.kind.records, t.size // SLOT.itemsize) for t in tasks))
@@ -124,19 +125,23 @@ def _read(
     trace = merge(
         _drain(fragments), warnings=[*warnings, *others], unread=unread, block=rings.block
     )
-    return _with_time(trace, time.time_ns() if now_ns is None else now_ns)
+    return _with_time(trace, begun_ns)
 
 
-_RECORDED_NS = 60 * 10**9
-"""A live process was observed within this time, or the observation is an old one."""
+def _with_time(trace: Trace, begun_ns: int) -> Trace:
+    """The trace as of now if a process was looked at while it was read, else as of the last look.
 
-
-def _with_time(trace: Trace, now_ns: int) -> Trace:
-    seen_ns = max((facts.observed_ns for facts in trace.ranks.values() if facts.alive), default=0)
-    live = any(facts.alive for facts in trace.ranks.values())
-    if live and 0 < seen_ns < now_ns - _RECORDED_NS:
-        now_ns = seen_ns  # a recorded observation, as in a fixture, has its own present
-    return replace(trace, live=live, observed_ns=now_ns if live else trace.observed_ns or now_ns)
+    What a monitor saw before is on record, like everything else: the answer must be the same an
+    hour later, and on another machine.
+    """
+    looked_ns = max((f.observed_ns for f in trace.ranks.values() if f.alive), default=0)
+    current = looked_ns >= begun_ns
+    return replace(
+        trace,
+        live=looked_ns > 0,
+        current=current,
+        observed_ns=begun_ns if current else max(looked_ns, trace.observed_ns) or begun_ns,
+    )
 
 
 class _Sharing:

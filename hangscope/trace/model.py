@@ -248,7 +248,9 @@ class Trace:
     """Files that could not be used; ``warnings`` has a line for each."""
     world_size: int | None = None
     live: bool = False
-    """At least one rank's process was seen alive on this machine while reading."""
+    """The newest look on record at the ranks' processes found one of them alive."""
+    current: bool = True
+    """That look was taken while reading: the job runs. Otherwise it is as old as the record."""
     looks: int = 1
     """How many times the ranks were observed (2 after a live comparison)."""
     timeout_s: float = 120.0

@@ -94,7 +94,7 @@ class LiveSource:
 
     def look(self) -> tuple[Trace, Diagnosis]:
         trace = self._run.look()
-        self.live = trace.live
+        self.live = trace.live and trace.current
         diagnosis = self._standing(trace)
         if diagnosis is None:
             diagnosis = self._judge(trace)

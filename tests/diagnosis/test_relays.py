@@ -76,3 +76,18 @@ def test_whoever_was_ended_by_the_launcher_explains_nothing() -> None:
     job.rank(2, alive=False, exit=ExitFacts("signal", signal=15, at_ns=START + 40 * SECOND))
     assert (Verdict.STUCK_COLLECTIVE, (2,)) not in found_in(job)
     assert (Verdict.RANK_CRASHED, (2,)) not in found_in(job)
+
+
+@pytest.mark.parametrize("lived_s", [0.0, 30.0])
+def test_rank_whose_recorder_ran_on_would_have_noted_the_end(lived_s: float) -> None:
+    """All processes are gone by the time somebody looks. Rank 1 recorded no end of what ranks 0 and
+    2 have finished: either it had no time to note it, or it stood there until it was killed."""
+    job = four_ranks(live=False)
+    job.op(0, group=job.group(0, 1, desc="tp"), done=False)
+    for rank in (0, 1, 3):
+        beat_ns = START + int((job.now + lived_s) * SECOND)
+        end = ExitFacts("signal", signal=15, by_launcher=True, at_ns=beat_ns)
+        job.rank(rank, alive=False, heartbeat_ns=beat_ns, exit=end)
+    job.rank(2, **EXITED)
+    named = {r for _, culprits in found_in(job) for r in culprits}
+    assert (named == {2}) is (lived_s > 0)

@@ -54,7 +54,7 @@ def _said(context: Context) -> Finding | None:
         for claim in trace.claims
         if claim.kind == OWN_VERDICT and claim.at_ns and claim.at_ns >= context.newest_ns
     ]
-    if trace.live or not said:
+    if (trace.live and trace.current) or not said:
         return None
     first = min(said, key=lambda claim: claim.at_ns)
     verdict = _verdict(first)

@@ -25,7 +25,9 @@ from hangscope.diagnosis.records.kinds import (
 )
 from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.trace import formats
+from hangscope.trace.facts import STALE_HEARTBEATS
 from hangscope.trace.model import Flag, State, Trace
+from hangscope.trace.units import SECOND_NS
 
 
 class CollectiveFacts:
@@ -42,6 +44,7 @@ class CollectiveFacts:
         self.bounds = rank_bounds(trace)
         self.counting = {s.rank for s in trace.sources if s.format == formats.RING}
         """Ranks with a ring: its counters keep counting when its records wrap."""
+        self._over: dict[tuple[int, int], int] = {}
         self._blocking = blocks_caller(trace)
         self._one_sided = records_where(trace, is_one_sided)
         self._comes_from_root = records_where(trace, comes_from_root)
@@ -111,6 +114,23 @@ class CollectiveFacts:
         return not any(in_communication(t.stack) for t in facts.threads) and not any(
             f.name == "backward" for f in process.stack
         )
+
+    def outlived(self, rank: int, group: int, seq: int) -> bool:
+        """Whether the rank's recorder still ran when it would have noted that its own part of what
+        a peer has finished was over as well."""
+        over_ns = self._over_ns(group, seq)
+        facts = self.trace.ranks[rank]
+        slack_ns = STALE_HEARTBEATS * (facts.heartbeat_interval_s or 1.0) * SECOND_NS
+        return 0 < over_ns < facts.heartbeat_ns - slack_ns
+
+    def _over_ns(self, group: int, seq: int) -> int:
+        """When the last member noted that its part of a collective was over; 0 if unknown."""
+        if (group, seq) not in self._over:
+            records = self.trace.records
+            here = (records["group"] == group) & (records["collective_seq"] == seq)
+            noted = records["completed_ns"][here & self.front.collective]
+            self._over[group, seq] = int(noted.max(initial=0))
+        return self._over[group, seq]
 
     @cached_property
     def dates_ends(self) -> bool:

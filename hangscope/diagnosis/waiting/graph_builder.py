@@ -186,6 +186,7 @@ class GraphBuilder:
                 and process.frozen
                 and 0 < here.pending[i] <= here.finished
                 and self.collectives.needs_all(group, int(here.rows[i]))
+                and not self.collectives.outlived(rank, group, here.finished)
             ):
                 self._skip_finished_by_peers(group, here, i, process)
         return here

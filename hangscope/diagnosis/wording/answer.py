@@ -33,7 +33,7 @@ def answer(context: Context, findings: tuple[Finding, ...], notes: Sequence[str]
         world_size=_world_size(trace),
         backend=", ".join(_backends(trace)),
         stalled_s=_stalled_s(context) if findings else None,
-        live=trace.live,
+        live=trace.live and trace.current,
         began_ns=_began_ns(trace),
         ranks=rank_reports(context, findings),
         findings=findings,
