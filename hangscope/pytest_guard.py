@@ -128,7 +128,8 @@ class Guard:
 
     def _look(self) -> tuple[object, list[Claimed]]:
         """A value that changes when any rank moves, and the processes of live ranks."""
-        from hangscope.ring.reader import RingError, RingReader, decode_text
+        from hangscope.ring.checks import RingError
+        from hangscope.ring.reader import RingReader, decode_text
         from hangscope.trace.processes.process import look_at
         from hangscope.trace.rings.facts import writer_of
 

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.replay import Expected, write_fixture
-from hangscope.ring.reader import RingError, RingReader
+from hangscope.ring.checks import RingError
+from hangscope.ring.reader import RingReader
 from tools.forkserver import Job, Server
 from tools.record_fixture import PRELOAD, ROOT, look_twice
 

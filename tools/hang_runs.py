@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hangscope.ring.reader import RingError, RingReader
+from hangscope.ring.checks import RingError
+from hangscope.ring.reader import RingReader
 from tools.forkserver import Job, Server
 from tools.recordings import Recording
 from tools.two_hosts import ADDRESSES, LINKS, two_hosts

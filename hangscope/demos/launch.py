@@ -147,7 +147,8 @@ def _listen(
 
 def _since_newest_record_s(directory: Path) -> float | None:
     """How long ago the job issued its last operation, that is, when it stalled."""
-    from hangscope.ring.reader import RingError, RingReader
+    from hangscope.ring.checks import RingError
+    from hangscope.ring.reader import RingReader
 
     newest_ns = 0
     for path in directory.glob("*.ring"):

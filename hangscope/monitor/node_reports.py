@@ -27,7 +27,7 @@ from pathlib import Path
 from hangscope.replay.compact import compact_ring
 from hangscope.replay.observed import NAME as OBSERVED
 from hangscope.replay.observed import write_observed
-from hangscope.ring.reader import RingError
+from hangscope.ring.checks import RingError
 from hangscope.trace.clocks import shift_fragment
 from hangscope.trace.files.sniff import Kind
 from hangscope.trace.formats import JOURNAL, RING

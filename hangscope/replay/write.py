@@ -30,7 +30,7 @@ from hangscope.replay.observed import NAME as OBSERVED
 from hangscope.replay.observed import write_dump_time, write_observed
 from hangscope.replay.redact import Redactor
 from hangscope.replay.verify import verify
-from hangscope.ring.reader import RingError
+from hangscope.ring.checks import RingError
 from hangscope.trace import formats
 from hangscope.trace.files import sniff
 from hangscope.trace.files.compression import compress

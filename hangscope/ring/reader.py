@@ -3,22 +3,32 @@
 The file may belong to a live process or to one that died in the middle of a store, or it may be no
 ring at all. Sizes and offsets are checked against the file before anything is read; a half-written
 slot is dropped and counted; an interned value that points outside its area reads as absent.
+
+Whoever owns the file can shorten it at any time, which would end a process that has it mapped. So
+it is never mapped but read, which also costs less: touching a page for the first time is a fault.
 """
 
 from __future__ import annotations
 
-import functools
 import mmap
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from hangscope.ring import layout
+from hangscope.ring.checks import (
+    MOST_RECORDS,
+    RingError,
+    checked_size,
+    checked_start,
+    is_possible_place,
+)
 from hangscope.ring.header import RingHeader, decode_header
 from hangscope.ring.layout import GROUP, HEADER, SLOT, ValueKind
 
@@ -31,18 +41,9 @@ _NUMBERS = {
 }  # fmt: skip
 _READY = layout.header_offset("ready")
 _RANK = layout.header_offset("rank")
-_MOST_TIMES = 64
-"""Largest plausible size of a table, as a multiple of this version's."""
-_MOST_RECORDS = 1 << 48
-"""Largest plausible record id: a million records a second for nine years."""
-
 _PLACE = struct.Struct("<i4xi")
 """Rank and world size."""
 assert layout.header_offset("world_size") == _RANK + 8
-
-
-class RingError(Exception):
-    """The file is not a usable ring; the message says why in one clause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,25 +54,41 @@ class Sample:
     at_ns: int
 
 
+Room = Callable[[int], npt.NDArray[np.void]]
+
+
 class RingReader:
-    """One ring file, mapped read-only, so that repeated looks copy only what is asked for.
+    """One open ring file; each look reads only what is asked for.
+
+    Parameters
+    ----------
+    path:
+        The file.
+    room:
+        Allocates memory for a number of slots, into which they are read; fresh memory by default.
 
     Raises
     ------
     RingError
-        If the file is no ring, of another version, truncated or inconsistent.
+        If the file is no ring, of another version, truncated or inconsistent; also later, by every
+        method that reads, if the file has become shorter.
     OSError
-        If it cannot be opened.
+        If it cannot be opened or read.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], room: Room | None = None) -> None:
         self.name = os.fspath(path)
-        with open(path, "rb") as file:
-            check_size(file.fileno())
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self._size = len(self._map)
-        self._memory = memoryview(self._map)
-        self._check()
+        self._given_room = room
+        self._map: mmap.mmap | None = None
+        self._is_shorter = False
+        # A FIFO must not block here.
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            self._size = checked_size(self._descriptor)
+            self._check()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def path(self) -> Path:
@@ -80,51 +97,69 @@ class RingReader:
 
     @property
     def address(self) -> int:
-        """Where the file is mapped in this process."""
-        return int(np.frombuffer(self._memory, np.uint8).ctypes.data)
+        """Where the file is mapped in this process; nothing there is ever touched."""
+        if self._map is None:
+            self._map = mmap.mmap(self._descriptor, self._size, access=mmap.ACCESS_READ)
+        return int(np.frombuffer(self._map, np.uint8).ctypes.data)
 
     def _read(self, at: int, length: int) -> bytes:
         """A copy of a part of the file; the part must lie inside it."""
-        return self._map[at : at + length]
+        found = os.pread(self._descriptor, length, at)
+        if len(found) < length:
+            self._became_shorter()
+        return found
 
     def _read_into(self, at: int, target: memoryview) -> None:
-        target[:] = self._memory[at : at + len(target)]
+        if os.preadv(self._descriptor, [target], at) < len(target):
+            self._became_shorter()
+
+    def _became_shorter(self) -> NoReturn:
+        self._is_shorter = True
+        raise RingError("it became shorter while it was read")
 
     def _check(self) -> None:
-        head = self._read(0, layout.HEADER_BYTES)
+        self.head = head = self._read(0, layout.HEADER_BYTES)
+        """The header as of the last `is_sound`: `layout.HEADER_BYTES` bytes."""
         ready = any(head[_READY : _READY + 4])
         self._start = head[: layout.FIXED_START.size]
         (
             self._slot_count, self._slots_at, self._group_count, self._groups_at, self._samples_at,
             self._sample_bytes, self._values_at, self._values_bytes,
-        ) = _checked(self._start, ready, self._size)  # fmt: skip
+        ) = checked_start(self._start, ready, self._size)  # fmt: skip
         rank, world_size = _PLACE.unpack_from(head, _RANK)
-        if not _is_possible(rank, world_size):
+        if not is_possible_place(rank, world_size):
             raise RingError(f"damaged: no job has a rank {rank} of {world_size}")
-        if self._number("last_record_id") > _MOST_RECORDS:
+        if self._number("last_record_id") > MOST_RECORDS:
             raise RingError("damaged: it counts more records than any job issues")
 
     def is_sound(self) -> bool:
-        """Whether the file is still the ring that was opened.
+        """Read the header again. Returns whether the file is still the ring that was opened.
 
-        A file that is overwritten, by `cp` say, changes under the map, and touching a part that was
-        truncated would kill this process with SIGBUS.
+        It may have been overwritten, by `cp` say. Whether it has become shorter shows only when
+        more of it is read.
         """
-        if self._map.size() < self._size:
+        if self._is_shorter:
             return False
+        try:
+            self.head = head = self._read(0, layout.HEADER_BYTES)
+        except (OSError, RingError):
+            return False
+        at, length = _NUMBERS["last_record_id"]
         return (
-            self._read(0, layout.FIXED_START.size) == self._start
-            and _is_possible(*_PLACE.unpack(self._read(_RANK, _PLACE.size)))
-            and self._number("last_record_id") <= _MOST_RECORDS
+            head.startswith(self._start)
+            and is_possible_place(*_PLACE.unpack_from(head, _RANK))
+            and int.from_bytes(head[at : at + length], "little") <= MOST_RECORDS
         )
 
     def close(self) -> None:
-        """Unmap the file; arrays handed out before stay valid only if they were copied."""
-        try:
-            self._memory.release()
-            self._map.close()
-        except BufferError:  # an array still points into the map, which is freed with the array
-            pass
+        """Close the file; what was read stays valid."""
+        self._map = None
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __del__(self) -> None:
+        self.close()
 
     def header(self) -> RingHeader:
         """The current header."""
@@ -165,28 +200,20 @@ class RingReader:
         """Number of records the ring holds before the oldest is overwritten."""
         return self._slot_count
 
-    def header_bytes(self) -> memoryview:
-        """The current header as `layout.HEADER_BYTES` bytes, not copied."""
-        return self._memory[: layout.HEADER_BYTES]
+    def group_bytes(self, count: int) -> bytes:
+        """The first entries of the group table, complete or not."""
+        return self._read(self._groups_at, min(count, self._group_count) * GROUP.itemsize)
 
-    def group_bytes(self, count: int) -> memoryview:
-        """The first entries of the group table, complete or not, not copied."""
-        count = min(count, self._group_count)
-        return self._memory[self._groups_at : self._groups_at + count * GROUP.itemsize]
-
-    def slot_bytes(self, first: int, last: int) -> list[memoryview]:
+    def slot_bytes(self, first: int, last: int) -> list[bytes]:
         """The slots of records ``first`` to ``last`` (at most `slot_count` of them) in order, with
-        whatever they hold now, not copied."""
+        whatever they hold now."""
         start, length = (first - 1) % self._slot_count, last + 1 - first
         at, size = self._slots_at, SLOT.itemsize
         end = start + length
         if end <= self._slot_count:
-            return [self._memory[at + start * size : at + end * size]]
-        whole, rest = self._slot_count, end - self._slot_count
-        return [
-            self._memory[at + start * size : at + whole * size],
-            self._memory[at : at + rest * size],
-        ]
+            return [self._read(at + start * size, length * size)]
+        whole, rest = self._slot_count - start, end - self._slot_count
+        return [self._read(at + start * size, whole * size), self._read(at, rest * size)]
 
     def slots(self, since: int = 0) -> tuple[npt.NDArray[np.void], int]:
         """Valid records newer than record id ``since``, oldest first, and how many are lost.
@@ -226,7 +253,7 @@ class RingReader:
 
     def _room(self, count: int) -> npt.NDArray[np.void]:
         """Memory for a copy of ``count`` slots."""
-        return np.empty(count, SLOT)
+        return self._given_room(count) if self._given_room else np.empty(count, SLOT)
 
     def _copy_slots(self, start: int, target: npt.NDArray[np.void]) -> None:
         if len(target):
@@ -277,89 +304,9 @@ class RingReader:
         return None
 
 
-@functools.lru_cache(64)
-def _checked(start: bytes, ready: bool, size: int) -> tuple[int, ...]:
-    """The checked values that a `RingReader` needs from a header's fixed start.
-
-    Rings of one job have the same start.
-
-    Parameters
-    ----------
-    start:
-        The bytes of `hangscope.ring.layout.FIXED_START`.
-    ready:
-        Whether its writer has marked the header as complete.
-    size:
-        Size of the file in bytes.
-
-    Raises
-    ------
-    RingError
-        If it is not a header of this version, or its areas do not fit into the file.
-    """
-    (
-        magic, version, header_bytes, slot_bytes, slot_count, group_bytes, group_count,
-        groups_at, slots_at, samples_at, sample_bytes, values_at, values_bytes,
-    ) = layout.FIXED_START.unpack(start)  # fmt: skip
-    if not magic.startswith(layout.PREFIX):
-        raise RingError("not a HangScope ring (no magic number)")
-    if magic != layout.MAGIC or version != layout.VERSION:
-        raise RingError(f"ring version {version}; this HangScope reads {layout.VERSION}")
-    if not ready:
-        raise RingError("the writer died before the header was complete")
-    if (slot_bytes, group_bytes, header_bytes) != (
-        SLOT.itemsize, GROUP.itemsize, layout.HEADER_BYTES,
-    ):  # fmt: skip
-        raise RingError("entry sizes are not those of this version")
-    if (
-        slot_count > layout.MAX_SLOTS
-        or group_count > _MOST_TIMES * layout.GROUP_COUNT
-        or sample_bytes > _MOST_TIMES * layout.SAMPLE_BYTES
-        or values_bytes > _MOST_TIMES * layout.VALUES_BYTES
-    ):
-        raise RingError("damaged: its tables are larger than any recorder makes them")
-    for name, at, length in (
-        ("groups", groups_at, group_count * GROUP.itemsize),
-        ("slots", slots_at, slot_count * SLOT.itemsize),
-        ("samples", samples_at, 2 * sample_bytes),
-        ("values", values_at, values_bytes),
-    ):
-        if at < layout.HEADER_BYTES or at % 8 or at + length > size:
-            raise RingError(f"truncated: its {name} end outside the file")
-    if slot_count < 1:
-        raise RingError("it has no slots")
-    return (
-        slot_count, slots_at, group_count, groups_at, samples_at, sample_bytes, values_at,
-        values_bytes,
-    )  # fmt: skip
-
-
-def _is_possible(rank: int, world_size: int) -> bool:
-    """Whether rank and world size are plausible together.
-
-    Replicas may count their ranks differently from their world size, but are not far off.
-    """
-    far = _MOST_TIMES * world_size if world_size > 0 else layout.MAX_RANK + 1
-    return 0 <= rank <= layout.MAX_RANK and rank < far
-
-
 def decode_text(field: Any) -> str:
     """Decode a fixed-width text field of the header."""
     return bytes(field).rstrip(b"\x00").decode("utf-8", "replace")
-
-
-def check_size(descriptor: int) -> int:
-    """The size of an open file in bytes.
-
-    Raises
-    ------
-    RingError
-        If it is too small for a header.
-    """
-    size = os.fstat(descriptor).st_size
-    if size < layout.HEADER_BYTES:
-        raise RingError(f"too short for a ring ({size} bytes)")
-    return size
 
 
 def expected_records(head: bytes) -> int:

@@ -53,7 +53,7 @@ def test_missing_records_are_reported_without_changing_the_verdict(
     """The newest records of a rank that had got as far as all others but one."""
     reader = RingReader(FIXTURES / "loader-asleep" / "dumps" / "rank_1.ring")
     newest = reader.header().last_record_id
-    slots_at = layout.FIXED_START.unpack_from(reader.header_bytes())[8]
+    slots_at = layout.FIXED_START.unpack_from(reader.head)[8]
     reader.close()
     end = slots_at + newest * layout.SLOT.itemsize
     start = end - count * layout.SLOT.itemsize
@@ -65,7 +65,7 @@ def test_missing_records_are_reported_without_changing_the_verdict(
 def test_operation_without_a_name_contradicts_none(tmp_path: Path) -> None:
     """The area of interned values holds the names of operations."""
     reader = RingReader(FIXTURES / "healthy-ddp" / "dumps" / "rank_1.ring")
-    values_at = layout.FIXED_START.unpack_from(reader.header_bytes())[11]
+    values_at = layout.FIXED_START.unpack_from(reader.head)[11]
     area = reader.values()
     reader.close()
     at = area.index(b'{"op"') + values_at

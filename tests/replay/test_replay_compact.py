@@ -11,8 +11,9 @@ import pytest
 
 from hangscope.replay.compact import compact_ring
 from hangscope.replay.redact import Redactor
+from hangscope.ring.checks import RingError
 from hangscope.ring.layout import HEADER, SLOT_FORMAT, ExitKind, ValueKind, header_offset
-from hangscope.ring.reader import RingError, RingReader
+from hangscope.ring.reader import RingReader
 from hangscope.ring.writer import RingIdentity, RingWriter
 from hangscope.trace.model import Fragment
 from hangscope.trace.rings.read import read_ring

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from hangscope.recording.stack_samples import sample_threads
 from hangscope.ring import layout, process_identity
+from hangscope.ring.checks import RingError
 from hangscope.ring.layout import ExitKind, ValueKind
-from hangscope.ring.one_time_reader import OneTimeReader
-from hangscope.ring.reader import RingError, RingReader, decode_text
+from hangscope.ring.reader import RingReader, decode_text
 from hangscope.ring.writer import LAST_RECORD_CELL, RingIdentity, RingWriter
 from hangscope.trace.rings.read import read_ring
 from tests.real_jobs import ROOT
@@ -76,26 +76,39 @@ def test_oldest_records_are_overwritten(ring: RingWriter) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 5, 16, 40])
-def test_ring_is_read_equally_mapped_or_not(ring: RingWriter, count: int) -> None:
+def test_slots_are_read_into_given_memory(ring: RingWriter, count: int) -> None:
     write_records(ring, 1, count)
-    ring.write_sample(sample_threads())
-    mapped, once = RingReader(ring.path), OneTimeReader(ring.path)
-    assert mapped.slots()[0].tolist() == once.slots()[0].tolist()
-    assert mapped.groups().tobytes() == once.groups().tobytes()
-    assert mapped.values() == once.values()
-    assert mapped.sample() == once.sample()
-    assert mapped.header() == once.header()
-    once.close()
-    once.close()
+    given = RingReader(ring.path, lambda length: np.zeros(length, layout.SLOT))
+    assert given.slots()[0].tolist() == RingReader(ring.path).slots()[0].tolist()
+    given.close()
+    given.close()
 
 
 def test_ring_that_shrinks_while_it_is_read(ring: RingWriter) -> None:
     write_records(ring, 1, 5)
-    once = OneTimeReader(ring.path)
+    """A map of it would end this process here."""
+    reader = RingReader(ring.path)
+    assert reader.is_sound()
     os.truncate(ring.path, layout.HEADER_BYTES)
+    for read in (reader.slots, reader.values, reader.groups, lambda: reader.slot_bytes(1, 5)):
+        with pytest.raises(RingError, match="shorter"):
+            read()
+    assert not reader.is_sound()
+    os.truncate(ring.path, 0)
+    assert not reader.is_sound()
     with pytest.raises(RingError, match="shorter"):
-        once.slots()
-    once.close()
+        reader.header()
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory", "/dev/zero"])
+def test_a_ring_is_a_regular_file(kind: str, tmp_path: Path) -> None:
+    path = Path(kind) if kind == "/dev/zero" else tmp_path / "rank_0.ring"
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    with pytest.raises((RingError, OSError)):
+        RingReader(path)
 
 
 def test_only_new_records_are_read_again(ring: RingWriter) -> None:

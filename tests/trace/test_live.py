@@ -307,3 +307,27 @@ def test_returned_tables_are_not_changed(tmp_path: Path, job: list[RingRank]) ->
     job[0].issue(1)
     run.look()
     assert np.array_equal(before.records, kept)
+
+
+def test_ring_that_is_shortened_during_a_look(
+    tmp_path: Path, job: list[RingRank], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found sound and then cut; a map of it would end this process."""
+    for rank in job:
+        rank.issue(1, "all_reduce")
+    run = LiveRun(tmp_path)
+    assert sorted(run.look().ranks) == [0, 1, 2, 3, 4]
+    refresh = run._folder.refresh
+    left = [2, 4]
+
+    def cut_after(*args: Any) -> Any:
+        rings = refresh()
+        if left:
+            os.truncate(tmp_path / f"rank_{left.pop()}.ring", 4096)
+        return rings
+
+    monkeypatch.setattr(run._folder, "refresh", cut_after)
+    trace = run.look()
+    assert sorted(trace.ranks) == [0, 1, 3]
+    assert any("truncated" in warning for warning in trace.warnings)
+    run.close()

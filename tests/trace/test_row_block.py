@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from hangscope.ring.layout import SLOT_FORMAT, ValueKind
-from hangscope.ring.one_time_reader import OneTimeReader
+from hangscope.ring.reader import RingReader
 from hangscope.ring.writer import LAST_RECORD_CELL, RingIdentity, RingWriter
 from hangscope.trace.load import load_trace
 from hangscope.trace.merging.merge import merge
@@ -145,7 +145,7 @@ def _values(path: Path, texts: Sequence[bytes]) -> tuple[bytes, dict[str, int]]:
         "signature": ring.intern(ValueKind.SIGNATURE, f'{{"op": "gloo:{op}"}}'.encode()),
         "stack": ring.intern(ValueKind.STACK, np.array([frame], "<u4").tobytes()),
     }
-    return OneTimeReader(path).values(), ids
+    return RingReader(path).values(), ids
 
 
 def test_values_of_the_previous_ring_are_reused_only_for_equal_bytes(tmp_path: Path) -> None:

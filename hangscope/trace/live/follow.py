@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from hangscope.ring.checks import RingError
 from hangscope.ring.layout import HEADER
 from hangscope.trace import formats
 from hangscope.trace.external_reports.journal import looks_like_journal, read_journal
@@ -34,6 +35,8 @@ _IDENTITY_FIELDS = (
     "rank", "world_size", "run_id", "attempt", "disabled", "values_refused", "groups_refused",
 )  # fmt: skip
 """Header fields whose change affects more than the facts of one process."""
+_ATTEMPTS = 3
+"""How often a look is begun, if rings become shorter during it."""
 _RECORDED_NS = 60 * 10**9
 """A process last seen alive longer ago than this does not count as alive now."""
 
@@ -95,13 +98,15 @@ class LiveRun:
         """The job as it is now; ``trace.looks`` counts the looks that could be compared.
 
         ``others`` are fragments of ranks whose rings are not in the directory.
+
+        Raises
+        ------
+        RingError
+            If rings become shorter during the look, again and again.
         """
-        rings = self.refresh()
         self.looks += 1
         self._locks_now = functools.cache(FileLocks.now)
-        trace = None if others else self._update(rings)
-        if trace is None:
-            trace = self._merge(rings, others)
+        trace = self._read_rings(others, _ATTEMPTS)
         now_ns = time.time_ns()
         # A process that was alive long ago, according to a journal, is a recorded observation.
         live = any(
@@ -191,6 +196,16 @@ class LiveRun:
         self._rings = []
 
     # -- pieces ----------------------------------------------------------------------------
+
+    def _read_rings(self, others: Sequence[Fragment], attempts: int) -> Trace:
+        try:
+            rings = self.refresh()
+            return (None if others else self._update(rings)) or self._merge(rings, others)
+        except RingError:
+            self._merged = None
+            if attempts == 1:
+                raise
+        return self._read_rings(others, attempts - 1)  # without those that are not sound any more
 
     def _update(self, rings: list[OpenRing]) -> Trace | None:
         """The last look's trace with what was added since; None if more than that has changed."""
@@ -356,8 +371,8 @@ def is_gil_blocked(facts: RankFacts) -> bool:
 
 
 def _headers(rings: Sequence[OpenRing]) -> Records:
-    """A copy of all headers as they are now: shape (rings,), dtype `HEADER`."""
-    return np.frombuffer(b"".join(ring.reader.header_bytes() for ring in rings), HEADER)
+    """A copy of all headers as of this look: shape (rings,), dtype `HEADER`."""
+    return np.frombuffer(b"".join(ring.reader.head for ring in rings), HEADER)
 
 
 def _with_journals(

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from hangscope.ring.checks import RingError
 from hangscope.ring.header import RingHeader
 from hangscope.ring.layout import HEADER, ExitKind, header_offset
 from hangscope.ring.process_identity import machine_id
-from hangscope.ring.reader import RingError, RingReader, decode_text
+from hangscope.ring.reader import RingReader, decode_text
 from hangscope.trace.facts import machine_name
 from hangscope.trace.job_selection.duplicate_ranks import DuplicateRank, find_duplicate_ranks
 from hangscope.trace.job_selection.incarnations import (
@@ -206,7 +207,7 @@ class RingFolder:
 
     def _name(self, rings: list[OpenRing]) -> None:
         """Assign ranks to the rings of one attempt, if they state something new."""
-        said = [_RANK_FIELDS.unpack_from(ring.reader.header_bytes()) for ring in rings]
+        said = [_RANK_FIELDS.unpack_from(ring.reader.head) for ring in rings]
         if said == self._said and rings == self._named:
             return
         self._named, self._said = rings, said

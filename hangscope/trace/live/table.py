@@ -161,7 +161,7 @@ class LiveTable:
         """
         last = published.copy()
         still = np.flatnonzero((published == self._published) | (self._published < 0))
-        parts: list[memoryview] = []
+        parts: list[bytes] = []
         for ring, after in zip(still.tolist(), (published[still] + 1).tolist(), strict=True):
             parts += self._readers[ring].slot_bytes(after, after)
         slots = np.frombuffer(b"".join(parts), SLOT)
@@ -184,7 +184,7 @@ class LiveTable:
         end = last[rings]
         oldest = end - self._keep[rings] + 1
         first = np.maximum(np.minimum(self._again[rings], end + 1), np.maximum(oldest, 1))
-        parts: list[memoryview] = []
+        parts: list[bytes] = []
         for ring, a, b in zip(rings.tolist(), first.tolist(), end.tolist(), strict=True):
             if b >= a:
                 parts += self._readers[ring].slot_bytes(a, b)

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hangscope.ring.checks import RingError
 from hangscope.ring.header import RingHeader
 from hangscope.ring.layout import ValueKind
-from hangscope.ring.reader import RingError
 from hangscope.trace.model import Records
 from hangscope.trace.rings.values import RingValues
 

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from hangscope.ring import layout
 from hangscope.ring.header import RingHeader
 from hangscope.ring.layout import GROUP, SLOT
-from hangscope.ring.one_time_reader import OneTimeReader
 from hangscope.ring.reader import RingReader
 from hangscope.trace import clean, formats
 from hangscope.trace.model import (
@@ -65,7 +64,7 @@ def read_ring(
         If it cannot be opened.
     """
     batch = batch or RingBatch()
-    reader = OneTimeReader(path, batch.block.take)
+    reader = RingReader(path, batch.block.take)
     try:
         return fragment_of(reader, records=records, batch=batch, shown=shown)
     finally:
