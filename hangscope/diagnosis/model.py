@@ -51,6 +51,22 @@ class Confidence(str, Enum):
     AMBIGUOUS = "ambiguous"
 
 
+_TOO_MANY_TO_LIST = 4
+
+
+def _headline(confidence: Confidence, culprits: tuple[int, ...], summary: str) -> str:
+    """The summary with its doubt: it is copied and searched for without the rest of the report."""
+    if confidence is Confidence.CERTAIN or not culprits or "probably" in summary:
+        return summary
+    if confidence is Confidence.LIKELY:
+        return f"Probably: {summary}"
+    if len(culprits) == 1:
+        return f"Perhaps: {summary}"
+    several = len(culprits) > _TOO_MANY_TO_LIST
+    either = f"of {len(culprits)} ranks" if several else "rank " + " or ".join(map(str, culprits))
+    return f"Either {either}: {summary}"
+
+
 @dataclass(frozen=True, slots=True)
 class GroupRef:
     """The group a finding is about; ``ranks`` are global."""
@@ -124,6 +140,11 @@ class Finding:
     unchanged_s: float = 0.0
     """If no record dates the finding: for how long (s) repeated looks at a running job must agree
     before it is reported."""
+
+    @property
+    def headline(self) -> str:
+        """The summary with how far it may be trusted."""
+        return _headline(self.confidence, self.culprits, self.summary)
 
     def accuses(self, side: Side) -> bool:
         """Whether all ranks of a side are culprits."""
@@ -200,3 +221,8 @@ class Diagnosis:
     """Remarks that do not change the verdict: a slow rank, other attempts in the directory."""
     began_ns: int = 0
     """When the first rank began to record or to issue; 0 if unknown."""
+
+    @property
+    def headline(self) -> str:
+        """The summary with how far it may be trusted."""
+        return _headline(self.confidence, self.culprits, self.summary)

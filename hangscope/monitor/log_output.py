@@ -35,7 +35,7 @@ def print_report(diagnosis: Diagnosis, *, where: str, out: TextIO | None = None)
         emoji=False,
     )
     console.print(render(diagnosis))
-    summary = plain(diagnosis.summary)
+    summary = plain(diagnosis.headline)
     text = f"\n[hangscope] {summary}\n{body.getvalue().rstrip()}\n[hangscope] {where}\n"
     _write(stream, text)
 

@@ -30,7 +30,7 @@ def needs_other_nodes(diagnosis: Diagnosis) -> bool:
 def unexplained_end(diagnosis: Diagnosis, where: str) -> str:
     """The line to print if all ranks here ended and nothing on this node explains why."""
     return (
-        f"{diagnosis.summary}. All ranks of this node have ended, and nothing on it explains why: "
+        f"{diagnosis.headline}. All ranks of this node have ended, and nothing on it explains why: "
         f"look at the logs of the other nodes, or run `hangscope analyze` over the run directories "
         f"of all of them (this node's: {where})"
     )

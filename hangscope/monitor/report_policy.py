@@ -38,6 +38,8 @@ class ReportPolicy:
     _previous_progress: Mapping[int, object] = field(default_factory=dict)
     _since: tuple[str, float] = ("", 0.0)
     """Summary of the first finding and since when all looks have agreed on it."""
+    _settled: bool = False
+    """A cause that can no longer change has been reported."""
     has_reported: bool = False
     reported_elsewhere: bool = False
     """Another node's monitor has reported on the whole job."""
@@ -77,6 +79,8 @@ class ReportPolicy:
             return False
         if (self.reported_elsewhere or first.verdict is Verdict.INCONCLUSIVE) and self.has_reported:
             return False
+        if self._settled and not first.culprits:
+            return False  # what cannot change any more explains more than what names nobody
         if first.unchanged_s:
             # No timestamp tells how long this has lasted, so the monitor must have seen it last.
             return not final and now_s - self._since[1] >= first.unchanged_s
@@ -100,6 +104,7 @@ class ReportPolicy:
     def mark_reported(self, diagnosis: Diagnosis) -> None:
         """Remember that the diagnosis was printed."""
         self.has_reported = True
+        self._settled |= is_final(diagnosis) and bool(diagnosis.culprits)
         for finding in diagnosis.findings:
             self._said.add(cause_of(finding))
             if finding.culprits:

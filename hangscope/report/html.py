@@ -141,7 +141,7 @@ def _moment(time_ns: int) -> str:
 def _finding_view(diagnosis: Diagnosis, finding: Finding) -> dict[str, Any]:
     groups, sources = side_groups(diagnosis, finding), Sources(diagnosis.began_ns)
     return {
-        "summary": finding.summary,
+        "summary": finding.headline,
         "why": finding.why,
         "fix": finding.fix,
         "playbook": finding.playbook,

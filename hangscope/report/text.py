@@ -99,7 +99,7 @@ class TextReport:
         yield _badge(diagnosis)
         yield None
         if not shown or shown[0] is not diagnosis.findings[0]:
-            yield Text(plain(diagnosis.summary), "bold")
+            yield Text(plain(diagnosis.headline), "bold")
             if self.group is not None and not shown:
                 yield None
                 yield Text(f"Nothing was found in group {plain(self.group, 80)}.")
@@ -122,7 +122,7 @@ class TextReport:
             more = len(findings) - len(shown)
             # Two faults at once: after fixing only the first, the job would hang again.
             others = findings[len(shown) : len(shown) + _OTHERS]
-            yield from _bullets("Also", [f.summary for f in others], True)
+            yield from _bullets("Also", [f.headline for f in others], True)
             yield Text(f"{more} more finding{'s' if more > 1 else ''}: --all shows them", "dim")
 
 
@@ -157,7 +157,7 @@ def _finding(
     everything: bool,
     width: int,
 ) -> Iterator[RenderableType | None]:
-    yield Text(plain(finding.summary), "bold")
+    yield Text(plain(finding.headline), "bold")
     if finding.sides:
         yield None
         yield Padding(_sides(finding, groups, everything, width), (0, 0, 0, 2))

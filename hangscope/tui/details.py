@@ -79,7 +79,7 @@ def describe(
         yield Text("No operation of this rank was recorded.", "dim")
     if finding is not None and finding.sides and _concerns(snapshot, finding, rank, record):
         yield Text()
-        yield Text(plain(finding.summary), "bold")
+        yield Text(plain(finding.headline), "bold")
         groups = side_groups(snapshot.diagnosis, finding)
         for side in sorted(finding.sides, key=lambda s: not set(s.ranks) & set(finding.culprits)):
             yield from _side(side, finding, groups.get(side, ""), sources)

@@ -45,7 +45,7 @@ class VerdictBar(Static):
     def _write(self) -> None:
         if self._shown is not None:
             width = self.app.size.width - 2
-            self.more = int(len(plain(self._shown[0].summary)) > width)
+            self.more = int(len(plain(self._shown[0].headline)) > width)
             self.update(lines(*self._shown, width=width))
 
 
@@ -65,7 +65,7 @@ def lines(diagnosis: Diagnosis, note: str = "", width: int = 78) -> Group:
         top.append(f" · {len(diagnosis.findings)} findings", "dim")
     if note:
         top.append(f" · {plain(note, 200)}", "dim")
-    words = textwrap.wrap(plain(diagnosis.summary), max(width, 20)) or [""]
+    words = textwrap.wrap(plain(diagnosis.headline), max(width, 20)) or [""]
     sentence = [Text(words[0], "bold", no_wrap=True)]
     if len(words) > 1:
         sentence.append(Text(" ".join(words[1:]), "bold", no_wrap=True, overflow="ellipsis"))

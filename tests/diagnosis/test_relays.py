@@ -91,3 +91,13 @@ def test_rank_whose_recorder_ran_on_would_have_noted_the_end(lived_s: float) -> 
     job.rank(2, **EXITED)
     named = {r for _, culprits in found_in(job) for r in culprits}
     assert (named == {2}) is (lived_s > 0)
+
+
+def test_headline_carries_the_doubt() -> None:
+    lost = four_ranks(live=False, finished=(0,))
+    lost.lose(2)
+    assert diagnose(lost.trace()).headline.startswith("Probably: Rank 2 left no dump")
+    ended = four_ranks()
+    ended.rank(2, **EXITED)
+    certain = diagnose(ended.trace())
+    assert certain.headline == certain.findings[0].headline == certain.summary

@@ -157,3 +157,16 @@ def test_undated_finding_is_not_reported_for_an_ended_job() -> None:
     policy = ReportPolicy()
     assert not policy.should_report(undated("at a"), {0: "x"}, final=False, now_s=0.0)
     assert not policy.should_report(undated("at a"), {0: "x"}, final=True, now_s=60.0)
+
+
+def test_nothing_that_names_nobody_follows_an_end() -> None:
+    """The others' devices stand still because that rank is gone: that is no second cause."""
+    policy = ReportPolicy()
+    ended = diagnosis(Verdict.RANK_EXITED, 1)
+    assert policy.should_report(ended, {0: "x"}, final=False)
+    policy.mark_reported(ended)
+    stuck = diagnosis(Verdict.STUCK_COLLECTIVE, seq=6)
+    assert not any(policy.should_report(stuck, {0: "x"}, final=False) for _ in range(3))
+    assert not policy.should_report(MISSING, {0: "x"}, final=False)
+    other = diagnosis(Verdict.MISSING_RANK, 0)
+    assert [policy.should_report(other, {0: "x"}, final=False) for _ in range(2)] == [False, True]

@@ -8,6 +8,7 @@ from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.causes.cycles import cycle_cause, ranks_with_sends_only
 from hangscope.diagnosis.causes.halted import needs_a_cause, without_own_waiting
 from hangscope.diagnosis.causes.left_over_halves import blame_left_over
+from hangscope.diagnosis.causes.run_ahead import blame_stayed
 from hangscope.diagnosis.causes.sibling_cycles import Cycle, ranks_of_sibling_cycles
 from hangscope.diagnosis.causes.sinks import DisjointSets, sink_causes
 from hangscope.diagnosis.causes.unlisted_members import wait_for_unlisted, waits_for_unlisted
@@ -247,18 +248,20 @@ def _stuck(context: Context, index: int) -> Cause:
         cause = cause.with_unknown(gone)
         cause = replace(cause, verdict=Verdict.INCONCLUSIVE, confidence=Confidence.LIKELY)
     if cause.verdict is Verdict.STUCK_COLLECTIVE:
-        cause = _blame_halted(context, index, cause)
+        cause = _blame_unfit(context, index, cause)
     members = place.members if place.p2p else ()
     victims = set(place.waiters).difference(cause.culprits).union(members)
     return replace(cause, victims=frozenset(victims))
 
 
-def _blame_halted(context: Context, index: int, cause: Cause) -> Cause:
-    """Blame a stuck place on ranks that cannot carry out their part of it."""
+def _blame_unfit(context: Context, index: int, cause: Cause) -> Cause:
+    """Blame a stuck place on ranks that do not carry out their part of it."""
     place = context.waits.places[index]
     double = sorted(duplicate_ranks(context.trace).keys() & {*place.waiters, *place.members})
     odd = tuple(double) or _unserved(context, place)
-    return replace(cause, culprits=odd, confidence=Confidence.LIKELY) if odd else cause
+    if odd:
+        return replace(cause, culprits=odd, confidence=Confidence.LIKELY)
+    return blame_stayed(context, place, cause)
 
 
 def _doubt_sends_before(context: Context, causes: list[Cause]) -> list[Cause]:

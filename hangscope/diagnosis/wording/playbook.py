@@ -252,7 +252,7 @@ def by_verdict(verdict: Verdict, detail: str = "") -> Advice:
             "issue the matching send or recv, in the order in which the partner issues its halves",
             "D19",
         ),
-        Verdict.STUCK_COLLECTIVE: stuck("; the code is not the cause"),
+        Verdict.STUCK_COLLECTIVE: stuck("; where the ranks stand (py-spy dump) tells more"),
         Verdict.INCONCLUSIVE: Advice(
             "collect the dumps or logs of the other ranks; if there are none, run it again with "
             "HANGSCOPE=1",

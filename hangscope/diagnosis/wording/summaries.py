@@ -247,7 +247,7 @@ def _stuck(context: Context, cause: Cause, place: Place) -> Words:
     if accused is not None:
         return Words(
             f"{_who(cause)} cannot finish {title}, which has completed on a peer",
-            "the device or link there is stuck, not the code",
+            "its device, the link to it, or what the process runs there is stuck",
         )
     return Words(
         everybody,
