@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hangscope._version import __version__
 
 if TYPE_CHECKING:
+    from hangscope.notebook import Run, load
     from hangscope.recording.api import dump, phase, record, start, stop
     from hangscope.toolkit.barriers.agreement import Disagreement
     from hangscope.toolkit.barriers.barrier import BarrierTimeout, barrier
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from hangscope.toolkit.warmup.training import Rewindable, warmup_training
 
 _HOME = {
+    "load": "notebook",
+    "Run": "notebook",
     "start": "recording.api",
     "stop": "recording.api",
     "dump": "recording.api",
@@ -62,6 +65,7 @@ __all__ = [
     "Disagreement",
     "ReductionCheck",
     "Rewindable",
+    "Run",
     "SyncError",
     "WarmupError",
     "WorldInfo",
@@ -75,6 +79,7 @@ __all__ = [
     "dump",
     "get_world_info",
     "init_distributed",
+    "load",
     "phase",
     "record",
     "start",

@@ -17,11 +17,13 @@ MAY_IMPORT = {
     "recording": {"nccl_plugin", "ring"},
     "trace": {"ring"},
     "diagnosis": {"trace"},
-    "report": {"diagnosis", "trace"},
+    "lateness": {"trace"},
+    "report": {"diagnosis", "lateness", "trace"},
     "monitor": {"nccl_plugin", "replay", "report", "diagnosis", "trace", "ring"},
     "tui": {"report", "diagnosis", "trace", "ring"},
     "toolkit": {"ring", "trace", "recording"},
     "demos": {"ring", "trace"},
+    "notebook": {"lateness", "report", "diagnosis", "trace"},
     "replay": {"report", "diagnosis", "trace", "ring"},
 }
 MAY_IMPORT_TORCH = {"recording", "toolkit", "demos"}

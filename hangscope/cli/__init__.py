@@ -22,6 +22,7 @@ COMMANDS = {
     "analyze": "Say who diverged, where, and what to do, from run directories, dumps or logs.",
     "run": "Run a command with recording on and HangScope as its monitor.",
     "tui": "Show timelines in the terminal, live or post-mortem.",
+    "slow": "Say who makes everybody wait, how often, and what it costs.",
     "export": "Convert a run for other tools.",
     "replay": "Check that recorded hangs still get their expected verdicts.",
     "doctor": "Check the launch environment before a job starts.",

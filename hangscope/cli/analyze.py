@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SECOND_LOOK_S = 1.2
 """Time between the two looks at a live job."""
+NEWEST_COMPARED = 512
+"""How many of each rank's newest records tell who is late; `hangscope slow` reads all."""
 
 
 @click.command("analyze")
@@ -61,6 +63,8 @@ def command(
     Exit status: 0 healthy, 1 problem found, 2 bad usage or nothing readable.
     """
     trace, diagnosis = investigate(paths, ask_stacks=ask_stacks)
+    if diagnosis.verdict.value == "healthy":
+        diagnosis = _with_lateness(trace, diagnosis)
     if group is not None and not any(group in (g.name, g.desc, g.label) for g in trace.groups):
         known = ", ".join(sorted({g.label for g in trace.groups})) or "none"
         raise UserError(f"no process group is called {group!r}; there are: {known}")
@@ -89,6 +93,16 @@ def command(
     if html_file is not None:
         say(f"wrote {html_file}", err=True)
     sys.exit(0 if diagnosis.verdict.value == "healthy" else 1)
+
+
+def _with_lateness(trace: Trace, diagnosis: Diagnosis) -> Diagnosis:
+    """The diagnosis of a healthy job with two lines on who makes the others wait."""
+    from hangscope.lateness.lateness import lateness
+    from hangscope.report.lateness import remarks
+    from hangscope.trace.clocks import align_clocks
+
+    lines = remarks(lateness(align_clocks(trace), newest=NEWEST_COMPARED))
+    return replace(diagnosis, notes=(*diagnosis.notes, *lines))
 
 
 def investigate(paths: tuple[str, ...], *, ask_stacks: bool = False) -> tuple[Trace, Diagnosis]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,9 +36,6 @@ from hangscope.trace.rows import (
     flagged,
 )
 from hangscope.trace.unranked_process import UnrankedProcess
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 __all__ = [
     "CAUSED_BY",
@@ -268,15 +264,3 @@ class Trace:
     def only_logs(self) -> bool:
         """Whether all sources are job logs, in which silence proves little."""
         return {source.format for source in self.sources} == {"job-log"}
-
-    def frame(self) -> pd.DataFrame:
-        """The records as a pandas table with readable columns, one row per operation."""
-        import pandas as pd
-
-        table = pd.DataFrame({name: self.records[name] for name in RECORD_DTYPE.names or ()})
-        ops = np.array([s.op for s in self.signatures] or [""], dtype=object)
-        labels = np.array([g.label for g in self.groups] or [""], dtype=object)
-        if len(table):
-            table.insert(2, "op", ops[self.records["signature"]])
-            table.insert(2, "group_label", labels[self.records["group"]])
-        return table

@@ -7,7 +7,6 @@ leaves out a receive, every later one gets the message before its own, and nothi
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.processes.process_state import End
@@ -24,12 +23,12 @@ def lost_messages(context: Context) -> str | None:
     Only channels are compared whose two ranks have everything on record and ended cleanly.
     """
     trace = context.trace
-    whole = [
+    whole = {
         rank
         for rank, facts in trace.ranks.items()
         if facts.oldest_record_id <= 1 and not facts.only_active and not facts.dropped
         if context.processes[rank].end is End.CLEAN
-    ]
+    }
     records = trace.records
     flags = records["flags"]
     pairs = (flags & int(Flag.P2P) != 0) & (flags & int(Flag.COALESCED_BATCH) == 0)
@@ -37,30 +36,26 @@ def lost_messages(context: Context) -> str | None:
         return None
     sends = records_where(trace, is_sending)
     rank, peer = records["rank"].astype(np.int64), records["peer"].astype(np.int64)
-    table = pd.DataFrame(
-        {
-            "group": records["group"].astype(np.int64),
-            "source": np.where(sends, rank, peer),
-            "target": np.where(sends, peer, rank),
-            "sent": sends,
-            "received": ~sends,
-        }
-    )[pairs & (flags & int(Flag.FAILED) == 0)]
+    good = pairs & (flags & int(Flag.FAILED) == 0)
+    source, target = np.where(sends, rank, peer)[good], np.where(sends, peer, rank)[good]
+    channels, which = np.unique(
+        np.stack([records["group"][good], source, target], axis=1), axis=0, return_inverse=True
+    )
+    sent = np.bincount(which.reshape(-1), sends[good], len(channels)).astype(int)
+    received = np.bincount(which.reshape(-1), ~sends[good], len(channels)).astype(int)
     # A receive from any source may have taken anybody's message.
-    open_ended = table.loc[table["source"] < 0, ["group", "target"]].drop_duplicates()
-    counts = table.groupby(["group", "source", "target"]).sum().reset_index()
-    uneven = counts[
-        (counts["sent"] != counts["received"])
-        & counts["source"].isin(whole)
-        & counts["target"].isin(whole)
-        & ~pd.MultiIndex.from_frame(counts[["group", "target"]]).isin(
-            pd.MultiIndex.from_frame(open_ended)
+    open_ended = {(group, end) for group, begin, end in channels.tolist() if begin < 0}
+    uneven = [
+        (group, begin, end, out, into)
+        for (group, begin, end), out, into in zip(
+            channels.tolist(), sent.tolist(), received.tolist(), strict=True
         )
+        if out != into and {begin, end} <= whole and (group, end) not in open_ended
     ]
     said = [
-        f"rank {row.source} sent rank {row.target} {row.sent} messages in "
-        f"{label_of(context, row.group)}, which received {row.received}"
-        for row in uneven.head(_MOST_SHOWN).itertuples()
+        f"rank {begin} sent rank {end} {out} messages in {label_of(context, group)}, "
+        f"which received {into}"
+        for group, begin, end, out, into in uneven[:_MOST_SHOWN]
     ]
     if not said:
         return None
