@@ -19,7 +19,7 @@ MAY_IMPORT = {
     "diagnosis": {"trace"},
     "lateness": {"trace"},
     "report": {"diagnosis", "lateness", "trace"},
-    "monitor": {"nccl_plugin", "replay", "report", "diagnosis", "trace", "ring"},
+    "monitor": {"lateness", "nccl_plugin", "replay", "report", "diagnosis", "trace", "ring"},
     "tui": {"report", "diagnosis", "trace", "ring"},
     "toolkit": {"ring", "trace", "recording"},
     "demos": {"ring", "trace"},

@@ -200,9 +200,12 @@ def main() -> None:
         row[0] += 1
         row[1] += right
         row[2] += len(named) - right
-    print("| kind | slowness | jobs | found | named wrongly |\n|---|---|---|---|---|")
-    for (kind, slowness), (jobs, right, wrong) in sorted(table.items()):
-        print(f"| {kind} | {slowness:.0%} | {jobs} | {right} | {wrong} |")
+    columns = " | ".join(f"{slowness:.0%}" for slowness in SLOWNESS)
+    print(f"| late | {columns} | named wrongly |\n|---|{'---|' * (len(SLOWNESS) + 1)}")
+    for kind in KINDS:
+        rows = [table.get((kind, slowness), [0, 0, 0]) for slowness in SLOWNESS]
+        cells = ["-" if kind in HEALTHY else f"{right} of {jobs}" for jobs, right, _ in rows]
+        print(f"| {kind} | {' | '.join(cells)} | {sum(row[2] for row in rows)} |")
     strong = [v for (k, s), v in table.items() if k not in HEALTHY and s >= 0.1]
     found, wrong = sum(v[1] for v in strong), sum(v[2] for v in table.values())
     print(f"\nrecall at 10 % and more: {found / sum(v[0] for v in strong):.1%}")

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import rich_click as click
 
@@ -17,6 +18,9 @@ from hangscope.cli.console import say
 from hangscope.cli.errors import UserError
 from hangscope.cli.types import Seconds
 from hangscope.nccl_plugin.background import prepare_plugin
+
+if TYPE_CHECKING:
+    from hangscope.recording.settings import Settings
 
 
 @click.command(
@@ -48,6 +52,9 @@ from hangscope.nccl_plugin.background import prepare_plugin
     type=click.Choice(["report", "kill"]),
     help="After the report: only report (the default), or end the job (HANGSCOPE_ON_HANG).",
 )
+@click.option(
+    "--slow", is_flag=True, help="Also mention ranks that are always late (HANGSCOPE_NOTICE=slow)."
+)
 @click.argument("arguments", nargs=-1, required=True, metavar="-- CMD...")
 def command(
     timeout_s: float | None,
@@ -55,6 +62,7 @@ def command(
     buffer: int | None,
     no_stacks: bool,
     on_hang: str | None,
+    slow: bool,
     arguments: tuple[str, ...],
 ) -> None:
     """Run CMD with recording on in every rank, and HangScope as its monitor.
@@ -76,6 +84,7 @@ def command(
         ("HANGSCOPE_STACKS", 0 if no_stacks else None),
         ("HANGSCOPE_ON_HANG", on_hang),
         ("HANGSCOPE_DIR", directory),
+        ("HANGSCOPE_NOTICE", "slow" if slow else None),
     ):
         if value is not None:
             environment[name] = str(value)
@@ -85,7 +94,7 @@ def command(
     former = None if given else _link_latest(run_directory)
     environment["HANGSCOPE_DIR"] = str(run_directory)
     try:
-        status = _run(arguments, environment, run_directory, settings.timeout_s, settings.on_hang)
+        status = _run(arguments, environment, run_directory, settings)
     finally:
         if not given:
             _remove_if_unused(run_directory, former)
@@ -139,8 +148,7 @@ def _run(
     arguments: tuple[str, ...],
     environment: dict[str, str],
     directory: Path,
-    timeout_s: float,
-    on_hang: str,
+    settings: Settings,
 ) -> int:
     from hangscope.monitor.watch import Monitor, MonitorConfig
     from hangscope.trace.live.rings import RunKey
@@ -166,8 +174,9 @@ def _run(
         directory=directory,
         key=None,
         local_world_size=0,
-        timeout_s=timeout_s,
-        on_hang=on_hang,
+        timeout_s=settings.timeout_s,
+        on_hang=settings.on_hang,
+        notice=settings.notice,
     )
     followed: set[RunKey] = set()
     while process.poll() is None:

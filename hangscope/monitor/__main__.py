@@ -61,6 +61,7 @@ def follow(arguments: argparse.Namespace) -> int:
         local_world_size=arguments.local_world_size,
         timeout_s=arguments.timeout,
         on_hang=arguments.on_hang,
+        notice=os.environ.get("HANGSCOPE_NOTICE", "1").strip().lower(),
     )
     try:
         os.nice(5)  # only now: while imports run, nobody watches

@@ -19,6 +19,7 @@ from hangscope.monitor.leaving_ranks import LeavingRanks
 from hangscope.monitor.local_ranks import TICK_S, Counters, LocalRanks
 from hangscope.monitor.log_output import print_line, print_report
 from hangscope.monitor.mishaps import MOST_IN_SUCCESSION, Mishaps
+from hangscope.monitor.notices import Notices, needs_no_timeout
 from hangscope.monitor.other_nodes import DELIVER_VERDICT_S, OtherNodes, may_span_nodes
 from hangscope.monitor.partial_view import (
     ENDED,
@@ -32,6 +33,7 @@ from hangscope.monitor.report_claims import claim_report
 from hangscope.monitor.report_policy import ReportPolicy, cause_of, is_final
 from hangscope.monitor.ring_links import replace_ring_links
 from hangscope.monitor.schedule import FIRST_LOOK_S, MAX_INTERVAL_S, LookSchedule
+from hangscope.monitor.straggler_news import StragglerNews
 from hangscope.trace.live.follow import LiveRun, is_gil_blocked
 from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import Fragment, Trace
@@ -60,6 +62,8 @@ class MonitorConfig:
     local_world_size: int
     timeout_s: float
     on_hang: str = "report"
+    notice: str = "1"
+    """``HANGSCOPE_NOTICE``."""
 
 
 class Monitor:
@@ -100,6 +104,8 @@ class Monitor:
             config.local_world_size,
             processes or ProcessWatch(),
         )
+        self._notices = Notices(enabled=config.notice != "0")
+        self._stragglers = StragglerNews(enabled=config.notice == "slow")
         self._corruptions = Corruptions()
         self._policy = ReportPolicy()
         self._clock_steps = ClockSteps()
@@ -225,6 +231,8 @@ class Monitor:
         self._ranks.note_starting()
         trace, diagnosis = self._diagnosed(stalled_s)
         partly = self._sees_part(trace)
+        if not final and not partly:
+            diagnosis = self._noticed(trace, diagnosis)
         restrained = self._limited_to_seen(diagnosis, trace, final=final) if partly else diagnosis
         self._asks_others = self._asks_others and partly
         set_lately = self._clock_steps.within(self._config.timeout_s)
@@ -247,6 +255,19 @@ class Monitor:
         self._report_news(trace, diagnosis, final=final, partly=partly, stalled_s=stalled_s)
         self._look_cost_s = time.process_time() - began_s
         self._looked_at_s = time.monotonic()
+
+    def _noticed(self, trace: Trace, diagnosis: Diagnosis) -> Diagnosis:
+        """Say early what is long for this job; the diagnosis, or what needs no time-out."""
+        if diagnosis.verdict is not Verdict.HEALTHY:
+            self._notices.superseded()
+            return diagnosis
+        early = self._notices.early(trace)
+        if early is not None and needs_no_timeout(trace, early):
+            return early
+        for line in (self._notices.line(trace, early), self._stragglers.line(trace)):
+            if line is not None:
+                print_line(line, self._out)
+        return diagnosis
 
     def _diagnosed(self, stalled_s: float) -> tuple[Trace, Diagnosis]:
         """The job's present state, including other nodes' reports, and its diagnosis."""

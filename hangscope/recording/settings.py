@@ -27,6 +27,7 @@ KNOWN = frozenset(
         "HANGSCOPE_COMPILED",
         "HANGSCOPE_FAKE",
         "HANGSCOPE_NCCL_PLUGIN",
+        "HANGSCOPE_NOTICE",
     }
 )
 INTERNAL_PREFIX = "HANGSCOPE_INTERNAL_"
@@ -46,6 +47,7 @@ class Settings:
     check_reduce: int = 0
     record_fake_groups: bool = False
     nccl_plugin: bool = True
+    notice: str = "1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +88,13 @@ class _Variables:
             self.warn(f"{name}={given!r} is neither 0 nor 1; using {int(default)}")
         return default
 
-    def choice(self, name: str, default: str, other: str) -> str:
-        """One of two words."""
+    def choice(self, name: str, default: str, *others: str) -> str:
+        """One of a few words."""
         word = self.word(name) or default
-        if word in (default, other):
+        if word in (default, *others):
             return word
-        self.warn(f"{name}={word!r} is neither {default} nor {other}; using {default}")
+        wanted = f"neither {default} nor {' nor '.join(others)}"
+        self.warn(f"{name}={word!r} is {wanted}; using {default}")
         return default
 
     def warn_of_unknown(self) -> None:
@@ -116,6 +119,7 @@ def read_settings(environ: Mapping[str, str], warn: Callable[[str], None]) -> Se
         on_hang=on_hang,
         check_reduce=int(given.number("HANGSCOPE_CHECK_REDUCE", 0, 0, 1e9)),
         record_fake_groups=given.switch("HANGSCOPE_FAKE", False),
+        notice=given.choice("HANGSCOPE_NOTICE", "1", "0", "slow"),
         nccl_plugin=given.switch("HANGSCOPE_NCCL_PLUGIN", True),
     )
 

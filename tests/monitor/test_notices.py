@@ -1,0 +1,95 @@
+"""Early notices: long for this job, said once, taken back when the job goes on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from hangscope.monitor.notices import Notices, needs_no_timeout
+from hangscope.trace.model import Phase, State, Trace
+from tests.diagnosis.builder import Job, stack_of
+
+
+def waiting(after_s: float, *, passes: int = 20, job: Job | None = None) -> Trace:
+    """Four ranks after some steps; rank 2 sleeps in load_batch and the others wait for it."""
+    job = job or Job(4, live=True, timeout_s=120.0)
+    job.steps(passes)
+    for rank in (0, 1, 3):
+        job.op(rank, done=False)
+    job.rank(2, threads=stack_of("load_batch"), cpu_busy=0.0, stack_moved=False)
+    return job.trace(after_s)
+
+
+def lines(*traces: Trace) -> list[str | None]:
+    notices = Notices()
+    return [notices.line(trace, notices.early(trace)) for trace in traces]
+
+
+def test_two_looks_make_a_notice_that_says_who_waits_for_whom_and_what_is_usual() -> None:
+    first, second = lines(waiting(6.0), waiting(7.0))
+    assert first is None
+    assert second is not None
+    assert second.startswith("3 ranks have waited 7 s for rank 2 in all_reduce #21 (usually ")
+    assert second.endswith("rank 2 is in load_batch, data.py:41")
+
+
+def test_a_cause_is_noticed_once() -> None:
+    assert lines(waiting(6.0), waiting(7.0), waiting(8.0), waiting(9.0))[2:] == [None, None]
+
+
+def test_a_notice_is_taken_back_when_the_operation_is_over() -> None:
+    over = waiting(9.0)
+    records = over.records.copy()
+    records["state"] = int(State.COMPLETED)
+    records["completed_ns"] = over.observed_ns
+    said = lines(waiting(6.0), waiting(7.0), replace(over, records=records))
+    assert said[2] == "the job goes on: the wait for rank 2 is over after 9 s"
+
+
+def test_a_wait_that_is_usual_for_this_job_is_none() -> None:
+    job = Job(4, live=True, timeout_s=120.0)
+    for step in range(20):
+        for rank in range(4):
+            job.op(rank, at=step * 10.0 + (4.0 if rank == 2 else 0.0))
+    for row in job.rows:
+        row["completed_ns"] = max(
+            r["created_ns"] for r in job.rows if r["collective_seq"] == row["collective_seq"]
+        )
+    assert lines(waiting(8.0, passes=0, job=job), waiting(9.0, passes=0, job=job))[1] is None
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_at_a_new_call_site_only_an_idle_rank_is_worth_a_word(busy: bool) -> None:
+    traces = []
+    for after_s in (10.0, 11.0):
+        trace = waiting(after_s, passes=1)
+        facts = replace(trace.ranks[2], cpu_busy=1.0 if busy else 0.0, stack_moved=busy)
+        traces.append(replace(trace, ranks={**trace.ranks, 2: facts}))
+    said = lines(*traces)[1]
+    assert (said is None) == busy
+
+
+def test_what_the_job_itself_announces_is_no_news() -> None:
+    traces = []
+    for after_s in (10.0, 11.0):
+        trace = waiting(after_s)
+        facts = replace(trace.ranks[2], phases=(Phase("checkpoint"),))
+        traces.append(replace(trace, ranks={**trace.ranks, 2: facts}))
+    assert lines(*traces) == [None, None]
+
+
+def test_a_stopped_process_needs_no_timeout() -> None:
+    trace = waiting(6.0)
+    stopped = replace(trace.ranks[2], process_state="stopped")
+    stopped_trace = replace(trace, ranks={**trace.ranks, 2: stopped})
+    early = Notices().early(stopped_trace)
+    assert early is not None
+    assert needs_no_timeout(stopped_trace, early)
+    early = Notices().early(trace)
+    assert early is not None
+    assert not needs_no_timeout(trace, early)
+
+
+def test_switched_off() -> None:
+    assert Notices(enabled=False).early(waiting(60.0)) is None
