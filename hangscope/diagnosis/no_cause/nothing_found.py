@@ -15,6 +15,7 @@ from hangscope.diagnosis.no_cause.final_tracebacks import from_final_tracebacks
 from hangscope.diagnosis.no_cause.inconclusive import ended_unseen, inconclusive, stopped_on_request
 from hangscope.diagnosis.no_cause.lingering_processes import lingering
 from hangscope.diagnosis.no_cause.log_symptoms import DEAD_THREAD
+from hangscope.diagnosis.no_cause.roll_call import by_roll_call
 from hangscope.diagnosis.no_cause.secondary_failures import secondary_failures
 from hangscope.diagnosis.no_cause.standstill import (
     after_silence,
@@ -69,6 +70,7 @@ def without_cause(
     found = (
         from_claims(tuple(c for c in claims if gave_up.isdisjoint(c.accused)))
         or by_stacks(context)
+        or by_roll_call(context)
         or from_final_tracebacks(context)
         or unanswered_calls(context)
         or lingering(context)

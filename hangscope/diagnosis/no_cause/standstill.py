@@ -11,7 +11,8 @@ from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.no_cause.destroying import stuck_in_destruction
 from hangscope.diagnosis.no_cause.inconclusive import inconclusive
 from hangscope.diagnosis.no_cause.lingering_processes import left_standing
-from hangscope.diagnosis.processes.process_state import End, is_working
+from hangscope.diagnosis.no_cause.roll_call import any_moves
+from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.records.coverage import end_is_unseen
 from hangscope.diagnosis.wording import playbook
 from hangscope.diagnosis.wording.blocked import blocked_in
@@ -113,7 +114,7 @@ def after_silence(context: Context) -> Finding | None:
     """
     trace = context.trace
     newest = context.newest_ns
-    moving = any(map(is_working, trace.ranks.values()))
+    moving = any_moves(context)
     if not newest or not trace.observed_ns:
         return None if moving or trace.looks < 2 else _does_not_begin(context)
     silent_s = (trace.observed_ns - newest) / SECOND_NS

@@ -8,7 +8,7 @@ may have. That explains an unfinished collective better than a broken device of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from hangscope.diagnosis.graph.places import Place
@@ -35,9 +35,9 @@ class Relays:
 
     def applied(self, place: Place) -> Place:
         """The place, waiting for the members that cannot do their part; unchanged if all can."""
-        broken = tuple(r for r in place.members if self._is_broken(r, place))
         if place.absent:
             return place
+        broken = self._broken(place.members, place.full_ns or place.began_ns)
         if not broken:
             lost = self._lost.intersection(place.members) if self._is_shared(place) else ()
             return replace(place, unknown=tuple(sorted(lost))) if lost else place
@@ -53,13 +53,19 @@ class Relays:
         """
         return bool(place.done) and (len(place.waiters) > 1 or len(place.done) == 1)
 
-    def _is_broken(self, rank: int, place: Place) -> bool:
-        """Whether a member has ended, or was stopped before the others had stood here for long."""
+    def broken(self, members: Iterable[int], row: int) -> tuple[int, ...]:
+        """The members that cannot do their part of what was issued in this row."""
+        return self._broken(members, int(self._trace.records["created_ns"][row]))
+
+    def _broken(self, members: Iterable[int], since_ns: int) -> tuple[int, ...]:
+        return tuple(rank for rank in members if self._is_broken(rank, since_ns))
+
+    def _is_broken(self, rank: int, since_ns: int) -> bool:
+        """Whether a member has ended, or was stopped before the others had stood there for long."""
         process = self._processes.get(rank)
         if process is None:
             return False
         if process.state == "stopped" and process.end is not End.CLEAN:
-            since_ns = place.full_ns or place.began_ns
             beat_ns = self._trace.ranks[rank].heartbeat_ns
             return not had_stalled_before(self._trace, since_ns, beat_ns)
         own = process.ended_by_itself
