@@ -82,6 +82,13 @@ class ClaimDetails(TypedDict, total=False):
     store_gone: bool
     """The process that hosts the store has ended."""
 
+    creating: int
+    """All of so many ranks began to create a communicator, and none has."""
+
+    # Of debuggers
+    stands: bool
+    """The text tells in which call of a library a process stands."""
+
     # Of whole jobs
     stopped: int
     """The signal that told the launcher or scheduler to stop."""

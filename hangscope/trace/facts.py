@@ -194,6 +194,8 @@ class RankFacts:
     machine: str = ""
     """Identifies machine and pid namespace, because host names may repeat; empty if unknown."""
     pid: int | None = None
+    called: str = ""
+    """What a source calls a process of unknown rank (``process 2``)."""
     local_rank: int | None = None
     node_rank: int | None = None
     world_size: int | None = None

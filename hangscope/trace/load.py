@@ -18,6 +18,7 @@ from hangscope.trace.job_selection.stale_dumps import drop_stale_dumps
 from hangscope.trace.job_selection.unrelated_logs import drop_unrelated_logs
 from hangscope.trace.loading.one_file import Loaded, Task, read_task
 from hangscope.trace.loading.parallel import read_in_workers
+from hangscope.trace.loading.pieces import read_together
 from hangscope.trace.loading.tasks import NotARun, tasks_of
 from hangscope.trace.merging.log_clock import align_log_clocks
 from hangscope.trace.merging.merge import merge
@@ -103,6 +104,7 @@ def _read(
         fragments.extend(map(sharing, loaded.fragments))
         unread.extend(loaded.unread)
         still_reading()
+    fragments += map(sharing, read_together(tasks, fragments))
     silent = [f for f in fragments if not _says_anything(f)]
     fragments = [f for f in fragments if _says_anything(f)]
     warnings: list[str] = []

@@ -218,6 +218,8 @@ class Fragment:
     reader has already computed them."""
     of_earlier_attempt: bool = False
     """It describes an earlier attempt; the source says nothing about its newest one."""
+    in_pieces: bool = False
+    """The source holds announcements that only tell something together with other sources."""
 
 
 @dataclass(frozen=True, slots=True)

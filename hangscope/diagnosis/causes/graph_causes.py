@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.causes.cycles import cycle_cause, ranks_with_sends_only
 from hangscope.diagnosis.causes.halted import needs_a_cause, without_own_waiting
 from hangscope.diagnosis.causes.left_over_halves import blame_left_over
+from hangscope.diagnosis.causes.ran_apart import ran_apart
 from hangscope.diagnosis.causes.run_ahead import blame_stayed
 from hangscope.diagnosis.causes.sibling_cycles import Cycle, ranks_of_sibling_cycles
 from hangscope.diagnosis.causes.sinks import DisjointSets, sink_causes
@@ -157,7 +159,7 @@ def _device(context: Context) -> list[Cause]:
             Confidence.LIKELY,
             began(context, places),
         )
-        causes.append(_clear_majority(context, cause))
+        causes.append(ran_apart(context, cause) or _clear_majority(context, cause))
     return causes
 
 
@@ -361,7 +363,9 @@ def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
     unread = context.unreadable
     # A rank that wrote something was alive.
     gone = tuple(r for r in context.gaps if r not in unread)
-    suspects = idle or (() if cut_short(trace) else gone)
+    # Where other members are heard of only in part, silence is no sign, either.
+    heard_too = _half_heard(context, open_ended, half)
+    suspects = idle or (() if cut_short(trace) or heard_too else gone)
     chosen = {id(c) for c in open_ended}
     rest = [c for c in causes if id(c) not in chosen]
     places = tuple(sorted(i for c in open_ended for i in c.places))
@@ -375,7 +379,28 @@ def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
         confidence = Confidence.LIKELY if len(suspects) == 1 else Confidence.AMBIGUOUS
         accused = replace(unlisted, verdict=verdict, culprits=suspects, confidence=confidence)
         return [*rest, accused]
-    return [*rest, unlisted] if len(open_ended) > 1 else causes
+    if heard_too:
+        too = f"{rank_s(heard_too)} belong there as well, and where they wait is not told"
+        unlisted = unlisted.with_unknown(too)
+        silent = sorted(context.known_ranks - victims - set(heard_too))
+        if silent:
+            unlisted = unlisted.with_unknown(f"nothing is heard of where {rank_s(silent)} wait")
+    return [*rest, unlisted] if len(open_ended) > 1 or heard_too else causes
+
+
+def _half_heard(context: Context, causes: list[Cause], half: Collection[int]) -> list[int]:
+    """Ranks heard of only in part that belong to a waiting group, as their labels show."""
+    waiting = {context.waits.places[c.places[0]].group for c in causes}
+    return sorted(
+        {
+            c.reporter
+            for c in context.trace.claims
+            if c.reporter is not None
+            and c.reporter in half
+            and c.group in waiting
+            and c.details.get("place") is not None
+        }
+    )
 
 
 def _is_open(group: Group, unheard: bool) -> bool:

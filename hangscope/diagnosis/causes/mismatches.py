@@ -71,8 +71,24 @@ def _doubts(context: Context, item: Mismatch, silent: set[int]) -> Iterator[str]
         yield "what other members issued there is overwritten"
     if began_unseen(context, item):
         yield "which other threads of these ranks use the group was not seen"
+    if hosts := _hosts_of_sides(context, item):
+        yield (
+            f"the sides are on different hosts ({hosts}): compare code, versions and configuration "
+            "there"
+        )
     if undecided := _not_yet_there(context, item):
         yield f"{rank_s(sorted(undecided))} did not come there and could make the sides equal"
+
+
+def _hosts_of_sides(context: Context, item: Mismatch) -> str:
+    """The hosts of each side, if no host is on two sides and one of them has several ranks."""
+    ranks = context.trace.ranks
+    hosts = [{ranks[r].host for r in part.ranks if r in ranks} for part in item.parts]
+    known = [{host for host in side if host} for side in hosts]
+    apart = sum(map(len, known)) == len(set().union(*known)) > 1
+    if not apart or known != hosts or len(item.ranks) <= len(item.parts):
+        return ""
+    return " and ".join(", ".join(sorted(side)[:3]) for side in known[:3])
 
 
 def _odd_side(context: Context, item: Mismatch) -> tuple[int, ...]:
@@ -88,7 +104,7 @@ def _may_be_tie(context: Context, item: Mismatch, silent: int) -> bool:
     The same goes for members that lost that part of the record (``silent``).
     """
     first, second = (len(part.ranks) for part in item.parts[:2])
-    if first - second <= _not_compared(context, item):
+    if first - second <= _not_compared(context, item) or _mostly_silent(context, item):
         return True
     lost = set(context.trace.groups[item.group].ranks) - context.on_record
     return may_be_tie(first, second, len(lost) + silent)
@@ -111,6 +127,12 @@ def _not_compared(context: Context, item: Mismatch) -> int:
     stated = any(facts.world_size for facts in trace.ranks.values())
     beyond = 0 if stated or max(members) in wrote else _to_power_of_two(max(members) + 1)
     return len(members) - len(item.ranks) + beyond
+
+
+def _mostly_silent(context: Context, item: Mismatch) -> bool:
+    """Whether a log tells of fewer members what they issued there than it says nothing of."""
+    members = set(context.trace.groups[item.group].ranks)
+    return context.trace.only_logs and len(members - item.ranks) > len(item.ranks)
 
 
 def _to_power_of_two(count: int) -> int:

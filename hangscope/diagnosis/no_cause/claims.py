@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.embedded_exceptions import failed_ranks, original, own_places
@@ -29,6 +31,7 @@ _CLAIM_VERDICTS = {
     "ddp_unused_parameters": Verdict.RANK_CRASHED,
     "ddp_marked_twice": Verdict.RANK_CRASHED,
     "rendezvous": Verdict.MISSING_RANK,
+    "nan": Verdict.RANK_CRASHED,
 }
 _CLAIM_ORDER = list(_CLAIM_VERDICTS)
 _SAME_MOMENT_NS = SECOND_NS
@@ -83,6 +86,9 @@ def from_claims(claims: tuple[Claim, ...]) -> Finding | None:
             advice = playbook.by_verdict(verdict)
         elif verdict is Verdict.MISSING_RANK:
             advice = playbook.missing(first=kind == "rendezvous")
+        if any(c.text.startswith("RAS: ") for c in naming):
+            again = "run ncclras once more, since one snapshot may have been taken in between"
+            advice = replace(advice, fix=f"{again}; {advice.fix}")
         words = naming[0].text.strip().splitlines()
         return Finding(
             verdict,
@@ -98,7 +104,29 @@ def from_claims(claims: tuple[Claim, ...]) -> Finding | None:
             evidence=tuple(f"log: {shortened(c.text)}" for c in naming[:8]),
             began_ns=naming[0].at_ns,
         )
-    return None
+    return _creating(claims)
+
+
+def _creating(claims: tuple[Claim, ...]) -> Finding | None:
+    """A communicator that all of its ranks began to create and none has."""
+    said = next((c for c in claims if c.details.get("creating")), None)
+    if said is None:
+        return None
+    size = said.details.get("creating", 0)
+    return Finding(
+        Verdict.STUCK_COLLECTIVE,
+        (),
+        (),
+        Confidence.LIKELY,
+        f"All {size} ranks are creating a communicator of {size} ranks, and none has finished",
+        "its ranks have found each other and cannot connect: a network interface, a device or a "
+        "shared memory that not all can use",
+        "see which interface and transport each rank chose (NCCL_DEBUG=INFO, lines of NET and of "
+        "channels); try NCCL_SOCKET_IFNAME, NCCL_IB_DISABLE=1 or NCCL_P2P_DISABLE=1 one at a time",
+        "D3, D4",
+        evidence=(f"log: {shortened(said.text)}",),
+        began_ns=said.at_ns,
+    )
 
 
 def _first_of(claims: list[Claim]) -> list[Claim]:

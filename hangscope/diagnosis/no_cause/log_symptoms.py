@@ -22,6 +22,7 @@ _SIGNS = (
     ("size_mismatch", "Ranks exchanged messages of different sizes"),
     ("launcher_failure", "A process ended"),
     ("network_error", "A connection between ranks failed"),
+    ("missing_ranks", "Members of a group are not equally far"),
     ("rendezvous", "Ranks did not all meet"),
     ("timeout", "A collective timed out"),
     ("ddp_unused_parameters", "Parameters got no gradient"),
@@ -47,6 +48,8 @@ _DETAILS: tuple[tuple[_Detail, str], ...] = (
 NO_MORE = "There are signs of a hang, but the evidence names no rank"
 """Used if there is nothing to say."""
 _NOBODY = "and the evidence names no rank as the cause"
+_HCCL = "HCCL: member "
+"""How a statement begins that tells who waits for whom by their places in a communicator."""
 _SILENCE = "There was no sign of progress for too long"
 
 
@@ -67,6 +70,10 @@ def _of_a_kind(context: Context) -> str:
     for kind, words in _SIGNS:
         claims = [c for c in context.trace.claims if c.kind == kind and not c.accused]
         if claims:
+            told = next((c.text for c in claims if c.text.startswith(_HCCL)), "")
+            if told:
+                who = told.removeprefix("HCCL: ").partition(", which")[0]
+                return f"{capital(who)}, {_NOBODY}"
             silent = kind == "timeout" and all(c.details.get("silence") for c in claims)
             return f"{_SILENCE if silent else words}{_reporters(context, kind, claims)}, {_NOBODY}"
     return ""
@@ -99,6 +106,9 @@ def _of_last_dumped(context: Context) -> str:
     last = next((c.text for c in claims if c.details.get("announced_last")), "")
     if last:
         return f"The log announces operations but no waits; the last were {last}"
+    calls = [c.text for c in claims if c.details.get("stands")]
+    if calls:  # a lock says less than what took it
+        return f"{capital(min(calls, key=lambda text: 'pthread' in text))}, {_NOBODY}"
     waited = places_of_waits(context)
     if waited:
         return f"{capital(waited[0])}, {_NOBODY}"
@@ -127,6 +137,8 @@ def rendezvous_advice(claims: Iterable[Claim]) -> str:
 
 def _reporters(context: Context, kind: str, claims: list[Claim]) -> str:
     """Who said so, or more of what was said."""
+    if kind == "missing_ranks":
+        return f": {shortened(claims[0].text)}"
     by = tuple(sorted({c.reporter for c in claims if c.reporter is not None}))
     whose = f" (reported by {rank_s(by)})" if by else ""
     if kind == "rendezvous":

@@ -16,7 +16,8 @@ _SECONDARY = re.compile(
     r"watchdog|communicator was aborted|remote process exited|ncclremoteerror|ncclsystemerror|"
     r"comm ?remote ?error|comm aborted due to timeout|"
     r"(?:acl|npu).{0,80}error code is 50704[678]\b|"  # of a stream, an event, a task of HCCL
-    r"hccl.{0,60}(?:timeout|error code is)|[nrx]ccl\w{0,40} (?:timed out|timeout)\b|"
+    r"hccl.{0,60}(?:timeout|error code is (?:9|1[1-4]|21)\b)|"  # timeout, connection, remote
+    r"[nrx]ccl\w{0,40} (?:timed out|timeout)\b|"
     r"getting socket times out|the notify register|deepep error.{0,20} time ?out|"
     r"had waited too long for a peer|inconsistent between workers|"
     r"unhandled system error|client socket has (?:timed out|failed)|"

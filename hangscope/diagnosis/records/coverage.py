@@ -19,6 +19,7 @@ _UNKNOWN_FORM = ("its entries ", "none of its entries ")
 _KEPT_FROM_US = ("permission denied", "operation not permitted", "input/output", "stale file")
 
 _NO_ORDER_NS = 10**9
+_OWN_ERRORS = ("device_error", "oom")
 
 Bounds = dict[int, tuple[int, int]]
 """Each rank's slice of the records."""
@@ -34,8 +35,16 @@ def hidden_ranks(trace: Trace) -> frozenset[int]:
 
 
 def partly_recorded(trace: Trace) -> frozenset[int]:
-    """Ranks whose watchdog appears in a log that does not show what they wait in."""
+    """Ranks whose watchdog appears in a log that does not show what they wait in.
+
+    So does that of a rank which aborted itself after others had given up waiting.
+    """
     found = {c.reporter for c in trace.claims if c.details.get("partly_recorded")}
+    gave_up_ns = [c.at_ns for c in trace.claims if c.kind == "timeout" and c.at_ns]
+    if trace.only_logs and gave_up_ns:
+        ends = {r: f.exit for r, f in trace.ranks.items() if f.exit is not None}
+        own = {r for c in trace.claims if c.kind in _OWN_ERRORS for r in c.accused}
+        found |= {r for r, e in ends.items() if e.aborted and e.at_ns > min(gave_up_ns)} - own
     return frozenset(r for r in found if r is not None)
 
 

@@ -52,14 +52,41 @@ _CRASHES = (
         "D20, D7",
     ),
     (
+        re.compile(r"\b(?:nan|inf)\b|loss scale|checkfornan", re.I),
+        "that rank's numbers are not finite: look at its batch of that step, its learning rate and "
+        "its inputs; let all ranks decide together to skip a step or to stop",
+        "D20",
+    ),
+    (
         re.compile(r"dataloader worker \(pid", re.I),
         "a data loader worker of that rank died: look at its memory and shared memory (/dev/shm)",
         "D20, D22",
     ),
     (
-        re.compile(r"cuda error|gpu (?:hang|node)|ecc error|nvlink|xid|device-side assert", re.I),
+        re.compile(
+            r"device-side assert|illegal (?:memory access|address|instruction)|misaligned address|"
+            r"xid[^:]*: (?:13|31|43)\b|memory access fault by gpu",
+            re.I,
+        ),
+        "nearly always the program's own fault, such as an index out of range (a token or label id "
+        "beyond the table's size): run that rank with CUDA_LAUNCH_BLOCKING=1, which shows the "
+        "line, and check what it indexes with",
+        "D20",
+    ),
+    (
+        re.compile(
+            r"\becc\b|nvlink|fallen off the bus|device_lost|gpu hang|"
+            r"xid[^:]*: (?:48|63|64|74|79|94|95)\b",
+            re.I,
+        ),
         "the device of that rank failed: take its host out of service and check the kernel log "
         "(Xid)",
+        "D20",
+    ),
+    (
+        re.compile(r"(?:cuda|hip) error|cuda failure|gpu node|xid", re.I),
+        "find out whether the program or the device failed: the kernel log of that host (Xid) "
+        "shows a failed device; CUDA_LAUNCH_BLOCKING=1 shows the line of the program",
         "D20",
     ),
     (

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.duration_text import lasting
@@ -70,7 +72,20 @@ def _waiting(context: Context, place: Place) -> str:
         line += _behind(context, place)
     if place.done:
         line += f"; {rank_s(place.done)} finished it"
-    return line
+    return line + _enqueued_behind(context, place)
+
+
+def _enqueued_behind(context: Context, place: Place) -> str:
+    """How far the hosts of waiting ranks have run on, which a log alone shows in numbers only."""
+    if not context.trace.only_logs or place.p2p or place.phase:
+        return ""
+    front = context.front
+    here = (front.group == place.group) & np.isin(front.rank, place.waiters)
+    ahead = sorted({int(n) - place.seq for n in front.enqueued[here] if n > place.seq})
+    if not ahead:
+        return ""
+    many = f"{ahead[0]}" if len(ahead) == 1 else f"{ahead[0]} to {ahead[-1]}"
+    return f", with {many} more enqueued behind it"
 
 
 def _behind(context: Context, place: Place) -> str:

@@ -82,9 +82,18 @@ def title_of(context: Context, place: Place) -> str:
     return f"{op} #{place.seq} in group {label_of(context, place.group)}"
 
 
-def members_of(place: Place) -> str:
+def members_of(context: Context, place: Place) -> str:
     """`` (ranks 0–3)``, to follow `title_of`; empty if unknown."""
+    if members_are_untold(context, place):
+        return ""  # those that a log mentions are not all of them
     return f" ({rank_s(place.members)})" if place.members else ""
+
+
+def members_are_untold(context: Context, place: Place) -> bool:
+    """Whether only a log mentions the group, and nothing in it tells who belongs to it."""
+    groups = context.trace.groups
+    known = place.p2p or not 0 <= place.group < len(groups) or bool(groups[place.group].ranks)
+    return context.trace.only_logs and not known
 
 
 def address(context: Context, rank: int) -> str:

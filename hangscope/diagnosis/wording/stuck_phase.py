@@ -15,7 +15,7 @@ def stuck_in_phase(context: Context, place: Place, everybody: str) -> Words:
     if left:
         summary = (
             f"{capital(rank_s(place.waiters))} cannot finish {title_of(context, place)}"
-            f"{members_of(place)}, which is over on {rank_s(left)}"
+            f"{members_of(context, place)}, which is over on {rank_s(left)}"
         )
     reasons = (
         "all ranks are there: the store at MASTER_ADDR is gone or unreachable, or the network "

@@ -24,6 +24,7 @@ from hangscope.diagnosis.wording.phrases import (
     is_held_up,
     it_them,
     label_of,
+    members_are_untold,
     members_of,
     need,
     not_begun,
@@ -99,14 +100,15 @@ def _contradiction(context: Context, cause: Cause, place: Place) -> Words:
     differing = what.get(cause.verdict, "sizes")
     title = title_of(context, place)
     return Words(
-        f"The {differing} of {title}{members_of(place)} contradict each other: {cause.conflict}",
+        f"The {differing} of {title}{members_of(context, place)} contradict each other: "
+        f"{cause.conflict}",
         f"the exchange cannot complete with the {differing} that its members passed",
     )
 
 
 def _issued_extra(context: Context, cause: Cause, place: Place) -> Words:
     return Words(
-        f"{_who(cause)} alone issued {title_of(context, place)}{members_of(place)}",
+        f"{_who(cause)} alone issued {title_of(context, place)}{members_of(context, place)}",
         f"{rank_s(cause.sides[0])} never issue it and wait for nobody; "
         f"{rank_s(cause.culprits)} waits there forever",
     )
@@ -139,7 +141,7 @@ def _missing(context: Context, cause: Cause, place: Place) -> Words:
     dead = dead_thread(context, cause.culprits[0], place.group)
     if dead is not None:
         return Words(
-            f"{who} never joined {title}{members_of(place)}: its {died_of(dead)}",
+            f"{who} never joined {title}{members_of(context, place)}: its {died_of(dead)}",
             f"that thread issued the operations of group {label_of(context, place.group)} on "
             f"rank {cause.culprits[0]}, and nothing else issues them",
         )
@@ -147,7 +149,7 @@ def _missing(context: Context, cause: Cause, place: Place) -> Words:
     if place.p2p:
         return Words(f"{who} never reached {title}", f"{instead}; {waiters} waits for its half")
     return Words(
-        f"{who} never joined {title}{members_of(place)}",
+        f"{who} never joined {title}{members_of(context, place)}",
         f"{instead}; {waiters} went on to #{place.seq} without {it_them(cause.culprits)}",
     )
 
@@ -175,7 +177,7 @@ def _exited(context: Context, cause: Cause, place: Place) -> Words:
     return Words(
         f"{_who(cause)} {_left(context, cause.culprits)} while {_waiters(place)} still "
         f"{need(place.waiters)} {it_them(cause.culprits)} in {title_of(context, place)}"
-        f"{members_of(place)}",
+        f"{members_of(context, place)}",
         f"{rank_s(cause.culprits)} issued it too, but left before it was done"
         if left_its_own_behind(cause, place)
         else f"{rank_s(cause.culprits)} finished early; the others still have work to do",
@@ -225,17 +227,18 @@ def _stuck(context: Context, cause: Cause, place: Place) -> Words:
     facts = context.trace.ranks.get(accused) if accused is not None else None
     if facts is not None and facts.process_state == "stopped":
         return Words(
-            f"{_who(cause)} {is_are(cause.culprits)} stopped inside {title}{members_of(place)}",
+            f"{_who(cause)} {is_are(cause.culprits)} stopped inside {title}"
+            f"{members_of(context, place)}",
             f"{rank_s(cause.culprits)} issued the operation and was stopped before its part "
             "was done",
         )
-    everybody = f"All members are in {title}{members_of(place)} and none finishes"
+    everybody = f"All members are in {title}{members_of(context, place)} and none finishes"
     if place.phase:
         return stuck_in_phase(context, place, everybody)
     if place.not_begun and set(cause.culprits) >= place.not_begun.keys():
         idle = rank_s(place.not_begun)
         return Words(
-            f"{capital(idle)} issued {title}{members_of(place)}, and {not_begun(place)}",
+            f"{capital(idle)} issued {title}{members_of(context, place)}, and {not_begun(place)}",
             f"it has begun on {_waiters(place)}; the device of {idle} is held up by something "
             "else (a kernel, a copy, a wait for an event) that is no recorded communication",
         )
@@ -249,6 +252,13 @@ def _stuck(context: Context, cause: Cause, place: Place) -> Words:
             f"{_who(cause)} cannot finish {title}, which has completed on a peer",
             "its device, the link to it, or what the process runs there is stuck",
         )
+    if members_are_untold(context, place):
+        return Words(
+            f"{capital(_waiters(place))} {is_are(place.waiters)} in {title} and cannot finish it; "
+            "who else belongs to the group is not told",
+            "the others of the group did not come, or the network, a device or the library is "
+            "stuck",
+        )
     return Words(
         everybody,
         "all members issued the same operation: the network, a device or the library is stuck",
@@ -258,7 +268,7 @@ def _stuck(context: Context, cause: Cause, place: Place) -> Words:
 def _inconclusive(context: Context, cause: Cause, place: Place) -> Words:
     return Words(
         f"{capital(_waiters(place))} {wait_s(place.waiters)} in {title_of(context, place)}"
-        f"{members_of(place)}, and there is too little evidence to name a rank",
+        f"{members_of(context, place)}, and there is too little evidence to name a rank",
         f"no dump of {rank_s(place.unknown)}" if place.unknown else "",
     )
 

@@ -211,14 +211,20 @@ def _records(
 def _claims(found: Sequence[_Communicator], rank_of: Mapping[Process, int]) -> list[Claim]:
     claims = []
     for communicator in found:
+        few = len(communicator.gone) * 2 < len(communicator.process)
+        level = len(set(communicator.launched.values())) == 1
         for member, dead in communicator.gone.items():
-            rank = rank_of.get(communicator.process[member])
+            process = communicator.process[member]
+            rank, (host, pid, device) = rank_of.get(process), process
             text = (
-                f"RAS: rank {member} of communicator {communicator.name} "
-                f"{'is considered dead' if dead else 'sent nothing'}"
+                f"RAS: rank {member} of communicator {communicator.name} (process {pid} on {host}, "
+                f"device {device}) {'is considered dead' if dead else 'does not answer'}"
             )
+            if level:
+                text += f"; all others have launched the same {communicator.least} collectives"
             accused = () if rank is None else (rank,)
-            claims.append(Claim("unreachable", accused=accused, text=text, certain=dead))
+            sure = dead or (few and level)
+            claims.append(Claim("unreachable", accused=accused, text=text, certain=sure))
         for member, code in communicator.error.items():
             if code in (0, 7):  # success, in progress
                 continue

@@ -33,6 +33,7 @@ from hangscope.trace.model import (
     Records,
     Signature,
     Source,
+    Stack,
 )
 
 
@@ -62,14 +63,21 @@ def fragments_of(
                 warnings=warnings,
             )
         )
-    if evidence.fell_back:
-        return [replace(fragment, of_earlier_attempt=True) for fragment in fragments]
+    earlier, pieces = evidence.fell_back, evidence.in_pieces
+    if earlier or pieces:
+        return [replace(f, of_earlier_attempt=earlier, in_pieces=pieces) for f in fragments]
     return fragments
 
 
 def _of_unknown_rank(seen: ProcessStacks, source: Source) -> Fragment:
     """The stack of a process whose rank the log does not state; another file may."""
-    facts = RankFacts(NONE, host=seen.machine.host, pid=seen.pid, threads=threads_of(seen))
+    facts = RankFacts(
+        NONE,
+        host=seen.machine.host,
+        pid=seen.pid,
+        called=seen.called,
+        threads=threads_of(seen),
+    )
     return Fragment(source, replace(facts, observed_ns=seen.at_ns))
 
 
@@ -97,6 +105,11 @@ def _warnings(evidence: Evidence, *, tells_nothing: bool) -> tuple[str, ...]:
         warnings.append(
             "a debugger's backtrace: its C frames are not used; py-spy shows the Python ones"
         )
+    elif tells_nothing and evidence.helpers:
+        warnings.append(
+            "only stacks of helper processes (data loader workers, launchers), which wait for work "
+            "in a hang: take the stacks of the ranks themselves"
+        )
     elif tells_nothing and evidence.tables:
         warnings.append(
             "tables of torch's debug server, not used; give HangScope the dumps themselves"
@@ -114,7 +127,8 @@ def _fragment(
     claims: list[Claim],
 ) -> Fragment:
     signatures: dict[Signature, int] = {}
-    records = _records(notes, table, signatures)
+    stacks: dict[Stack, int] = {}
+    records = _records(notes, table, signatures, stacks)
     end = end_of(notes)
     said = [*claims, *_own_claims(notes, table)]
     if end.fatal is not None and end.fatal.in_group:
@@ -142,6 +156,7 @@ def _fragment(
         members=_member_rows(notes, table),
         groups=table.groups,
         signatures=tuple(signatures),
+        stacks=tuple(stacks),
         claims=tuple(said),
     )
 
@@ -174,7 +189,12 @@ def _timeout_claim(operation: Operation, rank: int, table: GroupTable) -> Claim:
     )
 
 
-def _records(notes: RankNotes, table: GroupTable, signatures: dict[Signature, int]) -> Records:
+def _records(
+    notes: RankNotes,
+    table: GroupTable,
+    signatures: dict[Signature, int],
+    stacks: dict[Stack, int],
+) -> Records:
     found = sorted(notes.operations, key=lambda o: (o.at_ns, o.line))
     records = np.zeros(len(found), RECORD_DTYPE)
     for row, operation in zip(records, found, strict=True):
@@ -193,6 +213,8 @@ def _records(notes: RankNotes, table: GroupTable, signatures: dict[Signature, in
         row["collective_seq"] = NONE if own_counter else operation.seq
         row["p2p_seq"] = operation.seq if own_counter else 0
         row["op_id"] = row["record_id"] = row["stack"] = row["peer"] = row["root"] = NONE
+        if operation.stack:
+            row["stack"] = stacks.setdefault(operation.stack, len(stacks))
         row["signature"] = signatures.setdefault(signature, len(signatures))
         if operation.at_ns and operation.ran_ms:
             row["created_ns"] = max(operation.at_ns - operation.ran_ms * 10**6, 0)

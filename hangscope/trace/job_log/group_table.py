@@ -76,13 +76,9 @@ def _quotient(signature: Signature) -> int | None:
     outs = numel(signature.output_sizes, signature.output_numel)
     if not ins or not outs:
         return None
-    if signature.op in ("_all_gather_base", "all_gather") and outs % ins == 0 and outs > ins:
+    if "all_gather" in signature.op and outs % ins == 0 and outs > ins:
         return outs // ins
-    if (
-        signature.op in ("_reduce_scatter_base", "reduce_scatter")
-        and ins % outs == 0
-        and ins > outs
-    ):
+    if "reduce_scatter" in signature.op and ins % outs == 0 and ins > outs:
         return ins // outs
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -77,10 +78,24 @@ def _without_entries(data: bytes) -> dict[str, Any] | None:
 
 def _in_other_form(data: bytes) -> Any:
     """A document that is not plain JSON: a page, Python's own spelling, one object per line."""
-    document: Any = dumps_on_page(data)
+    document: Any = _with_commas(data) if b'"nccl_version"' in data[:4096] else None
+    if document is None:
+        document = dumps_on_page(data)
     if document is None and data.lstrip()[:2] != b'{"':
         document = _python_literal(data)
     return _json_lines(data) if document is None else document
+
+
+_COMMA = re.compile(rb'(["\d\]}el])(\s+)(?="\w+":)')
+"""Between the end of one value and the next key."""
+
+
+def _with_commas(data: bytes) -> Any:
+    """A report of NCCL's RAS, which leaves out a comma in NCCL 2.28.9; None for anything else."""
+    try:
+        return orjson.loads(_COMMA.sub(rb"\1,\2", data))
+    except orjson.JSONDecodeError:
+        return None
 
 
 def _python_literal(data: bytes) -> Any:

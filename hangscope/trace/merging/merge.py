@@ -260,11 +260,15 @@ def facts_by_rank(ordered: Sequence[Fragment]) -> dict[int, RankFacts]:
 def _unranked_processes(ordered: Sequence[Fragment]) -> tuple[UnrankedProcess, ...]:
     """The processes of unknown rank that have a stack, in the order of their ids."""
     found: dict[tuple[str, int], UnrankedProcess] = {}
-    for facts, path in ((f.facts, f.source.path) for f in ordered if f.facts.rank == NONE):
-        if not facts.main_stack:
-            continue
+    stacks = [f for f in ordered if f.facts.rank == NONE and f.facts.main_stack]
+    nameless = Counter(f.source.path for f in stacks if f.facts.pid is None)
+    so_far: Counter[str] = Counter()
+    for facts, path in ((f.facts, f.source.path) for f in stacks):
         file = path.replace("\\", "/").rpartition("/")[2]
-        name = f"process {facts.pid}" if facts.pid is not None else f"the process of {file}"
+        so_far[path] += facts.pid is None
+        which = f"process no. {so_far[path]}" if nameless[path] > 1 else "the process"
+        name = facts.called or f"{which} of {file}"
+        name = f"process {facts.pid}" if facts.pid is not None else name
         name += f" on {facts.host}" if facts.host else ""
         # The last dump of a process counts; processes without an id are kept apart by index.
         key = (name, 0 if facts.pid is not None else len(found))

@@ -50,6 +50,8 @@ class Operation:
     at_ns: int = 0
     line: int = 0
     text: str = ""
+    stack: tuple[Frame, ...] = ()
+    """Where it was issued, innermost first, if the watchdog prints that."""
 
 
 @dataclass(slots=True)
@@ -141,6 +143,10 @@ class ProcessStacks:
     pid: int | None = None
     machine: Machine = UNKNOWN_MACHINE
     at_ns: int = 0
+    called: str = ""
+    """What a heading calls the process, if not by a rank (``process 2``)."""
+    current_seen: bool = False
+    """faulthandler has named its current thread."""
     spy: bool = False
     """Taken by py-spy, not written by the process itself."""
     threads: list[tuple[str, str, list[Frame]]] = field(default_factory=list)
@@ -249,6 +255,8 @@ class Evidence:
     anonymous_exceptions: list[LoggedException] = field(default_factory=list)
     """Exceptions without any hint of their writer."""
     stacks: list[ProcessStacks] = field(default_factory=list)
+    helpers: int = 0
+    """How many stacks were those of data loader workers and launchers."""
     native_stacks: bool = False
     """The log has a debugger's frames, which name only C functions."""
     tables: bool = False
@@ -288,6 +296,8 @@ class Evidence:
     """JAX's tasks whose heartbeat is missing."""
     repeats: tuple[int, int] | None = None
     """The local rank whose traceback its parent repeats, and the last line of that."""
+    in_pieces: bool = False
+    """It announces operations or communicators, which the logs of all ranks tell together."""
     lines: int = 0
     mentions: int = 0
     """How often reports mentioned ranks."""

@@ -72,6 +72,7 @@ _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     ("determined", re.compile(r"[0-9a-f]{8} (?:\[rank=(?P<rank>\d{1,7})\] )?\|\| ")),
     ("milabench", re.compile(r"[\w\-]+\.(?P<host>[\w\-]+)\.\S+ \[std(?:err|out)\] ")),
+    ("streamed", re.compile(r"(?P<host>[A-Za-z][\w.\-]{0,62}) \[std(?:err|out)\] ")),
     ("kaggle", re.compile(r"\d+\.\d+s\t\d+\t")),
     ("clock", re.compile(rf"(?:{_CLOCK}|\[{_CLOCK}\]) ")),
     ("seconds", re.compile(r"1\d{9}(?:\.\d{1,9})? ")),

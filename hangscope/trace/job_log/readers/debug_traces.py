@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hangscope.trace import operations
 from hangscope.trace.flight_recorder.columns import dtypes
@@ -20,7 +20,7 @@ from hangscope.trace.model import Claim, Signature, State
 
 _WRAPPER = re.compile(r"\[Rank (?P<place>\d{1,7})\]\s+Running collective: (?P<print>Coll.*)")
 _ISSUED = re.compile(
-    r"^(?P<host>[\w.\-]+):(?P<pid>\d{1,9}):\d+ \[(?P<device>\d{1,4})\] NCCL INFO "
+    r"^(?:(?P<host>[\w.\-]+):(?P<pid>\d{1,9}):\d+ )?\[(?P<device>\d{1,4})\] NCCL INFO "
     r"(?P<name>[A-Z][A-Za-z]{2,20}): opCount (?P<n>[0-9a-f]{1,15}) .{0,400}? "
     r"count (?P<count>\d{1,18}) datatype (?P<type>\d{1,2}) .{0,400}?root (?P<root>-?\d{1,9}) "
     r"comm (?P<comm>0x[0-9a-f]+)(?: \[nranks=(?P<size>\d{1,7})\])?"
@@ -50,6 +50,7 @@ _KEPT = 512
 """Announcements kept per rank and group; ranks diverge near the end."""
 _SHOWN = 32
 _LARGEST = 1 << 14
+_FEWEST = 2
 _STOOD = frozenset(
     {"timeout", "dump_signal", "network_error", "rendezvous", "launcher_failure", "barrier_timeout"}
     | {"monitored_barrier", "desync_report"}
@@ -87,14 +88,22 @@ class DebugTraces:
         self._begun: dict[tuple[str, int], dict[int, LogLine]] = defaultdict(dict)
         self._newest: dict[tuple[str, int], int] = {}
         """The number of lines after which the last rank began to create a communicator."""
-        self._made: set[tuple[str, int]] = set()
+        self._made: dict[tuple[str, int], set[int]] = defaultdict(set)
+        """Who has created it."""
+        self._last_pair: dict[int, str] = {}
+        """By device, the send or receive that it issued last."""
         self._speakers: dict[tuple[str, int], int] = {}
+        self._told: dict[tuple[str, int], int] = {}
+        """The rank of each process that a prefix or the name of its log states."""
 
     def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
         """Record an announcement. Returns whether the line was one."""
         speaks = _SPEAKS.search(line.text) if " NCCL " in line.text else None
         if speaks:
-            self._speakers[speaks[1], int(speaks[2])] = int(speaks[3])
+            process = speaks[1], int(speaks[2])
+            self._speakers[process] = int(speaks[3])
+            if line.rank is not None:
+                self._told.setdefault(process, line.rank)
         if "Running collective:" in line.text:
             return self._wrapper(line, at_ns)
         if "opCount" in line.text:
@@ -108,20 +117,29 @@ class DebugTraces:
     def finish(self, evidence: Evidence) -> None:
         """Turn announcements into operations, unless ranks themselves say what they wait in."""
         evidence.world_size = max(evidence.world_size or 0, self._processes()) or None
+        evidence.in_pieces = bool(self._begun or any(end.steps for end in self._ends.values()))
         known = any(n.operations or n.counters for n in evidence.ranks.values())
-        if known or evidence.comparisons:
-            return
         stood = _has_stood(evidence)
         for name, begun in self._begun.items():
-            if name not in self._made:
-                went_on = evidence.lines - self._newest[name] >= name[1]
+            went_on = evidence.lines - self._newest.get(name, evidence.lines) >= name[1]
+            if not self._made[name]:
                 _not_begun(name[1], begun, stood or went_on, evidence)
-        if self._one_group:
+            if len(begun) == name[1]:
+                self._not_made(name, stood or went_on, evidence)
+        if self._last_pair and not (evidence.claims or known):
+            text = "; ".join(f"{what} by device {d}" for d, what in sorted(self._last_pair.items()))
+            last = Claim("other", text=text[:300], certain=False, details={"announced_last": True})
+            evidence.claims.append((last, None))
+        if evidence.comparisons:
+            return
+        if self._one_group and not known:
             _note(DEFAULT_GROUP, {r: [*s] for r, s in self._wrapped.items()}, stood, evidence)
         for group, ends in self._communicators(evidence).items():
-            steps = {rank: _alone(end.steps) for rank, end in ends.items()}
+            steps = _numbered_apart({rank: [*end.steps] for rank, end in ends.items()})
             pairs = any(end.pairs for end in ends.values())
-            _note(group, steps, stood and not pairs, evidence)
+            if known:  # a watchdog counts otherwise, and says itself who is behind
+                group = (f"{group[0]} communicator".strip(), "communicator")
+            _note(group, steps, stood and not (pairs or known), evidence)
 
     def _processes(self) -> int:
         """How many processes NCCL mentions, each with its own device: the world has as many.
@@ -150,12 +168,17 @@ class DebugTraces:
         found = _ISSUED.search(line.text)
         if not found:
             return False
-        end = self._end(found["host"], found["pid"], found["comm"])
+        # Where the host and the process are cut off, the device tells processes apart.
+        end = self._end(found["host"] or "", found["pid"] or found["device"], found["comm"])
         end.device = int(found["device"])
         if found["size"]:
             end.size = int(found["size"])
         if found["name"] in _PAIRS:
             end.pairs = True
+            n = int(found["n"], 16)
+            self._last_pair[end.device] = (
+                f"{found['name'].lower()} #{n} with member {found['root']}"
+            )
         else:
             step = _Step(int(found["n"], 16) + 1, _signature(found, end.size), at_ns, line)
             end.steps.append(step)
@@ -172,12 +195,31 @@ class DebugTraces:
         if found:
             name = found[1], size
             self._begun[name][rank] = line
-            self._newest[name] = evidence.lines
-            self._made |= {name} if complete else set()
+            if complete:
+                self._made[name].add(rank)
+            else:
+                self._newest[name] = evidence.lines
         if complete and speaks:
             end = self._end(speaks[1], speaks[2], member["comm"])
             end.rank, end.size = rank, size
             end.name = found[1] if found else ""
+
+    def _not_made(self, name: tuple[str, int], waited: bool, evidence: Evidence) -> None:
+        """A communicator that all began to create and that some or all have not created."""
+        begun, made, size = self._begun[name], self._made[name], name[1]
+        rest = sorted(set(begun) - made)
+        if not rest or size < _FEWEST or not (waited or made):
+            return
+        which = f"a communicator of {size} ranks"
+        line = begun[rest[0]]._replace(rank=None)
+        if made and len(rest) * 2 < size:
+            who = f"rank{'s' if len(rest) > 1 else ''} {str(rest[:8])[1:-1]}"
+            others = f"the other {len(made)} have created it"
+            text = f"the initialisation of {which} hangs on {who}: {others}"
+            evidence.claim("rendezvous", line.saying(text), 0, accused=tuple(rest))
+        elif not made:
+            text = f"creating {which}: all have begun and nobody has finished"
+            evidence.claim("rendezvous", line.saying(text), 0, certain=False, creating=size)
 
     def _end(self, host: str, pid: str, comm: str) -> _Communicator:
         return self._ends.setdefault((host, int(pid), comm), _Communicator())
@@ -205,8 +247,8 @@ class DebugTraces:
         on one host.
         """
         ranks = {k[:2]: e.rank for k, e in self._ends.items() if e.size == world and e.rank >= 0}
-        if ranks:
-            return ranks
+        if ranks or self._told:
+            return {**ranks, **self._told}
         devices = {k[:2]: e.device for k, e in self._ends.items() if e.size == world}
         one_host = len({host for host, _ in devices}) == 1
         told = len(set(devices.values())) == len(devices) and max(devices.values(), default=0)
@@ -253,10 +295,38 @@ def _signature(found: re.Match[str], size: int) -> Signature:
     )
 
 
-def _alone(steps: deque[_Step]) -> list[_Step]:
-    """Omit operations that share a number, as those of a batch do: their order proves nothing."""
-    times = Counter(step.seq for step in steps)
-    return [step for step in steps if times[step.seq] == 1]
+def _numbered_apart(told: dict[int, list[_Step]]) -> dict[int, list[_Step]]:
+    """The steps, with a number each: those of a batch share one.
+
+    Where all members announce the same in one batch, in whatever order, that order proves nothing.
+    """
+    batches: dict[int, list[list[_Step]]] = defaultdict(list)
+    for steps in told.values():
+        for seq in {step.seq for step in steps}:
+            batches[seq].append([step for step in steps if step.seq == seq])
+    extra: dict[int, int] = {}
+    before = 0
+    for seq in sorted(batches):
+        extra[seq] = before
+        before += max(map(len, batches[seq])) - 1
+    alike = {seq for seq, each in batches.items() if len({_contents(b) for b in each}) == 1}
+    found: dict[int, list[_Step]] = {}
+    for rank, steps in told.items():
+        ordered = sorted(steps, key=lambda s: (s.seq, _name(s) if s.seq in alike else ""))
+        place: Counter[int] = Counter()
+        found[rank] = []
+        for step in ordered:
+            found[rank].append(replace(step, seq=step.seq + extra[step.seq] + place[step.seq]))
+            place[step.seq] += 1
+    return found
+
+
+def _name(step: _Step) -> str:
+    return f"{step.signature.op} {step.signature.input_numel} {step.signature.output_numel}"
+
+
+def _contents(batch: list[_Step]) -> tuple[str, ...]:
+    return tuple(sorted(map(_name, batch)))
 
 
 def _has_stood(evidence: Evidence) -> bool:

@@ -18,6 +18,8 @@ _VERSION = re.compile(r"^\s*Python v\d")
 _RANK_ARGUMENT = re.compile(r"--(?:node|global)?[_-]?rank[= ](\d{1,7})\b")
 _LOCAL_ARGUMENT = re.compile(r"--local[_-]rank[= ](\d{1,4})\b")
 _HEADING = re.compile(r"^\W{0,12}(?:\w{1,40}\W{1,3}){0,6}?rank[ :=_#\-]{0,3}(\d{1,7})\b", re.I)
+_NUMBERED = re.compile(r"^\W{0,12}(?P<what>process|worker|proc) ?#?(?P<n>\d{1,7})\b(?!:)", re.I)
+"""Whose dump follows, by a number that nobody calls a rank."""
 _LONGEST_HEADING = 120
 _HEADING_NEAR = 4
 """Maximum distance from a heading above a py-spy dump to its first line."""
@@ -50,6 +52,13 @@ _FRAMES = (_SPY_FRAME, _DUMP_FRAME, _PYSTACK_FRAME)
 _SECTION = re.compile(r"^\s*(?:=== |<h2>)Rank (\d{1,7}): \S+(?: ===|</h2>)")
 """How torch's debug server separates ranks (``stacks_*.txt``, ``pyspy_dump_*.txt``)."""
 _GDB_FRAME = re.compile(r"^#\d+\s+(?:0x[0-9a-f]+ in \S.{0,4000}\)|\S+ \(.*\) (?:from|at) \S)")
+_NATIVE_CALL = re.compile(
+    r"^#\d+\s+(?:0x[0-9a-f]+ in )?(?P<name>nccl[A-Z]\w+|pnccl\w+|P?MPI_\w+|Hccl\w+|"
+    r"(?:c10d|gloo|ccl)::[\w:~]+|cu(?:da)?\w*[Ss]ynchronize\w*|pthread_\w*lock\w*)"
+    r" ?\(.{0,4000}?\)(?: (?:from|at) (?P<where>\S+))?\s*$"
+)
+_OF_HELPERS = re.compile(r"Proxy|Async|Service|atchdog|Thread|persistent|eartbeat")
+"""Threads of the libraries themselves, which poll in every process."""
 _TABLES = " FR Trace ==="
 WORDS = (_TABLES,)
 FORM = re.compile(
@@ -105,6 +114,8 @@ class Stacks:
         self._section: int | None = None
         self._heading: tuple[int, int] | None = None
         """(line, rank) of the newest short line that mentions a rank."""
+        self._numbered: tuple[int, str] | None = None
+        """(line, name) of the newest heading that numbers a process."""
         self._process_above: tuple[int, re.Match[str]] | None = None
         """(line, match) of a line that may be the head of a py-spy dump."""
         self._titles = Titles()
@@ -132,6 +143,10 @@ class Stacks:
         if len(text) <= _LONGEST_HEADING and "ank" in text.lower():
             heading = _HEADING.match(text)
             self._heading = (line.number, int(heading.group(1))) if heading else self._heading
+        numbered = _NUMBERED.match(text) if len(text) <= _LONGEST_HEADING else None
+        if numbered:
+            self._numbered = (line.number, f"process {numbered['n']}")
+            self._open.pop(key, None)
         thread = next((m for p in _THREADS if (m := p.match(text))), None)
         if thread:
             self._thread(key, line, thread, at_ns, evidence)
@@ -139,9 +154,22 @@ class Stacks:
         evidence.tables |= _TABLES in text
         current = self._open.get(key)
         if current is None or not current.threads:
-            evidence.native_stacks |= bool(_GDB_FRAME.match(text))
+            if _GDB_FRAME.match(text):
+                evidence.native_stacks = True
+                self._native(line, evidence)
             return False
         return self._frame(key, line, current)
+
+    def _native(self, line: LogLine, evidence: Evidence) -> None:
+        """A debugger's frame of a library through which ranks wait for each other."""
+        call = _NATIVE_CALL.match(line.text)
+        if call is None or _OF_HELPERS.search(call["name"]):
+            return
+        where = (call["where"] or "").rpartition("/")[2]
+        text = f"a process stands in {call['name']}" + (f" ({where})" if where else "")
+        evidence.claim(
+            "other", line.saying(text), 0, certain=False, words=call["name"], stands=True
+        )  # fmt: skip
 
     def _head(self, line: LogLine) -> re.Match[str] | None:
         """The head of a py-spy dump, if the line completes one.
@@ -200,6 +228,8 @@ class Stacks:
         seen = ProcessStacks(
             rank=line.rank, local_rank=line.local_rank, pid=line.pid, machine=line.machine
         )
+        if self._numbered is not None and line.number - self._numbered[0] <= _HEADING_NEAR:
+            seen.called = self._numbered[1]
         self._open[key] = seen
         self._line[key] = line.number
         if len(evidence.stacks) < _MAX_DUMPS:
@@ -213,10 +243,13 @@ class Stacks:
         current = self._open.get(key)
         ident = found["ident"] or ""
         repeated = current is not None and any(t[1] == ident for t in current.threads)
+        if current is not None and found[0].lstrip().startswith("Current"):
+            repeated |= current.current_seen  # each process has one
         if current is None or repeated or line.number - self._line[key] > _NEAR:
             self._begin(key, line, evidence)  # a newer dump of the same process
             current = self._open[key]
         self._line[key] = line.number
+        current.current_seen |= found[0].lstrip().startswith("Current")
         current.at_ns, current.spy = at_ns, spy
         if len(current.threads) < _MAX_THREADS:
             current.threads.append((clean.name(groups.get("name") or ""), ident, []))

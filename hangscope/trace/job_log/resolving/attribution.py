@@ -69,6 +69,7 @@ def attribute_stacks(evidence: Evidence) -> None:
                 rank = seen.local_rank
         main = next((t.stack for t in threads_of(seen) if t.is_main), ())
         if not main or describe_helper(main):
+            evidence.helpers += bool(main)
             continue
         if rank is None:
             rest.append(seen)

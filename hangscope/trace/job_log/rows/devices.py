@@ -276,7 +276,7 @@ ROWS = (
         r"checkForNaN|Minimum loss scale reached|[Ll]oss is (?:nan|inf|NaN)\b|"
         r"\bNaN or Inf found|[Rr]ank (?P<rank>\d{1,7}): found (?:nan|inf|NaN|Inf) in local|"
         r"unexpected result (?:nan|inf) on rank (?P<other>\d{1,7})",
-        own_error("nan", certain=False),
+        own_error("nan"),
         "rank 3: found nan in local grad norm, aborting step",
         "FloatingPointError: Minimum loss scale reached (0.0001).",
         "Assertion failed: checkForNaN"),

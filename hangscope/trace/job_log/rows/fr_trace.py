@@ -170,10 +170,11 @@ def _some(ranks: set[int]) -> str:
 # fmt: off
 ROWS = (
     row("fr-trace-missing", "missing ranks",
-        r"Not all ranks joining collective(?:, sequence number:)? (?P<seq>\d{1,18})"
+        r"Not all ranks joining collective(?:[,:] sequence number:)? (?P<seq>\d{1,18})"
         r"(?: at entry \d+)?\s*$", _not_joined,
         "Not all ranks joining collective, sequence number: 118",
-        "Not all ranks joining collective 5 at entry 4", since="torch 2.5"),
+        "Not all ranks joining collective 5 at entry 4",
+        "Not all ranks joining collective: sequence number: 31117", since="torch 2.5"),
     row("fr-trace-errors", "mismatch",
         r"Collective sequence number: (?P<seq>\d{1,18}) has errors\s*$", _differs,
         "Collective sequence number: 7 has errors", since="torch 2.6"),

@@ -15,7 +15,7 @@ from hangscope.trace.job_log.rows.statements import claim
 from hangscope.trace.model import Signature, State
 
 _TENSOR = re.compile(r" \[(?P<what>missing|ready) ranks: (?P<ranks>[\d, ]{1,4096})\]")
-_MISSING_HEAD = re.compile(r"^\s*Missing ranks:\s*$")
+_MISSING_HEAD = re.compile(r"^\s*(?:Missing|Stalled) ranks:\s*$")
 _MISSING_ROW = re.compile(r"^\s*(\d{1,7}): \[(.*)")
 _STALLED = "submitted to be reduced, gathered or broadcasted by subset of ranks"
 _TASK = re.compile(r"^\s*/job:[\w\-]+/(?:replica:\d+/)?task:(\d{1,7})")

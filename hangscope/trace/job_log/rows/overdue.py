@@ -88,14 +88,25 @@ def _note(message: Message, work: re.Match[str], evidence: Evidence) -> None:
 
 def _signature(work: re.Match[str], raw: str, op: str) -> Signature:
     shape = work.group("shape")
+    sizes = _numel(work.group("nin"), op), _numel(work.group("nout"), op)
     return Signature(
-        op=op,
+        op=_sized_batch(*sizes) if op == operations.BATCH else op,
         raw=raw,
         backend={"HCCL": "hccl"}.get(work.group("lib"), "nccl"),
         output_sizes=None if shape is None else (tuple(map(int, re.findall(r"\d+", shape))),),
-        input_numel=_numel(work.group("nin"), op),
-        output_numel=_numel(work.group("nout"), op),
+        input_numel=sizes[0],
+        output_numel=sizes[1],
     )
+
+
+def _sized_batch(ins: int | None, outs: int | None) -> str:
+    """What a coalesced batch of that many elements in and out is: a batch of sends and receives
+    prints no sizes, and one of gathers or scatters (FSDP2's) multiples of each other."""
+    if not ins or not outs or ins == outs:
+        return operations.BATCH
+    if outs % ins == 0:
+        return "all_gather_into_tensor_coalesced"
+    return "reduce_scatter_tensor_coalesced" if ins % outs == 0 else operations.BATCH
 
 
 def _may_be_same(one: Signature, other: Signature) -> bool:

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 
-from hangscope.trace import operations
+from hangscope.trace import clean, operations
 from hangscope.trace.job_log.evidence.gathered import UNKNOWN_GROUP, Evidence
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.rows import network_errors, overdue, work_counters
-from hangscope.trace.job_log.rows.row import Said, row
+from hangscope.trace.job_log.rows.row import Report, Said, row
 from hangscope.trace.job_log.rows.watchdog_message import LABEL, Message, message_of
+from hangscope.trace.model import Frame
 
 
 def _label(said: Said, evidence: Evidence) -> bool:
@@ -51,6 +52,23 @@ def _gives_up(said: Said, evidence: Evidence) -> None:
     evidence.claim("other", said.line, said.at_ns, reporter=rank, certain=False, gave_up=True)
 
 
+def _issued_at(said: Said, evidence: Evidence) -> Report:
+    """The stack of the operation that timed out, one frame a line, innermost first."""
+    _gives_up(said, evidence)
+    rank, frames = _writer(said), list[Frame]()
+    overdue_ = [o for o in evidence.of(rank).operations if o.timed_out] if rank is not None else []
+    until, line = said.line.number + _LONGEST_STACK, (yield True)
+    while line.number <= until:
+        found = _FRAME.match(line.text)
+        if found:
+            frames.append(Frame(clean.name(found[1]), clean.name(found[2]), int(found[3][:8])))
+            for operation in overdue_[-1:]:
+                operation.stack = tuple(frames)
+        elif frames or line.level:
+            return
+        line = yield found is not None
+
+
 def _signalled(said: Said, evidence: Evidence) -> None:
     """Another rank has requested dumps."""
     evidence.claim("dump_signal", said.line, said.at_ns, reporter=_writer(said))
@@ -59,8 +77,15 @@ def _signalled(said: Said, evidence: Evidence) -> None:
 def _hccl(said: Said, evidence: Evidence) -> None:
     """HCCL's own timeout; the remote rank's number is a rank inside its communicator."""
     op = operations.canonical(said.text("tag").split("_")[0]) or None
-    rank = _writer(said)
-    evidence.claim("timeout", said.line, said.at_ns, reporter=rank, op=op, certain=False)
+    rank, group = _writer(said), _HCCL_GROUP.search(said.line.text)
+    line = said.line
+    if group is not None:
+        line = line.saying(
+            f"HCCL: member {group[3] or '?'} of the {group[2]} of group {group[1]} waits in "
+            f"{op or 'a collective'} for member {said.text('remote')}, which has not come: "
+            f"{line.text.strip()}"
+        )
+    evidence.claim("timeout", line, said.at_ns, reporter=rank, op=op, certain=False)
 
 
 def _stuck(said: Said, evidence: Evidence) -> None:
@@ -73,6 +98,11 @@ def _stuck(said: Said, evidence: Evidence) -> None:
     )  # fmt: skip
 
 
+_HCCL_GROUP = re.compile(
+    r"group:\[([\w.\-]{1,120})\].{0,200}?rankSize\[(\d{1,7})\](?:, rankId\[(\d{1,7})\D)?", re.DOTALL
+)
+_FRAME = re.compile(r"^\s*#\d{1,4} (\S.{0,300}?) from (\S.{0,400}?):(\d{1,8})\s*$")
+_LONGEST_STACK = 200
 _FOR_S = re.compile(r"stuck\s*for\s*(\d{1,7})\s*seconds|timed\s*out\s*in\s*(\d{1,7})\s*seconds")
 
 
@@ -146,9 +176,14 @@ ROWS = (
         "[TC][rank=2][name=0] Operation timed out after 600000 ms", since="torch 2.15"),
     row("xccl-timeout", "timeout", r"Work\s*ran\s*time\s*out\s*after\s*\d+\s*milliseconds",
         _timeout, "[Rank 1] Work ran time out after 600000 milliseconds."),
+    row("failed-collective-stack", "remark",
+        r"Stack\s*trace\s*of\s*the\s*failed\s*collective", _issued_at,
+        "Stack trace of the failed collective: ",
+        "Stack trace of the failed collective not found, potentially because FlightRecorder is "
+        "disabled.", since="torch 2.6"),
     row("watchdog-gives-up", "remark",
         r"Some\s*\w*\s*operations\s*have\s*failed\s*or\s*timed\s*out|"
-        r"taking\s*the\s*entire\s*process\s*down|Stack\s*trace\s*of\s*the\s*failed\s*collective|"
+        r"taking\s*the\s*entire\s*process\s*down|"
         r"First\s*PG\s*on\s*this\s*rank\s*to\s*signal\s*dumping", _gives_up,
         "[Rank 3] Some NCCL operations have failed or timed out. Due to the asynchronous nature of "
         "CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data.",

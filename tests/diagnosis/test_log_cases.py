@@ -1,0 +1,163 @@
+"""Evidence from the field that was once judged wrongly: whole kinds, with made-up numbers."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.report.text import render
+from hangscope.trace.load import load_trace
+
+CASES = Path(__file__).parent / "cases"
+
+
+def judged(name: str) -> Diagnosis:
+    """The diagnosis of everything that a case has."""
+    return diagnose(load_trace([*sorted((CASES / name).iterdir())]))
+
+
+def of_text(text: str, tmp_path: Path, name: str = "job.log") -> Diagnosis:
+    (tmp_path / name).write_text(text)
+    return diagnose(load_trace([tmp_path / name]))
+
+
+def report(found: Diagnosis) -> str:
+    out = io.StringIO()
+    Console(file=out, width=100).print(render(found))
+    return " ".join(out.getvalue().split())
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict", "culprits", "confidence"),
+    [
+        ("two-members-apart", "collective_mismatch", (0, 1), "ambiguous"),
+        ("sides-are-hosts", "collective_mismatch", (5, 8, 9, 13), "ambiguous"),
+        ("abort-after-timeouts", "inconclusive", (), "likely"),
+        ("backend-refuses-arguments", "rank_crashed", (2, 3), None),
+        ("coalesced-collective", "shape_mismatch", (4, 6), "ambiguous"),
+        ("stack-of-failed-collective", "inconclusive", (), "likely"),
+        ("explanation-beats-status", "shape_mismatch", (0, 1, 2), "ambiguous"),
+        ("nccl-info-lines", "collective_mismatch", (2,), "likely"),
+        ("assert-is-a-program-bug", "rank_crashed", (3,), None),
+        ("line-that-stands-alone", "rank_crashed", (3,), "likely"),
+        ("four-processes-in-one-file", "inconclusive", (), "likely"),
+        ("coll-lines-a-file-per-rank", "collective_mismatch", (0,), "likely"),
+        ("ras-json-without-comma", "rank_lost", (2,), "likely"),
+        ("init-hang", "missing_rank", (2,), "likely"),
+    ],
+)
+def test_answer(name: str, verdict: str, culprits: tuple[int, ...], confidence: str | None) -> None:
+    found = judged(name)
+    assert (found.verdict.value, found.culprits) == (verdict, culprits)
+    assert confidence in (None, found.confidence.value)
+
+
+def test_members_that_ran_apart_are_no_stuck_device() -> None:
+    said = report(judged("two-members-apart"))
+    assert "ran apart" in said
+    assert "not the code" not in said
+
+
+def test_sides_on_different_hosts_are_pointed_out() -> None:
+    assert "different hosts (trainer-a07 and trainer-a06)" in report(judged("sides-are-hosts"))
+
+
+@pytest.mark.parametrize("local", range(8))
+def test_late_abort_names_nobody_whichever_local_rank_it_was(local: int, tmp_path: Path) -> None:
+    text = (CASES / "abort-after-timeouts" / "job.log").read_text()
+    found = of_text(text.replace("local_rank: 1 ", f"local_rank: {local} "), tmp_path)
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert "issued nothing" not in report(found)
+
+
+def test_members_heard_of_only_in_part_are_listed() -> None:
+    said = report(judged("abort-after-timeouts"))
+    assert "ranks 2, 4 belong there as well" in said
+    assert "nothing is heard of where ranks 0, 1, 5 wait" in said
+
+
+def test_refused_argument_is_no_echo() -> None:
+    found = judged("backend-refuses-arguments")
+    assert "train.py:41" in report(found)
+    assert found.summary.count("parameter not supported") == 1
+
+
+def test_coalesced_gather_is_no_send() -> None:
+    found = judged("coalesced-collective")
+    assert found.findings[0].seq == 610
+    assert "#610 of group 9" in found.summary
+    assert "send" not in report(found)
+
+
+def test_stack_of_the_failed_collective_is_shown() -> None:
+    said = report(judged("stack-of-failed-collective"))
+    assert "dispatch.py:96 in dispatch" in said
+    assert "with 3 more enqueued behind it" in said
+    assert "look at the logs of ranks 0–4" in said
+
+
+def test_program_bug_takes_no_host_out_of_service() -> None:
+    said = report(judged("assert-is-a-program-bug"))
+    assert "CUDA_LAUNCH_BLOCKING=1" in said
+    assert "out of service" not in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: uncorrectable ECC error encountered",
+        "CUDA error: uncorrectable NVLink error detected during the execution",
+    ],
+)
+def test_broken_device_takes_its_host_out_of_service(text: str, tmp_path: Path) -> None:
+    head = '[rank3]: Traceback (most recent call last):\n[rank3]:   File "a.py", line 7, in step\n'
+    found = of_text(
+        f"{head}[rank3]:     loss.backward()\n[rank3]: RuntimeError: {text}\n", tmp_path
+    )
+    assert "out of service" in report(found)
+
+
+def test_process_is_called_by_its_heading() -> None:
+    found = judged("four-processes-in-one-file")
+    assert found.summary.startswith("Process 2 is at data.py:41 in next_shard while 3 processes")
+
+
+def test_processes_without_headings_are_told_apart(tmp_path: Path) -> None:
+    text = (CASES / "four-processes-in-one-file" / "stacks.log").read_text()
+    lines = [line for line in text.splitlines() if not line.startswith("Process")]
+    for number in range(4):  # each process has an address space of its own
+        at = [i for i, line in enumerate(lines) if line.startswith("Current thread")][number]
+        lines[at] = f"Current thread 0x00007f{number}a4c5d6740 (most recent call first):"
+    found = of_text("\n".join(lines), tmp_path, "stacks.log")
+    assert "no. 2 of stacks.log is at data.py:41 in next_shard while 3 processes" in found.summary
+
+
+def test_pieces_say_the_same_in_one_file_and_beside_a_watchdog(tmp_path: Path) -> None:
+    parts = [path.read_text() for path in sorted((CASES / "coll-lines-a-file-per-rank").iterdir())]
+    overdue = (
+        "[rank3]:[E603 10:42:23.858331 ProcessGroupNCCL.cpp:616] [Rank 3] Watchdog caught "
+        "collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=53, "
+        "NumelOut=53, Timeout(ms)=600000) ran for 600020 milliseconds before timing out.\n"
+    )
+    for text in ("".join(parts), "".join([*parts, overdue])):
+        found = of_text(text, tmp_path)
+        assert (found.verdict.value, found.culprits) == ("collective_mismatch", (0,))
+
+
+def test_missing_rank_of_ras_is_named_with_its_process() -> None:
+    said = report(judged("ras-json-without-comma"))
+    assert "process 701 on n1, device 0" in said
+    assert "run ncclras once more" in said
+
+
+def test_communicator_that_nobody_creates(tmp_path: Path) -> None:
+    text = (CASES / "init-hang" / "job.log").read_text()
+    begun = [line for line in text.splitlines() if line.endswith("Init START")]
+    found = of_text("\n".join([*begun, *["step 0"] * 6]), tmp_path)
+    assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
+    assert "creating a communicator of 4 ranks" in found.summary
