@@ -67,6 +67,7 @@ FROM_BELOW = {
         "wording",
         "differences",
         "causes",
+        "doubts",
         "no_cause",
         "engine",
     ),

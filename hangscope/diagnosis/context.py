@@ -39,6 +39,20 @@ from hangscope.trace.units import SECOND_NS
 _NO_TIME_S = 1e-6
 
 
+@dataclass(frozen=True, slots=True)
+class Inferred:
+    """What had to be inferred to make the ranks of a trace comparable."""
+
+    members: frozenset[int] = frozenset()
+    """Groups whose members no source lists completely."""
+    numbers: frozenset[int] = frozenset()
+    """Groups whose sequence numbers were inferred from times and the order of issue."""
+    clocks: bool = False
+    """Clocks that disagreed between hosts were aligned."""
+    halves: frozenset[int] = frozenset()
+    """Rows of sends and receives that count as unfinished because the other side issued fewer."""
+
+
 @dataclass(frozen=True)
 class Context:
     """A trace and what was derived from it.
@@ -52,6 +66,40 @@ class Context:
     front: Frontiers
     processes: dict[int, ProcessState]
     waits: Waits
+    inferred: Inferred = Inferred()
+
+    @cached_property
+    def source_formats(self) -> frozenset[str]:
+        """The kinds of files that were read."""
+        return frozenset(source.format for source in self.trace.sources)
+
+    @cached_property
+    def from_logs_alone(self) -> bool:
+        """Whether no operation was recorded: all were inferred from text."""
+        flags, synthetic = self.trace.records["flags"], int(Flag.SYNTHETIC)
+        return bool((flags[:1] & synthetic).all() and (flags & synthetic).all())
+
+    @cached_property
+    def uses_pairs(self) -> bool:
+        """Whether any send or receive is on record."""
+        return bool((self.trace.records["flags"] & int(Flag.P2P)).any())
+
+    @cached_property
+    def without_dump(self) -> frozenset[int]:
+        """Ranks that left no dump, not even one that cannot be read."""
+        missing = (self.unrecorded | self.undumped).union(self.trace.missing_ranks)
+        return missing - self.unreadable.keys()
+
+    @cached_property
+    def failed_undated(self) -> tuple[int, ...]:
+        """Ranks that failed on their own at a moment that nothing tells."""
+        failed = (rank for rank, process in self.processes.items() if process.failed)
+        return tuple(rank for rank in failed if self.trace.ranks[rank].failed_undated)
+
+    def is_observed(self, rank: int) -> bool:
+        """Whether anything is known about what the process does or how it ended."""
+        process = self.processes.get(rank)
+        return process is not None and process.is_observed
 
     @cached_property
     def bounds(self) -> dict[int, tuple[int, int]]:

@@ -1,6 +1,6 @@
 """``diagnose``: takes a `Trace`, returns a `Diagnosis`. Pure, and linear in the number of records.
 
-docs/diagnosis.md lists the steps and the rules that each of them follows.
+docs/diagnosis.md describes the steps.
 """
 
 from __future__ import annotations
@@ -8,48 +8,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hangscope.diagnosis.cause import Cause
-from hangscope.diagnosis.causes.busy_ranks import doubt_busy_ranks
 from hangscope.diagnosis.causes.consequences import without_consequences
-from hangscope.diagnosis.causes.contradictions import (
-    doubt_contradicted,
-    doubt_ends,
-    doubt_own_report,
-)
 from hangscope.diagnosis.causes.crashes import crash_causes
-from hangscope.diagnosis.causes.different_moments import (
-    doubt_by_stacks,
-    doubt_failures_of_waiting,
-)
 from hangscope.diagnosis.causes.differing_models import weigh_models
-from hangscope.diagnosis.causes.doubts import (
-    Inferred,
-    doubt_clocks,
-    doubt_gaps,
-    doubt_held_up,
-    doubt_inferred,
-    doubt_logs,
-    doubt_silent_nodes,
-    doubt_stuck_device,
-    doubt_truncated,
-)
 from hangscope.diagnosis.causes.first_gone import accuse_first_gone
-from hangscope.diagnosis.causes.first_meetings import doubt_first_meetings
 from hangscope.diagnosis.causes.graph_causes import graph_causes
-from hangscope.diagnosis.causes.mismatches import (
-    conflict_causes,
-    doubt_unknown_operations,
-    habit_causes,
-    mismatch_causes,
-)
-from hangscope.diagnosis.causes.outliers import doubt_equal_sides
+from hangscope.diagnosis.causes.mismatches import conflict_causes, mismatch_causes
 from hangscope.diagnosis.causes.remote_calls import accuse_handlers
 from hangscope.diagnosis.causes.sibling_causes import sibling_causes
 from hangscope.diagnosis.causes.vanished_hosts import accuse_all_vanished
-from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.context import Context, Inferred
 from hangscope.diagnosis.differences.callsites import with_first_divergence
 from hangscope.diagnosis.differences.crossed_p2p import doubt_crossed_p2p
 from hangscope.diagnosis.differences.group_creation_order import with_creation_order
 from hangscope.diagnosis.differences.world_conflicts import world_causes
+from hangscope.diagnosis.doubts.acquittals import acquitted
+from hangscope.diagnosis.doubts.doubt import capped
+from hangscope.diagnosis.doubts.table import DOUBTS
 from hangscope.diagnosis.exits.after_standstill import (
     not_before_last_record,
     without_ends_after_standstill,
@@ -72,12 +47,8 @@ from hangscope.diagnosis.records.inferred_numbers import with_inferred_numbers
 from hangscope.diagnosis.records.mismatch import diverged_before, mismatches
 from hangscope.diagnosis.records.refused_calls import with_refused_calls
 from hangscope.diagnosis.records.unobserved_p2p import with_unpaired_halves
-from hangscope.diagnosis.waiting import wait_doubts, wait_duration
-from hangscope.diagnosis.waiting.early_dumps import (
-    doubt_dumped_before,
-    doubt_overtaken,
-    without_dumps_of,
-)
+from hangscope.diagnosis.waiting import wait_duration
+from hangscope.diagnosis.waiting.early_dumps import overtaken, without_dumps_of
 from hangscope.diagnosis.waiting.graph_builder import GraphBuilder
 from hangscope.diagnosis.waiting.snapshots import Snapshot, snapshot_of
 from hangscope.diagnosis.wording.answer import answer
@@ -129,19 +100,23 @@ def _judge(trace: Trace) -> Diagnosis:
     If a few dumps that were written too early leave it inconclusive, the diagnosis without these
     dumps counts.
     """
-    found, too_early = _judged(trace)
-    if found.verdict is not Verdict.INCONCLUSIVE or not 0 < 2 * len(too_early) < len(trace.ranks):
+    found, context = _judged(trace)
+    if found.verdict is not Verdict.INCONCLUSIVE:
+        return found
+    too_early = overtaken(context)
+    if not 0 < 2 * len(too_early) < len(trace.ranks):
         return found
     others, _ = _judged(without_dumps_of(trace, too_early))
     named = set(others.culprits)
     return others if named and not named & {*trace.missing_ranks, *too_early} else found
 
 
-def _judged(trace: Trace) -> tuple[Diagnosis, frozenset[int]]:
-    """The diagnosis, and the ranks whose dumps were written too early to be used."""
+def _judged(trace: Trace) -> tuple[Diagnosis, Context]:
+    """The diagnosis, and what it rests on."""
     trace, inferred = _comparable(trace)
-    job = _standstill(trace)
-    causes, too_early = _doubted(job.context, _causes(job.context), inferred)
+    job = _standstill(trace, inferred)
+    found = [acquitted(job.context, cause) for cause in _causes(job.context)]
+    causes = [capped(job.context, cause, DOUBTS) for cause in found]
     shown, rest = causes[:_SHOWN_DIVERGENCES], causes[_SHOWN_DIVERGENCES:]
     causes = [*(with_first_divergence(job.context, cause) for cause in shown), *rest]
     merged = sibling_causes(job.context, causes)
@@ -163,7 +138,7 @@ def _judged(trace: Trace) -> tuple[Diagnosis, frozenset[int]]:
         if not findings and (lost := lost_messages(job.context)) is not None:
             notes.append(lost)
     findings = with_unattributed_messages(job.context, with_monitor_verdict(job.context, findings))
-    return answer(job.context, findings, notes), too_early
+    return answer(job.context, findings, notes), job.context
 
 
 def _comparable(given: Trace) -> tuple[Trace, Inferred]:
@@ -177,7 +152,7 @@ def _comparable(given: Trace) -> tuple[Trace, Inferred]:
     return trace, Inferred(members, numbers, clocks=skewed, halves=halves)
 
 
-def _standstill(trace: Trace) -> _Standstill:
+def _standstill(trace: Trace, inferred: Inferred) -> _Standstill:
     """Who waits for whom, counting only real waits."""
     front = frontiers(trace)
     processes = not_before_last_record(trace, judge_ends(trace))
@@ -185,7 +160,8 @@ def _standstill(trace: Trace) -> _Standstill:
     stop = external_stop(trace, front, processes)
     if stop is not None:
         processes = wait_duration.as_victims(processes, stop.told_ns)
-    context = Context(trace, front, processes, GraphBuilder(trace, front, processes).build())
+    waits = GraphBuilder(trace, front, processes).build()
+    context = Context(trace, front, processes, waits, inferred)
     tolerated = wait_duration.overdue_only(context)
     snapshot = snapshot_of(context)
     if snapshot is not None:
@@ -204,7 +180,7 @@ def _causes(context: Context) -> list[Cause]:
         diverged += diverged_before(context.trace, context.front, {m.group for m in diverged})
     found = mismatch_causes(context, diverged)
     if not found:
-        found += [*conflict_causes(context), *habit_causes(context)]
+        found += conflict_causes(context)
     found += graph_causes(context)
     found += world_causes(context, found)
     found = with_creation_order(context, found)
@@ -214,35 +190,3 @@ def _causes(context: Context) -> list[Cause]:
     found += crash_causes(context, found)
     found = accuse_first_gone(context, found)
     return without_consequences(context, [weigh_models(context, cause) for cause in found])
-
-
-def _doubted(
-    context: Context, causes: list[Cause], inferred: Inferred
-) -> tuple[list[Cause], frozenset[int]]:
-    """The causes, weakened where the evidence does not support them; reasons appear in this order.
-
-    Also returns the ranks whose dumps were written too early to be used.
-    """
-    causes = wait_doubts.doubt_staggered_dumps(context, causes)
-    causes = [wait_doubts.doubt_unobserved(context, cause) for cause in causes]
-    causes = wait_doubts.doubt_short_waits(context, causes)
-    causes = wait_doubts.doubt_ended_early(context, causes)
-    causes = [doubt_equal_sides(context, cause) for cause in causes]
-    causes = doubt_unknown_operations(context, causes)
-    causes = [doubt_inferred(context, cause, inferred) for cause in causes]
-    causes = doubt_logs(context, causes)
-    causes = doubt_silent_nodes(context, causes)
-    causes = [doubt_busy_ranks(context, cause) for cause in causes]
-    causes = [doubt_held_up(context, cause) for cause in causes]
-    causes = doubt_first_meetings(context, causes)
-    causes = doubt_truncated(context, causes)
-    causes = [doubt_stuck_device(context, cause) for cause in causes]
-    causes, overtaken = doubt_overtaken(context, causes)
-    causes, dumped_before = doubt_dumped_before(context, causes)
-    causes = doubt_contradicted(context, causes)
-    causes = [doubt_by_stacks(context, cause) for cause in causes]
-    causes = doubt_failures_of_waiting(context, causes)
-    causes = doubt_own_report(context, causes)
-    causes = doubt_ends(context, causes)
-    causes = doubt_clocks(causes, inferred)
-    return doubt_gaps(context, causes), overtaken | dumped_before

@@ -29,13 +29,6 @@ def weights_before_the_step() -> Job:
     return job
 
 
-def test_rank_that_broke_the_order_is_as_suspect_as_a_lost_rank() -> None:
-    job = weights_before_the_step()
-    job.lose(0)
-    found = judged(job.trace())
-    assert found == (Verdict.COLLECTIVE_MISMATCH, (0, 1), Confidence.AMBIGUOUS)
-
-
 def test_sequence_numbers_of_another_stage_give_no_order() -> None:
     """The last of three stages also averages its loss, so the same number of its data group is a
     different operation. Rank 0 issues one more operation in its own group."""

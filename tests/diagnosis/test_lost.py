@@ -43,53 +43,6 @@ def everybody_but(job: Job, tensor: list[int], data: list[int], *pair: int) -> N
                 job.op(rank, group=group, line=20, done=False)
 
 
-@pytest.mark.parametrize(
-    ("other", "expected"),
-    [
-        ({"op": "reduce", "root": 3}, (Verdict.COLLECTIVE_MISMATCH, (3,), Confidence.LIKELY)),
-        ({"dtype": "Half"}, (Verdict.DTYPE_MISMATCH, (3,), Confidence.LIKELY)),
-        ({"size": (4,)}, (Verdict.SHAPE_MISMATCH, (2, 3), Confidence.AMBIGUOUS)),
-        ({}, (Verdict.RANK_LOST, (2,), Confidence.LIKELY)),
-    ],
-)
-def test_operation_not_issued_there_by_siblings_is_named(
-    other: dict[str, object], expected: Blame
-) -> None:
-    job, tensor, data = mesh()
-    everybody_but(job, tensor, data, 2, 3)
-    job.op(3, group=tensor[1], line=11, done=False, **other)  # type: ignore[arg-type]
-    job.lose(2)
-    assert blame(diagnose(job.trace())) == expected
-
-
-def test_root_at_another_place_than_in_sibling_groups_is_named() -> None:
-    job, tensor, data = mesh()
-    everybody_but(job, tensor, data, 2, 3)
-    job.op(3, group=tensor[1], line=10)
-    job.op(3, "broadcast", group=tensor[1], root=3, line=15, done=False)
-    job.lose(2)
-    found = diagnose(job.trace())
-    assert blame(found) == (Verdict.ARGUMENT_MISMATCH, (3,), Confidence.LIKELY)
-    assert any("rank 2 left no dump" in unknown for unknown in found.findings[0].unknowns)
-
-
-def test_rank_that_skipped_a_collective_and_waits_for_the_lost_one_in_the_next() -> None:
-    """Rank 3 skips the data group; its counterparts never reached another tensor step first."""
-    job, tensor, data = mesh()
-    for group in tensor:
-        job.all(group=group, line=10)
-        job.all("broadcast", group=group, line=15, root=job.groups[group].ranks[0])
-    job.all(group=data[0], line=20)
-    for rank in (1, 5, 7):
-        job.op(rank, group=data[1], line=20, done=False)
-    for rank in (0, 4, 6, 3):
-        job.op(rank, group=tensor[rank // 2], line=10, done=False)
-    job.lose(2)
-    found = diagnose(job.trace())
-    assert found.culprits == (3,)
-    assert found.confidence is Confidence.LIKELY
-
-
 def test_cycle_without_the_lost_rank_is_reported() -> None:
     """Rank 1 waits for rank 2, and rank 2 with all others for rank 1: rank 0 is irrelevant."""
     job = Job(4)
@@ -192,12 +145,6 @@ def pipeline(stack: tuple[Frame, ...]) -> Job:
     return job
 
 
-def test_rank_in_its_own_code_is_named_beside_the_lost_rank() -> None:
-    found = diagnose(pipeline(IN_CODE).trace(after_s=200))
-    assert blame(found) == (Verdict.MISSING_RANK, (0, 1), Confidence.AMBIGUOUS)
-    assert "Rank 0 stood at data.py:6 in load" in found.summary
-
-
 def test_rank_in_communication_is_not_named_beside_the_lost_rank() -> None:
     found = diagnose(pipeline(IN_RECV).trace(after_s=200))
     assert blame(found) == (Verdict.RANK_LOST, (1,), Confidence.LIKELY)
@@ -224,12 +171,6 @@ def ring(partner: int, *, usual: tuple[int, ...] = (3,)) -> Diagnosis:
     return diagnose(job.trace())
 
 
-def test_rank_with_a_new_partner_is_named_beside_the_lost_rank() -> None:
-    found = ring(0)
-    assert blame(found) == (Verdict.P2P_UNMATCHED, (0, 2), Confidence.AMBIGUOUS)
-    assert "had always named another rank" in found.summary
-
-
 def test_line_with_varying_partners_proves_nothing() -> None:
     assert ring(0, usual=(1, 3)).verdict is Verdict.RANK_LOST
 
@@ -249,12 +190,6 @@ def sizes(*, usual: tuple[int, ...], now: int) -> Diagnosis:
     return diagnose(job.trace())
 
 
-def test_rank_with_a_new_size_is_named_beside_the_lost_rank() -> None:
-    found = sizes(usual=(64, 64, 64, 64), now=128)
-    assert blame(found) == (Verdict.SHAPE_MISMATCH, (1, 2), Confidence.AMBIGUOUS)
-    assert "had always been 64 elements" in found.summary
-
-
 @pytest.mark.parametrize("usual", [(64, 128, 64, 96), (64, 64)])
 def test_varying_sizes_prove_nothing(usual: tuple[int, ...]) -> None:
     assert sizes(usual=usual, now=512).verdict is Verdict.RANK_LOST
@@ -272,13 +207,6 @@ def three_groups(*, lost: int) -> Diagnosis:
     job.op(2, group=b, line=11, done=False)
     job.lose(lost)
     return diagnose(job.trace())
-
-
-@pytest.mark.parametrize("lost", [1, 2])
-def test_rank_arriving_by_a_new_path_is_named_beside_the_lost_rank(lost: int) -> None:
-    found = three_groups(lost=lost)
-    assert blame(found) == (Verdict.COLLECTIVE_MISMATCH, (0, lost), Confidence.AMBIGUOUS)
-    assert "Rank 0 came to all_reduce #5" in found.summary
 
 
 def test_lost_rank_is_accused_alone_if_all_arrived_as_always() -> None:
@@ -302,29 +230,6 @@ def crossed(swapped: tuple[int, ...], *, lost: int) -> Diagnosis:
             job.op(rank, "reduce_scatter", group=rows[rank // 2], line=10, done=False)
     job.lose(lost)
     return diagnose(job.trace())
-
-
-@pytest.mark.parametrize("lost", range(4))
-def test_of_two_counterparts_the_one_with_a_new_path_is_named(lost: int) -> None:
-    assert set(crossed((0, 3), lost=lost).culprits) <= {0, 3}
-
-
-def test_rank_that_exited_after_fewer_operations_precedes_the_lost_rank() -> None:
-    job, tensor, data = mesh()
-    for group in tensor:
-        job.all(group=group, line=10)
-        for rank in job.groups[group].ranks:
-            if rank != 2:
-                waits = rank == 3
-                job.op(rank, "broadcast", group=group, line=15, root=rank & ~1, done=not waits)
-    job.all(group=data[0], line=20)
-    for rank in (1, 5, 7):
-        job.op(rank, group=data[1], line=20, done=False)
-    for rank in (0, 2, 4, 6):
-        at_ns = START + int((job.now + 0.1) * SECOND)
-        job.rank(rank, alive=False, finalized=True, exit=ExitFacts("clean", 0, at_ns=at_ns))
-    job.lose(3)
-    assert blame(diagnose(job.trace())) == (Verdict.RANK_EXITED, (2,), Confidence.LIKELY)
 
 
 def test_stage_with_more_operations_in_every_step_has_not_deviated() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.trace.model import Claim, Source
 from tests.diagnosis.builder import SECOND, START, Job, judged
@@ -40,22 +39,3 @@ def test_absence_is_certain_only_if_others_are_known_to_have_waited_for_long(
     sources = _dumped_after(job, waited_s)
     found = judged(job.trace(sources=sources, claims=claims))
     assert found == (Verdict.MISSING_RANK, (2,), confidence)
-
-
-@pytest.mark.parametrize(("waited_s", "moving"), [(80.0, True), (590.0, False)])
-def test_ranks_missing_at_several_places_may_be_moving_until_a_timeout_is_near(
-    waited_s: float, *, moving: bool
-) -> None:
-    """Torch's shortest default timeout is ten minutes."""
-    job = Job(4, timeout_s=600.0)
-    pairs = [job.group(0, 1, desc="left"), job.group(2, 3, desc="right")]
-    for _ in range(3):
-        for group in pairs:
-            job.all(group=group)
-    for group, rank in zip(pairs, (0, 2), strict=True):
-        job.op(rank, group=group, done=False, at=_BEGAN_S)
-    sources = _dumped_after(job, waited_s)
-    found = diagnose(job.trace(sources=sources))
-    assert [f.culprits for f in found.findings] == [(1,), (3,)]
-    for finding in found.findings:
-        assert any("several places at once" in u for u in finding.unknowns) is moving

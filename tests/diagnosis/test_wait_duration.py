@@ -10,7 +10,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.graph.places import Place, Waits
 from hangscope.diagnosis.records.frontier import frontiers
-from hangscope.diagnosis.waiting.wait_doubts import stood_still
+from hangscope.diagnosis.waiting.early_dumps import stood_still
 from hangscope.trace.model import ExitFacts, Phase
 from tests.diagnosis.builder import SECOND, START, Job
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, Words, began
-from hangscope.diagnosis.causes.outliers import accuse_both_sides, lone_waiters, outliers
+from hangscope.diagnosis.causes.outliers import accuse_both_sides, outliers
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.exits.primary_failures import own_errors, same_failure
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place
@@ -202,10 +202,6 @@ def _against_lone_waiter(context: Context, cause: Cause) -> Cause:
         unknown = {rank for i in theirs for rank in waits[i].unknown}
         even = len(odd) + len(unknown) >= len(ranks)
         return accuse_both_sides(context, turned, tuple(sorted(unknown))) if even else turned
-    if verdict in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED):
-        alone = lone_waiters(context, ranks, places)
-        if alone:
-            return accuse_both_sides(context, replace(cause, sides=(ranks, alone)), ())
     return cause
 
 

@@ -18,9 +18,6 @@ from hangscope.diagnosis.causes.unrecorded import (
     accuse_unseen,
     blame_missing_receive,
     blame_missing_send,
-    doubt_polled_locks,
-    doubt_uncreated_groups,
-    doubt_unfinished_sends,
 )
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.differences.new_groups import name_different_calls
@@ -83,7 +80,7 @@ def graph_causes(context: Context) -> list[Cause]:
     causes = _with_suspects(context, _doubt_sends_before(context, causes))
     causes += _device(context)
     causes += sink_causes(context, roots)
-    return [_with_other_evidence(context, cause, idle) for cause in causes]
+    return [_with_other_evidence(context, cause) for cause in causes]
 
 
 def _cycles(context: Context, found: list[Cycle]) -> list[Cause]:
@@ -95,13 +92,10 @@ def _cycles(context: Context, found: list[Cycle]) -> list[Cause]:
     ]
 
 
-def _with_other_evidence(context: Context, cause: Cause, idle: set[int]) -> Cause:
+def _with_other_evidence(context: Context, cause: Cause) -> Cause:
     """The cause after checking everything that places do not show, with all its victims."""
     cause = _blame_different_totals(context, cause)
     cause = accuse_unseen(context, cause)
-    cause = doubt_unfinished_sends(context, cause, idle)
-    cause = doubt_uncreated_groups(context, cause)
-    cause = doubt_polled_locks(context, cause)
     cause = note_loopback(context, cause)
     reachers = context.waits.reachers(cause.culprits, cause.places)
     cause = replace(cause, victims=cause.victims | (reachers - set(cause.culprits)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, Words
-from hangscope.diagnosis.causes.outliers import is_observed
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.uneven_exchanges import (
@@ -26,7 +25,7 @@ def blame_left_over(context: Context, cause: Cause) -> Cause | None:
     """
     if cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED) or cause.crossed:
         return None
-    if not cause.culprits or any(is_observed(context, rank) for rank in cause.culprits):
+    if not cause.culprits or any(context.is_observed(rank) for rank in cause.culprits):
         return None
     accused = set(cause.culprits)
     found = [e for e in uneven_exchanges(context, cause.involved) if e.ranks & accused]

@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from hangscope.diagnosis.cause import Cause, began
-from hangscope.diagnosis.causes.alternatives_to_lost import (
-    LostRanks,
-    busy_in_own_code,
-    changed_order,
-    changed_path,
-    changed_peer,
-    changed_size,
-    deviating_from_siblings,
-    early_leavers,
-    idle_group_members,
-)
+from hangscope.diagnosis.causes.alternatives_to_lost import LostRanks, idle_group_members
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.process_state import End
@@ -144,15 +134,8 @@ def _one_rank_s_log(context: Context) -> bool:
 
 _BETTER_EXPLANATIONS = (
     idle_group_members,
-    early_leavers,
     _could_not_record,
     _collection_failed,
     _excerpt_ends,
-    busy_in_own_code,
-    changed_peer,
-    changed_size,
-    deviating_from_siblings,
-    changed_order,
-    changed_path,
 )
-"""Explanations preferred to accusing a lost rank alone (rule 8); the first that applies counts."""
+"""Explanations preferred to accusing a lost rank alone; the first that applies counts."""

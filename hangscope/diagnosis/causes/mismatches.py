@@ -8,14 +8,12 @@ from dataclasses import replace
 from hangscope.diagnosis.cause import Cause, verdict_of
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.differences.exchange_sizes import broken_exchanges, size_conflict
-from hangscope.diagnosis.differences.unknown_operations import differs_here, unlike_before
 from hangscope.diagnosis.graph.places import Place
-from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.model import Confidence
 from hangscope.diagnosis.pattern.deviations import decide_mismatch
 from hangscope.diagnosis.pattern.majority import may_be_tie
 from hangscope.diagnosis.pattern.operation_totals import outliers_by_total
 from hangscope.diagnosis.pattern.thread_races import began_unseen, race_of_threads
-from hangscope.diagnosis.records.agreement import has_rules
 from hangscope.diagnosis.records.mismatch import Mismatch, minority
 from hangscope.diagnosis.wording.phrases import rank_s
 
@@ -189,47 +187,6 @@ def conflict_causes(context: Context) -> list[Cause]:
         ):
             found.append(cause)
     return found
-
-
-def habit_causes(context: Context) -> list[Cause]:
-    """Operations with unknown rules to which members pass something they never passed before."""
-    places = [p for p in context.waits.places if p.waiters and not p.absent and not p.p2p]
-    found: list[Cause] = []
-    for place in places[:_MAX_EXCHANGES]:
-        op = _unknown_operation(context, place)
-        if op is None:
-            continue
-        unlike = unlike_before(context, place)
-        why = (
-            f"what {op} requires is not known; in all earlier calls of it the members "
-            "passed the same"
-        )
-        causes = mismatch_causes(context, [unlike] if unlike is not None else [])
-        found += [cause.doubted(why) for cause in causes]
-    return found
-
-
-def doubt_unknown_operations(context: Context, causes: list[Cause]) -> list[Cause]:
-    """Doubt that an operation with unknown rules is stuck on its own if members differ in it."""
-    return [_doubt_unknown_operation(context, cause) for cause in causes]
-
-
-def _doubt_unknown_operation(context: Context, cause: Cause) -> Cause:
-    if cause.verdict is not Verdict.STUCK_COLLECTIVE or cause.mismatch is not None:
-        return cause
-    for place in context.waits.at(cause.places[:_MAX_EXCHANGES]):
-        op = _unknown_operation(context, place)
-        if op is not None and differs_here(context, place):
-            return cause.doubted(
-                f"what {op} requires is not known; its members pass different sizes or dtypes"
-            )
-    return cause
-
-
-def _unknown_operation(context: Context, place: Place) -> str | None:
-    """The operation at a place if its rules are unknown, else None."""
-    signature = context.signature(place.row) if not place.p2p else None
-    return signature.op if signature is not None and not has_rules(signature.op) else None
 
 
 def _of_tags(context: Context, cause: Cause, place: Place) -> Cause:

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.model import Confidence
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.processes.stacks import innermost
 from hangscope.diagnosis.wording.phrases import rank_s, title_of
-from hangscope.trace.model import NONE, Flag
+from hangscope.trace.model import Flag
 
 
 def accuse_both_sides(context: Context, cause: Cause, unknown: tuple[int, ...]) -> Cause:
@@ -114,73 +114,6 @@ def _where_they_meet(
         if not place.p2p and list(place.waiters) == waiters and set(absent) <= set(place.absent)
     )
     return next(shared, None)
-
-
-def lone_waiters(
-    context: Context, absent: tuple[int, ...], places: Sequence[int]
-) -> tuple[int, ...]:
-    """The ranks that wait for ``absent``, if those did as much as most others.
-
-    The waiting ranks may have issued one operation too many if most ranks wait for nothing (not
-    counting ranks behind the waiting ones) and either sibling groups have not reached this
-    operation either, or all idle ranks finished the same last operation together.
-    """
-    trace, waits = context.trace, context.waits
-    if context.gaps or any(place.phase for place in waits.at(places)):
-        return ()
-    waiting = waits.waiters_at(places)
-    idle = [r for r in trace.ranks if not waits.places_of.get(r)]
-    others = set(idle) - set(absent)
-    behind = waits.reachers(waiting) - waiting
-    asked = len(trace.ranks) - len(behind)
-    if len(waiting) > len(absent) or not others or 2 * len(idle) <= asked:
-        return ()
-    if any(is_observed(context, r) for r in idle):
-        return ()
-    groups = {place.group for place in waits.at(places)}
-    descriptions = {trace.groups[g].desc for g in groups if g >= 0} - {""}
-    siblings = [
-        r
-        for i, group in enumerate(trace.groups)
-        if group.desc in descriptions and i not in groups
-        for r in group.ranks
-    ]
-    together = others.intersection(siblings) or _finished_together(context, idle)
-    return tuple(sorted(waiting)) if together else ()
-
-
-def _finished_together(context: Context, ranks: list[int]) -> bool:
-    """Whether the newest operation of all of these is one collective of the whole job."""
-    rows = [context.last_row(rank) for rank in ranks]
-    if min(rows, default=NONE) < 0:
-        return False
-    newest = context.trace.records[rows]
-    last = {(int(r["group"]), int(r["collective_seq"])) for r in newest}
-    group = context.trace.groups[int(newest[0]["group"])]
-    whole = set(context.trace.ranks) <= set(group.ranks)
-    return len(last) == 1 and whole and bool(context.front.collective[rows].all())
-
-
-def doubt_equal_sides(context: Context, cause: Cause) -> Cause:
-    """With two ranks, doubt whether one left an operation out or the other issued one too many.
-
-    A rank whose process was observed, or that keeps more ranks waiting than are accused, is
-    certainly absent.
-    """
-    behind = cause.victims - set(cause.culprits)
-    if (
-        cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED)
-        or len(behind) > len(cause.culprits)
-        or any(is_observed(context, rank) for rank in cause.culprits)
-    ):
-        return cause
-    return cause.doubted("as few wait as are accused: they may have issued one operation too many")
-
-
-def is_observed(context: Context, rank: int) -> bool:
-    """Whether anything is known about what the process does or how it ended."""
-    process = context.processes.get(rank)
-    return process is not None and process.is_observed
 
 
 def _is_unobserved(context: Context, places: Sequence[int]) -> bool:

@@ -9,7 +9,6 @@ from functools import cached_property
 from hangscope.diagnosis.cause import Cause, rank_list
 from hangscope.diagnosis.causes.cycle_breakers import breakers_of, places_at, smallest_breaking_side
 from hangscope.diagnosis.causes.dropped_halves import blamed_for_dropping
-from hangscope.diagnosis.causes.extra_round import extra_round
 from hangscope.diagnosis.causes.left_over_halves import explained_by_left_over
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
@@ -86,10 +85,9 @@ def p2p_cycle_cause(
 
 
 def _blame_ahead(cycle: _Cycle) -> Cause | None:
-    """Blame the ranks that left a collective out, or the one that began a round too many."""
+    """Blame the ranks that left a collective out."""
     context, cause = cycle.context, cycle.cause
     ahead = _skipped_collective(context, cause, cycle.unmatched)
-    ahead = ahead or extra_round(context, cycle.ranks, cycle.places)
     if not ahead or cycle.strayed not in ((), ahead):
         return None  # it did as in every earlier step, and another one alone did not
     return _accusing(cause, ahead, alone=True)

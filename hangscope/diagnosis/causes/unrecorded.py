@@ -5,19 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, Words
-from hangscope.diagnosis.causes.outliers import is_observed
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.graph.lock_places import is_lock, is_polled
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.deviations import deviants
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.records.kinds import is_on_host
 from hangscope.diagnosis.wording.phrases import capital, rank_s
-from hangscope.trace.model import Flag
 
 _ENDED = (End.CRASHED, End.CLEAN)
-_TELLS = int(Flag.BLOCKING | Flag.ASYNC)
 
 
 def accuse_unseen(context: Context, cause: Cause) -> Cause:
@@ -43,23 +39,6 @@ def _is_unrecorded(context: Context, cause: Cause, *verdicts: Verdict) -> bool:
     return named and context.unrecorded.issuperset(cause.culprits)
 
 
-def doubt_unfinished_sends(context: Context, cause: Cause, idle: set[int]) -> Cause:
-    """Doubt culprits with unfinished sends: they may wait for them, which the source does not show.
-
-    ``idle``: ranks that were taken not to wait.
-    """
-    flags = context.trace.records["flags"]
-
-    def may_wait(rank: int) -> bool:
-        halves = [p.half for p in context.waits.of(rank)]
-        return any(half is not None and not int(flags[half.row]) & _TELLS for half in halves)
-
-    accused = sorted(idle.intersection(cause.culprits))
-    return cause.doubted(
-        *(f"whether rank {r} waits for its send to be received" for r in accused if may_wait(r))
-    )
-
-
 def blame_missing_receive(context: Context, cause: Cause) -> Cause:
     """Consider that the accused waits for a rank that never received its send, or not in time.
 
@@ -68,7 +47,7 @@ def blame_missing_receive(context: Context, cause: Cause) -> Cause:
     """
     if cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED) or cause.crossed:
         return cause
-    if len(cause.culprits) != 1 or is_observed(context, *cause.culprits):
+    if len(cause.culprits) != 1 or context.is_observed(*cause.culprits):
         return cause
     (accused,) = cause.culprits
     sent = [place for place in context.waits.places if _is_unfinished_send(context, place, accused)]
@@ -150,38 +129,3 @@ def _is_unfinished_send(context: Context, place: Place, rank: int) -> bool:
         return False
     signature = context.signature(half.row)
     return signature is not None and not is_on_host(signature)
-
-
-def doubt_uncreated_groups(context: Context, cause: Cause) -> Cause:
-    """Doubt unobserved ranks that were due to use a group for the first time: they may still be
-    creating it.
-
-    A rank's stack or phase shows what it does between collectives; a native dump has neither.
-    """
-    trace = context.trace
-    seen = any(
-        facts.threads or facts.phases or facts.alive is not None or facts.exit
-        for facts in (trace.ranks[r] for r in cause.culprits if r in trace.ranks)
-    )
-    if seen or cause.verdict is not Verdict.MISSING_RANK or not cause.culprits:
-        return cause
-    places = context.waits.at(cause.places)
-    first = [p for p in places if not p.phase and not p.p2p and p.seq == 1]
-    if all(len(trace.groups[place.group].ranks) == trace.world_size for place in first):
-        return cause
-    return cause.doubted(
-        f"whether {rank_s(cause.culprits)} had created this group: new_group waits for ranks "
-        "that create another one first, and a dump does not show that"
-    )
-
-
-def doubt_polled_locks(context: Context, cause: Cause) -> Cause:
-    """For polled locks it is not recorded which lock is wanted, only which one is held."""
-    accused = set(cause.culprits)
-    for place in filter(is_lock, context.waits.places):
-        polled = any(is_polled(context.processes.get(rank)) for rank in place.waiters)
-        if polled and accused.intersection(place.targets):
-            return cause.doubted(
-                f"which lock {rank_s(place.waiters)} wants is inferred: it is the only one held"
-            )
-    return cause

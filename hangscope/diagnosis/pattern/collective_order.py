@@ -39,16 +39,6 @@ def ranks_out_of_order(
     return odd if len(odd) < len(ranks) else ()
 
 
-def only_rank_out_of_order(
-    context: Context, ranks: Collection[int], places: Iterable[Place]
-) -> int | None:
-    """The only one of ``ranks`` that reached two of the ``places`` in a different order than all
-    others, including the rest of ``ranks``."""
-    orders = _Orders(context, places)
-    odd = [rank for rank in sorted(ranks) if orders.broken_by([rank])]
-    return odd[0] if len(odd) == 1 else None
-
-
 def collective_first(context: Context, collective: Place, pair: Place) -> bool | None:
     """Whether counterparts in sibling groups reached the collective before the pair.
 

@@ -23,12 +23,6 @@ Progress = dict[tuple[int, int], tuple[int, int]]
 """Per collective of another group, in order of issue: how far the rank had got in this one."""
 
 
-def unlike_siblings(context: Context, rank: int, groups: Iterable[int]) -> bool:
-    """Whether the rank did something different in one of its groups than its counterparts
-    elsewhere."""
-    return bool(unlike_whom(context, rank, groups))
-
-
 def unlike_whom(
     context: Context, rank: int, groups: Iterable[int], without: Collection[int] = ()
 ) -> tuple[int, ...]:

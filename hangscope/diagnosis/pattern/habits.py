@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
-
 import numpy as np
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.records.agreement import input_numel
-from hangscope.diagnosis.records.issue_order import in_issue_order
 from hangscope.diagnosis.records.kinds import is_sending
 from hangscope.diagnosis.records.pairing import Half
 from hangscope.trace.model import NONE, Signature
@@ -38,26 +34,6 @@ def abandoned_peer(context: Context, half: Half) -> int:
     if row["stack"] == NONE or len(partners) < _USUAL or len({*partners}) != 1:
         return NONE
     return int(partners[0]) if half.peer != partners[0] else NONE
-
-
-def abandoned_size(context: Context, half: Half) -> int | None:
-    """The element count a rank had always exchanged with its peer until ``half``, if it changed.
-
-    None if it is the usual count, varied before, or occurred too few times to tell.
-    """
-    records, trace = context.trace.records, context.trace
-    row = records[half.row]
-    past = records[context.bounds[half.rank][0] : half.row]
-    past = past[(past["peer"] == row["peer"]) & (past["group"] == row["group"])]
-    own = context.families[row["signature"]]
-    sizes = [
-        input_numel(trace.signatures[what])
-        for what in past["signature"].tolist()
-        if context.families[what] == own
-    ]
-    if half.peer == NONE or len(sizes) < _USUAL or len({*sizes}) != 1:
-        return None
-    return sizes[0] if sizes[0] != input_numel(trace.signatures[row["signature"]]) else None
 
 
 def sent_unusually(context: Context, rank: int, peer: int) -> bool:
@@ -110,26 +86,3 @@ def waits_at_new_line(context: Context, rank: int) -> bool:
 def tensors_of(signature: Signature) -> tuple[tuple[str, ...] | None, tuple[int, ...]]:
     """The kind of tensors: dtypes and numbers of dimensions; sizes may always differ."""
     return signature.input_dtypes, tuple(len(size) for size in signature.input_sizes or ())
-
-
-def came_as_usual(context: Context, rank: int) -> bool | None:
-    """Whether a rank reached its last operation in the same way as always.
-
-    At a new line, all lines that issue the same operation count. None if it was there too seldom
-    before, or arrived in several ways.
-    """
-    low, high = context.bounds.get(rank, (0, 0))
-    part = context.trace.records[low:high]
-    part = part[in_issue_order(part)]
-    issued = list(
-        zip(part["signature"].tolist(), part["group"].tolist(), part["stack"].tolist(), strict=True)
-    )
-    ways = _ways_to(issued) or _ways_to([(*what[:-1], NONE) for what in issued])
-    if len(ways) < _USUAL_WAY or len({*ways}) != 1:
-        return None
-    return issued[-2][:-1] == ways[0]
-
-
-def _ways_to(issued: Sequence[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    """What preceded each earlier operation that equals the last one."""
-    return [before[:-1] for before, what in pairwise(issued[:-1]) if what == issued[-1]]

@@ -11,11 +11,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from hangscope.diagnosis.cause import Cause, rank_list
+from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.records.frontier import UNKNOWN, Bools
-from hangscope.diagnosis.waiting.wait_doubts import stood_still
+from hangscope.diagnosis.waiting.timeouts import SLOW_S, is_beyond_any_timeout
 from hangscope.trace import formats
 from hangscope.trace.model import Flag, Trace
 from hangscope.trace.units import SECOND_NS
@@ -55,38 +55,25 @@ def _missing_from_dump(context: Context) -> frozenset[int]:
     )
 
 
-def doubt_overtaken(context: Context, causes: list[Cause]) -> tuple[list[Cause], frozenset[int]]:
-    """Clear such ranks of any accusation; nothing is stuck where only such ranks wait.
+def went_on_after_dump(context: Context, cause: Cause) -> tuple[int, ...]:
+    """Those on whom a cause rests that moved on after their dumps were written.
 
     The same goes for a rank whose dump still shows an operation as unfinished although the rank has
     moved past it, unless the job is known to have stood still (its states were just updated late).
-    Also returns the ranks because of which an answer was withdrawn.
     """
-    early = unsure = overtaken(context)
-    if not stood_still(context):
-        unsure = early | _members(context, context.front.late)
-    found: list[Cause] = []
-    in_the_way: set[int] = set()
-    for cause in causes:
-        stuck = cause.verdict is Verdict.STUCK_COLLECTIVE
-        stands_on = _rests_on(context, cause) & (unsure if stuck else early)
-        if stands_on:
-            in_the_way |= early & stands_on
-            cause = cause.naming_nobody(
-                f"{rank_list(tuple(sorted(stands_on)))} went on after being dumped: others have "
-                "finished what is unfinished in those dumps, so the job was moving; dump all ranks "
-                "again at one moment"
-            )
-        found.append(cause)
-    return found, frozenset(in_the_way)
-
-
-def _rests_on(context: Context, cause: Cause) -> set[int]:
-    """The ranks a cause about waiting relies on: the accused, or else the waiters."""
-    if cause.verdict not in _OF_WAITING or not cause.places:
-        return set()
+    if not _from_dumps_only(context) or cause.verdict not in _OF_WAITING or not cause.places:
+        return ()
+    moved = overtaken(context)
+    if cause.verdict is Verdict.STUCK_COLLECTIVE and not stood_still(context):
+        moved |= _members(context, context.front.late)
     waiting = context.waits.waiters_at(cause.places)
-    return set(cause.culprits) or waiting
+    return tuple(sorted(moved & (set(cause.culprits) or waiting)))
+
+
+def stood_still(context: Context) -> bool:
+    """Whether the dumps' dates show that somebody had waited for long."""
+    waited_s = context.longest_wait_s(context.waits.places)
+    return waited_s >= SLOW_S and not is_beyond_any_timeout(context, waited_s)
 
 
 def without_dumps_of(trace: Trace, ranks: frozenset[int]) -> Trace:
@@ -102,38 +89,22 @@ def without_dumps_of(trace: Trace, ranks: frozenset[int]) -> Trace:
     )
 
 
-def doubt_dumped_before(
-    context: Context, causes: list[Cause]
-) -> tuple[list[Cause], frozenset[int]]:
-    """Doubt ranks that were dumped before others began to wait for them: they may have arrived
-    since.
+def dumped_before(context: Context, cause: Cause) -> tuple[int, ...]:
+    """The accused whose dumps were written before others had waited for them for long.
 
     Clocks of different hosts disagree slightly. If the others were dumped long after their wait
     began, a dump need not predate that wait to count as early: a rank that is briefly slow looks
-    the same, and so does one about to finish what others have finished. Also returns ranks of the
-    latter kind; they are not stuck.
+    the same, and so does one about to finish what others have finished.
     """
-    if not _from_dumps_only(context):
-        return causes, frozenset()
+    if cause.verdict not in _ACCUSING or not _from_dumps_only(context):
+        return ()
     written = {r: f.observed_ns for r, f in context.trace.ranks.items() if f.observed_ns > 0}
-    newest = max(written.values(), default=0)
-    found: list[Cause] = []
-    too_early: set[int] = set()
-    for cause in causes:
-        before = _dumped_before(cause, _others_began(context, cause), written, newest)
-        stuck = cause.verdict is Verdict.STUCK_COLLECTIVE
-        reason = f"{rank_list(before)} had been dumped before the others waited for long"
-        if not before:
-            found.append(cause)
-        elif stuck and before == cause.culprits:
-            too_early |= set(before)
-            found.append(cause.naming_nobody(reason))
-        elif stuck or cause.confidence is Confidence.AMBIGUOUS:  # each stands for all
-            found.append(cause.doubted(reason))
-        else:
-            rest = tuple(r for r in cause.culprits if r not in before)
-            found.append(replace(cause, culprits=rest or cause.culprits).doubted(reason))
-    return found, frozenset(too_early)
+    began_ns = _others_began(context, cause)
+    if not began_ns:
+        return ()
+    lasted = max(max(written.values(), default=0) - began_ns, 0)
+    late_ns = began_ns - SECOND_NS + min(_SLOW_NS, lasted // _EARLY_PART)
+    return tuple(r for r in cause.culprits if written.get(r, late_ns) < late_ns)
 
 
 def _others_began(context: Context, cause: Cause) -> int:
@@ -147,17 +118,6 @@ def _others_began(context: Context, cause: Cause) -> int:
         return cause.began_ns
     others = [p.began_ns for p in context.waits.places if p.began_ns and set(p.waiters) - accused]
     return max(cause.began_ns, min(others, default=0)) if cause.began_ns else 0
-
-
-def _dumped_before(
-    cause: Cause, began_ns: int, written: dict[int, int], newest: int
-) -> tuple[int, ...]:
-    """The accused whose dumps were written (ns) before others had waited for long."""
-    if cause.verdict not in _ACCUSING or not began_ns:
-        return ()
-    lasted = max(newest - began_ns, 0)
-    late_ns = began_ns - SECOND_NS + min(_SLOW_NS, lasted // _EARLY_PART)
-    return tuple(r for r in cause.culprits if written.get(r, late_ns) < late_ns)
 
 
 def _members(context: Context, pairs: Bools) -> frozenset[int]:
@@ -181,6 +141,6 @@ def _from_dumps_only(context: Context) -> bool:
 
     A log next to them adds facts on some ranks and never contradicts what others have finished.
     """
-    trace = context.trace
-    kinds = {s.format for s in trace.sources}
-    return not trace.live and kinds <= {*formats.DUMPS, formats.LOG} and kinds != {formats.LOG}
+    kinds = context.source_formats
+    dumps = kinds <= {*formats.DUMPS, formats.LOG} and kinds != {formats.LOG}
+    return dumps and not context.trace.live

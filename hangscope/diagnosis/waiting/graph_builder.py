@@ -225,7 +225,7 @@ class GraphBuilder:
     def _with_targets(
         self, place: Place, progress: GroupProgress, never: list[int], unknown: list[int]
     ) -> Place:
-        """The place with its members sorted by whether they have reached it (rules 2 and 3).
+        """The place with its members sorted by whether they have reached it.
 
         ``never`` have issued nothing in the group; nothing is known about ``unknown``.
         """

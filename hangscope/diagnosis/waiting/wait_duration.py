@@ -9,10 +9,9 @@ from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.records.pace import standstill_s
+from hangscope.diagnosis.waiting.timeouts import SLOW_S
 
 _SEEN_TWICE_S = 0.5
-SLOW_S = 60.0
-"""A rank that saves, loads or compiles may keep the others waiting this long."""
 
 
 def overdue_only(context: Context) -> tuple[Place, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,6 +25,7 @@ _FEW = 4
 def answer(context: Context, findings: tuple[Finding, ...], notes: Sequence[str]) -> Diagnosis:
     """Combine the findings, first cause first, and what is known about the job into a diagnosis."""
     trace = context.trace
+    findings = tuple(_without_claim(finding) for finding in findings)
     first = findings[0] if findings else _healthy(trace)
     return Diagnosis(
         verdict=first.verdict,
@@ -42,6 +44,13 @@ def answer(context: Context, findings: tuple[Finding, ...], notes: Sequence[str]
         warnings=trace.warnings,
         notes=(*notes, *_corruptions(trace)),
     )
+
+
+def _without_claim(finding: Finding) -> Finding:
+    """What names nobody is not likely either: nothing decides between the ranks."""
+    if finding.verdict is not Verdict.INCONCLUSIVE:
+        return finding
+    return replace(finding, confidence=Confidence.AMBIGUOUS)
 
 
 def _began_ns(trace: Trace) -> int:

@@ -1,0 +1,1 @@
+"""What is not known about a cause, and how much it may claim then."""
