@@ -23,8 +23,11 @@ chaos: $(STAMP)  ## 300 real jobs with random faults, scored against the truth
 nccl: $(STAMP)   ## torch's own NCCL code over a pretended GPU (0.5 GB to download, needs g++)
 	PRETEND_GPUS=4 $(BIN)/python -m tools.pretend_gpu .pretend-gpu -- \
 		$(BIN)/python -m pytest -q tests/recording/test_devices.py
-	$(BIN)/python -m tools.pretend_gpu .pretend-gpu -- \
-		$(BIN)/python -m tools.chaos --device cuda --runs 60
+	$(BIN)/python -m pytest -q tests/pretend_gpu
+	PRETEND_LINKS=memory $(BIN)/python -m tools.pretend_gpu .pretend-gpu -- \
+		$(BIN)/python -m tools.chaos --device cuda --runs 30
+	PRETEND_LINKS=sockets $(BIN)/python -m tools.pretend_gpu .pretend-gpu -- \
+		$(BIN)/python -m tools.chaos --device cuda --runs 30 --first 30
 
 soak: $(STAMP)   ## 30 minutes of random collectives, restarts and kills
 	$(BIN)/python -m tools.soak --minutes 30

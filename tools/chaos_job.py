@@ -194,6 +194,16 @@ def give_up() -> None:
     raise SystemExit(3)
 
 
+def hold_the_device() -> None:
+    """A kernel that never ends."""
+    torch.cuda._sleep(int(FOR_EVER_S * 1e9))  # type: ignore[no-untyped-call]
+
+
+def run_out_of_device_memory() -> None:
+    """More memory than the device has."""
+    torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+
+
 PROCESS_FAULTS: dict[str, Callable[[], object]] = {
     "sleep": sleep,
     "spin": spin,
@@ -211,6 +221,8 @@ PROCESS_FAULTS: dict[str, Callable[[], object]] = {
     "reset": lose_the_data_server,
     "memory": run_out_of_memory,
     "abort": os.abort,
+    "kernel": hold_the_device,
+    "oom": run_out_of_device_memory,
     "self-kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "self-stop": lambda: os.kill(os.getpid(), signal.SIGSTOP),
     "self-term": lambda: os.kill(os.getpid(), signal.SIGTERM),
@@ -336,16 +348,37 @@ class Steps:
         if ON_GPU:
             torch.cuda.synchronize()  # as reading the loss does
         saboteur.begin(step)
+        if REPLAYED is not None:
+            if args.rank == RANK and step == args.step:
+                sleep()
+            REPLAYED.replay()
         if args.kind == "pipeline":
             time.sleep(args.pace * (12.0 if args.fault == "slow" and args.rank == RANK else 1.0))
         return step
 
 
+REPLAYED: torch.cuda.CUDAGraph | None = None
+"""An all-reduce in a graph; each step begins with it."""
+
+
+def capture() -> torch.cuda.CUDAGraph:
+    """Capture an all-reduce of the default group."""
+    values = torch.ones(1024)
+    dist.all_reduce(values)  # makes the communicator, which a capture cannot
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        dist.all_reduce(values)
+    return graph
+
+
 def main() -> None:
     """Set up, train, finish."""
+    global REPLAYED
     if args.fault == "late" and args.rank == RANK:
         time.sleep(FOR_EVER_S)
     dist.init_process_group("nccl" if ON_GPU else "gloo", timeout=timedelta(seconds=args.limit))
+    REPLAYED = capture() if args.fault == "replay" else None
     {"ddp": train_ddp, "fsdp": train_sharded, "tp": train_sharded, "pipeline": train_pipeline}[
         args.kind
     ]()

@@ -22,7 +22,8 @@ from pathlib import Path
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.trace.load import load_trace
-from tools.chaos import CALLS, HEALTHY, ONLY, OUTSIDE, Draw, arguments_of, draw
+from tools.chaos import arguments_of
+from tools.chaos_faults import CALLS, HEALTHY, ONLY, OUTSIDE, Draw, draw
 from tools.forkserver import Job, Server
 from tools.record_fixture import PRELOAD, ROOT
 

@@ -13,19 +13,19 @@
 
 namespace {
 constexpr size_t kStackBytes = 1 << 20;
-std::function<void()> g_run;
+std::function<void()>* g_run;  // never destroyed: the device may outlive all else
 pid_t g_host;
 
 int device(void*) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   prctl(PR_SET_NAME, "pretend-device");
-  if (getppid() == g_host) g_run();  // else the host has ended in the meantime
+  if (getppid() == g_host) (*g_run)();  // else the host has ended in the meantime
   _exit(0);
 }
 }  // namespace
 
 void start_device(std::function<void()> run) {
-  g_run = std::move(run);
+  g_run = new std::function<void()>(std::move(run));
   g_host = getpid();
   // The new process uses the thread-local memory of the thread that made it, as it needs some for
   // malloc and errno. That thread does nothing any more, and its end is the device's.

@@ -15,7 +15,7 @@
 namespace {
 constexpr int kFirstPort = 32768, kPorts = 28000;
 
-std::mutex g_mutex;
+std::mutex& g_mutex = *new std::mutex();  // threads outlive everything
 char g_last[256];  // of the whole process, as torch asks for it
 
 int number(const char* name) {

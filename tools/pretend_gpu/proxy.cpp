@@ -13,8 +13,9 @@ constexpr int kOfTasks = kGroupEvent | kCollEvent | kP2pEvent | kProxyOpEvent | 
                          kKernelChEvent;
 constexpr size_t kSimpleBytes = 1 << 18;  // from this size on not the LL protocol
 
-std::mutex g_mutex;
-std::vector<ncclComm*> g_served;  // never freed: others may still look at them
+// Neither these nor the communicators are ever freed: the thread outlives everything.
+std::mutex& g_mutex = *new std::mutex();
+std::vector<ncclComm*>& g_served = *new std::vector<ncclComm*>();
 
 // The messages of an operation to or from one member.
 struct Side {

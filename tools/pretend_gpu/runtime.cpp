@@ -29,7 +29,8 @@ size_t memory_bytes() {
   const char* n = getenv("PRETEND_MEMORY_MIB");
   return (n ? strtoull(n, nullptr, 10) : 16384) << 20;
 }
-std::map<uintptr_t, std::pair<size_t, int>> g_blocks;  // start -> size, device (-1: pinned host)
+using Blocks = std::map<uintptr_t, std::pair<size_t, int>>;  // start -> size, device (-1: host)
+Blocks& g_blocks = *new Blocks();  // never destroyed: others free until the very end
 size_t g_used[kDevices];                               // bytes
 const void* g_spin = nullptr;                          // what `torch.cuda._sleep` launches
 Stream* g_default[kDevices];

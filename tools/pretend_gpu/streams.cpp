@@ -9,7 +9,7 @@ struct Event {
   std::shared_ptr<Capture> capture;  // in which it was recorded
   double at = 0;
 };
-std::set<Stream*> g_capturing;
+std::set<Stream*>& g_capturing = *new std::set<Stream*>();
 
 // Work of the host, in the order of a stream.
 void call_host(Stream* stream, const std::function<void()>& function) {
