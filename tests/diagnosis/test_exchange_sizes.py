@@ -37,7 +37,7 @@ def test_contradictory_splits_are_found_despite_a_lost_rank() -> None:
     kept = trace.records[trace.records["rank"] != 3]
     facts = {rank: told for rank, told in trace.ranks.items() if rank != 3}
     found = diagnose(replace(trace, records=kept, ranks=facts))
-    assert (found.verdict.value, found.culprits) == ("shape_mismatch", (1, 2))
+    assert (found.verdict.value, found.culprits) == ("shape_mismatch", (1,))
     assert "rank 1 sends 4 to rank 2, which expects 2" in found.summary
 
 
@@ -158,3 +158,30 @@ def test_either_of_two_ranks_may_expect_the_wrong_total() -> None:
     found = diagnose(job.trace())
     assert (found.verdict, found.culprits) == (Verdict.SHAPE_MISMATCH, (0, 1))
     assert found.confidence is Confidence.AMBIGUOUS
+
+
+@pytest.mark.parametrize("sizes", [{1: (2, 2, 2, 1)}, {1: (2, 2, 2, 1), 2: (2, 2, 1, 2)}])
+def test_only_member_with_a_size_that_no_pair_uses(sizes: dict[int, tuple[int, ...]]) -> None:
+    """What it sends to one member is not what that one expects; all other pairs agree on one size.
+
+    A second member with such a size leaves it open which of them is wrong.
+    """
+    job = Job(4)
+    job.steps(2)
+    for rank in range(4):
+        job.op(
+            rank, "all_to_all", size=(sum(sizes.get(rank, (2,) * 4)), rank), out=(8,), done=False
+        )
+    signatures = [
+        replace(s, input_splits=sizes.get(s.input_sizes[0][1], (2,) * 4), output_splits=(2,) * 4)
+        if s.op == "all_to_all" and s.input_sizes
+        else s
+        for s in job.signatures
+    ]
+    found = diagnose(job.trace(signatures=tuple(signatures)))
+    assert found.verdict is Verdict.SHAPE_MISMATCH
+    if len(sizes) == 1:
+        assert (found.culprits, found.confidence) == ((1,), Confidence.LIKELY)
+    else:
+        assert {1, 2} & {*found.culprits}
+        assert found.confidence is not Confidence.CERTAIN

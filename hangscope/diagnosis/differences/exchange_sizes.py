@@ -15,6 +15,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.p2p_places import place_of
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.records.agreement import family, input_numel, output_numel
+from hangscope.diagnosis.records.frontier import Ints
 from hangscope.diagnosis.records.kinds import is_sending, records_where
 from hangscope.diagnosis.records.pairing import Half, tags_count
 from hangscope.trace import formats
@@ -275,6 +276,20 @@ def _parts(
     return (sizes[0][0] // count,) * count
 
 
+def _alone_unequal(out: Ints, into: Ints) -> int | None:
+    """The only member with a size that no pair agrees on, if all others agree on one size.
+
+    ``out[i, j]``: what member i sends to j; ``into[i, j]``: what j expects from i.
+    """
+    agreed = np.unique(out[(out == into) & (out != _NOT_TOLD)])
+    if len(agreed) != 1:
+        return None
+    wrong_out = (out != agreed[0]) & (out != _NOT_TOLD)
+    wrong_into = (into != agreed[0]) & (into != _NOT_TOLD)
+    odd = np.flatnonzero(wrong_out.any(axis=1) | wrong_into.any(axis=0))
+    return int(odd[0]) if len(odd) == 1 else None
+
+
 def _split_conflicts(
     members: tuple[int, ...], signatures: dict[int, Signature]
 ) -> SizeConflict | None:
@@ -304,5 +319,8 @@ def _split_conflicts(
     worst = [index for index, count in votes.items() if count == top]
     if len(bad) > 1 and len(worst) == 1:
         return SizeConflict((members[worst[0]],), "numel", True, text)
+    odd = _alone_unequal(out, into)
+    if odd is not None:
+        return SizeConflict((members[odd],), "numel", True, text)
     both = sorted({members[int(x)] for pair in bad for x in pair})
     return SizeConflict(tuple(both), "numel", False, text)
