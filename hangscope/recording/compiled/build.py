@@ -18,6 +18,7 @@ from typing import Any
 from hangscope.recording.compiled.constants import constants_header
 from hangscope.recording.compiled.load import PLACE
 from hangscope.recording.compiled.names import SOURCES, file_name, module_name
+from hangscope.recording.compiled.trust import UntrustedError, check_trusted
 
 _PYBIND_NAMES = ("COMPILER_TYPE", "STDLIB", "BUILD_ABI")
 _CXX20_SINCE = (2, 12)
@@ -50,8 +51,13 @@ def build(directory: Path, *, metered: bool = False) -> Path:
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if compiler is None:
         raise BuildError("there is no C++ compiler; install g++, or set CXX")
+    directory = directory.absolute()
     target = directory / file_name(torch)
-    directory.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+    try:
+        check_trusted(directory)
+    except UntrustedError as error:
+        raise BuildError(f"nothing is loaded from {directory}: {error}") from None
     with tempfile.TemporaryDirectory(dir=directory, prefix=".build-") as place:
         (Path(place) / "constants.hpp").write_text(constants_header())
         made = Path(place) / target.name
@@ -64,6 +70,7 @@ def build(directory: Path, *, metered: bool = False) -> Path:
             raise BuildError(f"the compiler {compiler} cannot be run: {error.strerror}") from None
         if done.returncode:
             raise BuildError(_explain(done))
+        made.chmod(0o755)  # whatever the umask: it is not loaded if others could change it
         _try(Path(place))
         os.replace(made, target)
     return target

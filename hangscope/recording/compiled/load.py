@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from hangscope.recording.compiled.names import file_name, module_name
+from hangscope.recording.compiled.trust import UntrustedError, check_trusted
 from hangscope.recording.warn_once import warn_once
 
 BESIDE_THE_PACKAGE = Path(__file__).parent / "built"
@@ -24,7 +25,9 @@ _OFF = frozenset({"0", "off", "no", "false"})
 
 def cache_directory() -> Path:
     """Where it goes if the package's own directory is read-only."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # the XDG specification says so, too
+        base = os.path.join(os.path.expanduser("~"), ".cache")
     return Path(base) / "hangscope"
 
 
@@ -39,12 +42,27 @@ def places() -> Iterator[Path]:
 
 
 def fitting_file(torch: Any) -> Path | None:
-    """The compiled file for this Python, this torch and these sources, if there is one."""
+    """The compiled file for this Python, this torch and these sources, if there is one.
+
+    Raises
+    ------
+    UntrustedError
+        If others could have put it there, and there is no other.
+    """
     present = [place for place in places() if place.is_dir()]
     if not present:
         return None
-    name = file_name(torch)
-    return next((place / name for place in present if (place / name).is_file()), None)
+    name, untrusted = file_name(torch), None
+    for path in (place / name for place in present if (place / name).is_file()):
+        try:
+            check_trusted(path)
+        except UntrustedError as error:
+            untrusted = error
+        else:
+            return path
+    if untrusted is not None:
+        raise untrusted
+    return None
 
 
 @functools.cache

@@ -1,0 +1,50 @@
+"""From where native code may be loaded, which can do anything to the training process."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class UntrustedError(Exception):
+    """Somebody else could have written the file; the message says where and what to do."""
+
+
+def check_trusted(path: Path) -> None:
+    """Check that nobody but root and this user can have put a file or directory there.
+
+    Each directory above it must belong to one of them and be writable for its owner only, or be
+    one in which others cannot replace it (the sticky bit, as on ``/tmp``). Where links lead is
+    checked as well.
+
+    Raises
+    ------
+    UntrustedError
+        If that is not so, or the path is not absolute.
+    OSError
+        If it does not exist.
+    """
+    if not path.is_absolute():
+        raise UntrustedError(f"{path} is a relative path; give an absolute one")
+    for place in _places_on(path):
+        status = place.lstat()
+        if status.st_uid not in (0, os.geteuid()):
+            raise UntrustedError(
+                f"{place} belongs to user {status.st_uid}; compile as the job's user or root"
+            )
+        is_shared = stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX
+        if stat.S_ISLNK(status.st_mode) or (is_shared and place != path):
+            continue
+        if status.st_mode & _OTHERS_MAY_WRITE:
+            raise UntrustedError(f"others may write to {place}; chmod go-w {place}")
+
+
+def _places_on(path: Path) -> Iterator[Path]:
+    """The path and all directories above it, as it is written and where its links lead."""
+    for whole in dict.fromkeys((Path(os.path.normpath(path)), Path(os.path.realpath(path)))):
+        yield whole
+        yield from whole.parents
