@@ -18,7 +18,7 @@ import sys
 import hangscope.cli.analyze as analyze
 from hangscope.cli import main
 
-def fail(paths):
+def fail(*_, **__):
     raise {error}
 
 analyze.investigate = fail

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
+from hangscope.cli.budget import budget_options
 from hangscope.cli.console import Progress, say, stdout_console
 from hangscope.cli.errors import UserError, cannot_write, no_empty_path, nothing_readable
 
 if TYPE_CHECKING:
     from hangscope.diagnosis.model import Diagnosis
+    from hangscope.trace.loading.budget import Budget
     from hangscope.trace.model import Trace
 
 SECOND_LOOK_S = 1.2
@@ -44,6 +46,7 @@ NEWEST_COMPARED = 512
     "without it, nothing is sent to any process.",
 )
 @click.option("--no-color", is_flag=True, help="No colours, even on a terminal.")
+@budget_options
 def command(
     paths: tuple[str, ...],
     as_json: bool,
@@ -53,6 +56,7 @@ def command(
     all_findings: bool,
     ask_stacks: bool,
     no_color: bool,
+    budget: Budget,
 ) -> None:
     """Say who diverged, where, and what to do.
 
@@ -62,7 +66,7 @@ def command(
 
     Exit status: 0 healthy, 1 problem found, 2 bad usage or nothing readable.
     """
-    trace, diagnosis = investigate(paths, ask_stacks=ask_stacks)
+    trace, diagnosis = investigate(paths, budget, ask_stacks=ask_stacks)
     if diagnosis.verdict.value == "healthy":
         diagnosis = _with_lateness(trace, diagnosis)
     if group is not None and not any(group in (g.name, g.desc, g.label) for g in trace.groups):
@@ -105,7 +109,9 @@ def _with_lateness(trace: Trace, diagnosis: Diagnosis) -> Diagnosis:
     return replace(diagnosis, notes=(*diagnosis.notes, *lines))
 
 
-def investigate(paths: tuple[str, ...], *, ask_stacks: bool = False) -> tuple[Trace, Diagnosis]:
+def investigate(
+    paths: tuple[str, ...], budget: Budget | None = None, *, ask_stacks: bool = False
+) -> tuple[Trace, Diagnosis]:
     """Load and diagnose; a running job is looked at twice.
 
     Only with ``ask_stacks`` is a signal sent to anybody.
@@ -125,7 +131,7 @@ def investigate(paths: tuple[str, ...], *, ask_stacks: bool = False) -> tuple[Tr
     no_empty_path(paths)
     with Progress("reading") as progress:
         try:
-            trace = load_trace(paths, progress=progress.update)
+            trace = load_trace(paths, progress=progress.update, budget=budget)
         except NothingReadable as error:
             raise nothing_readable(paths, error.warnings) from error
     diagnosis = diagnose(trace)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
+from hangscope.cli.budget import budget_options
 from hangscope.cli.console import say
 from hangscope.cli.errors import UserError, cannot_write
 
 if TYPE_CHECKING:
     from hangscope.diagnosis.model import Diagnosis
+    from hangscope.trace.loading.budget import Budget
     from hangscope.trace.model import Trace
 
 FORMS = ("flight-recorder", "perfetto", "html", "fixture")
@@ -32,7 +34,8 @@ FORMS = ("flight-recorder", "perfetto", "html", "fixture")
 @click.option(
     "--redact", is_flag=True, help="Replace directories, hosts and addresses (fixtures only)."
 )
-def command(paths: tuple[str, ...], form: str, output: str, redact: bool) -> None:
+@budget_options
+def command(paths: tuple[str, ...], form: str, output: str, redact: bool, budget: Budget) -> None:
     """Convert a run for other tools.
 
     \b
@@ -48,7 +51,7 @@ def command(paths: tuple[str, ...], form: str, output: str, redact: bool) -> Non
     from hangscope.cli.analyze import investigate
     from hangscope.report.escape import plain
 
-    trace, diagnosis = investigate(paths)
+    trace, diagnosis = investigate(paths, budget)
     out = Path(output)
     try:
         done = _write(trace, diagnosis, form, out, paths, redact)

@@ -16,6 +16,7 @@ from hangscope.trace.job_selection.local_rank_guesses import retract_wrong_guess
 from hangscope.trace.job_selection.newest_attempt import keep_newest
 from hangscope.trace.job_selection.stale_dumps import drop_stale_dumps
 from hangscope.trace.job_selection.unrelated_logs import drop_unrelated_logs
+from hangscope.trace.loading.budget import Budget, default_budget
 from hangscope.trace.loading.one_file import Loaded, Task, read_task
 from hangscope.trace.loading.parallel import read_in_workers
 from hangscope.trace.loading.pieces import read_together
@@ -48,6 +49,7 @@ def load_trace(
     *,
     progress: Progress | None = None,
     now_ns: int | None = None,
+    budget: Budget | None = None,
 ) -> Trace:
     """Read run directories, dumps and logs of one job.
 
@@ -60,6 +62,8 @@ def load_trace(
         takes long.
     now_ns:
         The current time, for `Trace.observed_ns` of live runs; the system clock by default.
+    budget:
+        What reading may cost; by default what this machine can give.
 
     Raises
     ------
@@ -70,24 +74,30 @@ def load_trace(
     collecting = gc.isenabled()
     gc.disable()  # millions of small objects, none of them garbage
     try:
-        return _load(paths, progress, now_ns)
+        return _load(paths, progress, now_ns, budget or default_budget())
     finally:
         if collecting:
             gc.enable()
 
 
-def _load(paths: Sequence[str | Path], progress: Progress | None, now_ns: int | None) -> Trace:
+def _load(
+    paths: Sequence[str | Path], progress: Progress | None, now_ns: int | None, budget: Budget
+) -> Trace:
     unread: list[Unread] = []
     with ExitStack() as folders:  # temporary folders of unpacked archives
         try:
-            tasks = tasks_of(paths, unread, folders)
+            tasks = tasks_of(paths, unread, folders, budget)
         except NotARun as hopeless:
             raise NothingReadable([str(hopeless)]) from None
-        return _read(tasks, unread, progress, now_ns)
+        return _read(tasks, unread, progress, now_ns, budget)
 
 
 def _read(
-    tasks: Sequence[Task], unread: list[Unread], progress: Progress | None, now_ns: int | None
+    tasks: Sequence[Task],
+    unread: list[Unread],
+    progress: Progress | None,
+    now_ns: int | None,
+    budget: Budget,
 ) -> Trace:
     begun_ns = time.time_ns() if now_ns is None else now_ns
     fragments: list[Fragment] = []
@@ -99,7 +109,7 @@ def _read(
         if progress is not None:
             progress(done, len(tasks))
 
-    for loaded in _read_all(tasks, rings, still_reading):
+    for loaded in _read_all(tasks, rings, budget, still_reading):
         done += 1
         fragments.extend(map(sharing, loaded.fragments))
         unread.extend(loaded.unread)
@@ -191,7 +201,7 @@ def _says_anything(fragment: Fragment) -> bool:
 
 
 def _read_all(
-    tasks: Sequence[Task], rings: RingBatch, still_reading: Callable[[], None]
+    tasks: Sequence[Task], rings: RingBatch, budget: Budget, still_reading: Callable[[], None]
 ) -> Iterable[Loaded]:
     """One result per task.
 
@@ -204,7 +214,13 @@ def _read_all(
     apart = [t for t in parsed if not small or t.kind.name == formats.PICKLE or t.kind.compression]
     elsewhere = {id(t) for t in apart}
     for task in tasks:
-        if id(task) not in elsewhere:
+        if id(task) in elsewhere:
+            continue
+        if budget.is_over:
+            yield Loaded(unread=(Unread(task.shown, budget.over_text),))
+        else:
             yield read_task(task, rings=rings)
-    if apart:
-        yield from read_in_workers(apart, 1 if small else None, waiting=still_reading)
+    if apart and budget.is_over:
+        yield Loaded(unread=tuple(Unread(task.shown, budget.over_text) for task in apart))
+    elif apart:
+        yield from read_in_workers(apart, budget, 1 if small else None, waiting=still_reading)

@@ -25,7 +25,7 @@ from hangscope.trace.files.compression import (
     open_decompressed,
 )
 from hangscope.trace.load import NothingReadable, load_trace
-from hangscope.trace.loading import archives
+from hangscope.trace.loading.budget import Budget
 
 from .dumps import dump, entry
 from .logs import timeout
@@ -192,12 +192,11 @@ def test_encrypted_archive_is_reported(tmp_path: Path) -> None:
         load_trace([path])
 
 
-def test_decompression_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "MAX_BYTES", 1 << 20)
+def test_decompression_bomb_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "job.zip"
     path.write_bytes(zipped({"bomb.log": b"step\n" * (1 << 20)}))
     with pytest.raises(NothingReadable, match="inflates to more"):
-        load_trace([path])
+        load_trace([path], budget=Budget(1 << 30, 60, written_bytes=1 << 20))
 
 
 def test_truncated_archive_gives_its_first_members(tmp_path: Path) -> None:

@@ -7,12 +7,16 @@ import gzip
 import importlib
 import io
 import lzma
+import os
 import zlib
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 GZIP, BZIP2, XZ, ZSTD = "gzip", "bzip2", "xz", "zstd"
 _MAGIC = {b"\x1f\x8b": GZIP, b"BZh": BZIP2, b"\xfd7zXZ": XZ, b"\x28\xb5\x2f\xfd": ZSTD}
+_MOST_INFLATION = 300
+"""Logs and dumps rarely shrink to less than a hundredth."""
+_HARMLESS_BYTES = 16 << 20
 DAMAGED = (EOFError, zlib.error, lzma.LZMAError, OSError)
 """Errors raised for truncated or damaged compressed data; except for gzip, they include
 `OSError`."""
@@ -71,14 +75,33 @@ def _zstd() -> Any:
     raise NoDecompressor("compressed with zstd; unpack it first, or install the package zstandard")
 
 
+def most_inflated(compressed_bytes: int) -> int:
+    """To how many bytes a log or dump may inflate; more is no log or dump."""
+    return max(_HARMLESS_BYTES, _MOST_INFLATION * compressed_bytes)
+
+
+def open_tolerant(path: str | Path, compression: str) -> TolerantReader:
+    """Open a compressed file for reading what of it is intact. Raises as `open_decompressed`."""
+    return TolerantReader(open_decompressed(path, compression), os.stat(path).st_size)
+
+
 class TolerantReader(io.RawIOBase):
     """The contents of a compressed file up to where it is truncated or damaged.
 
-    Logs are often copied while they are written; what precedes the damage still counts.
+    Logs are often copied while they are written; what precedes the damage still counts. Data that
+    inflates more than any log or dump counts as damaged from there on.
+
+    Parameters
+    ----------
+    inner:
+        Reads the file decompressed.
+    compressed_bytes:
+        The size of the file.
     """
 
-    def __init__(self, inner: BinaryIO) -> None:
+    def __init__(self, inner: BinaryIO, compressed_bytes: int) -> None:
         self._inner = inner
+        self._most = self._left = most_inflated(compressed_bytes)
         self.is_truncated = False
         """Whether reading stopped before the end of the file."""
 
@@ -96,6 +119,8 @@ class TolerantReader(io.RawIOBase):
                 break
             parts.append(part)
             left -= len(part) if left > 0 else 0
+            self._left -= len(part)
+            self.is_truncated = self._left < 0
         return b"".join(parts)
 
     def readable(self) -> bool:
@@ -110,7 +135,7 @@ class TolerantReader(io.RawIOBase):
         """Return to the start."""
         if offset or whence:
             raise io.UnsupportedOperation("only to the beginning")
-        self.is_truncated = False
+        self.is_truncated, self._left = False, self._most
         return self._inner.seek(0)
 
     def close(self) -> None:

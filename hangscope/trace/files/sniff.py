@@ -14,9 +14,8 @@ from hangscope.ring.layout import HEADER_BYTES, PREFIX
 from hangscope.ring.reader import expected_records
 from hangscope.trace.files.compression import (
     NoDecompressor,
-    TolerantReader,
     compression_of,
-    open_decompressed,
+    open_tolerant,
 )
 from hangscope.trace.files.debug_pages import is_page_of_dumps
 from hangscope.trace.files.log_exports import log_text
@@ -86,7 +85,7 @@ def sniff_file(path: str | Path) -> Kind:
 def _sniff_inside(path: str | Path, compression: str) -> Kind:
     """The kind of a compressed file's contents."""
     try:
-        with TolerantReader(open_decompressed(path, compression)) as stream:
+        with open_tolerant(path, compression) as stream:
             head = stream.read(HEAD)
             damaged = stream.is_truncated and not head
     except NoDecompressor as error:
@@ -190,7 +189,7 @@ def read_all(path: str | Path, compression: str) -> bytes:
         return Path(path).read_bytes()
     parts: list[bytes] = []
     total = 0
-    with TolerantReader(open_decompressed(path, compression)) as stream:
+    with open_tolerant(path, compression) as stream:
         while chunk := stream.read(1 << 20):
             total += len(chunk)
             if total > MAX_INFLATED:
@@ -204,5 +203,5 @@ def read_all(path: str | Path, compression: str) -> bytes:
 def open_stream(path: str | Path, compression: str) -> BinaryIO:
     """Open a file for reading line by line, decompressing on the fly."""
     if compression:
-        return cast("BinaryIO", TolerantReader(open_decompressed(path, compression)))
+        return cast("BinaryIO", open_tolerant(path, compression))
     return open(path, "rb")

@@ -17,13 +17,13 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple, cast
 
 from hangscope.trace.files import file_names, sniff
-from hangscope.trace.files.compression import TolerantReader, compression_of, open_decompressed
+from hangscope.trace.files.compression import compression_of, most_inflated, open_tolerant
+from hangscope.trace.loading.budget import Budget
 from hangscope.trace.loading.search import is_skipped_path
 from hangscope.trace.model import Unread
 
-MAX_BYTES = 8 << 30
-"""Limit for all members together."""
 _MOST_MEMBERS = 100_000
+_TOO_LARGE = "inflates to more than may be unpacked; allow more with --max-unpacked"
 _MOST_TOLD = 20
 """How many unusable members are reported; a job's directory also contains checkpoints."""
 _BLOCK = 1 << 20
@@ -41,7 +41,7 @@ class Member(NamedTuple):
 
 
 def extract_members(
-    path: str, kind: sniff.Kind, folder: str, unread: list[Unread]
+    path: str, kind: sniff.Kind, folder: str, unread: list[Unread], budget: Budget
 ) -> Iterator[Member]:
     """Unpack each file that HangScope may be able to read into ``folder``.
 
@@ -55,8 +55,10 @@ def extract_members(
         An empty folder.
     unread:
         Receives what cannot be used.
+    budget:
+        Limits what all archives together inflate to.
     """
-    shown, left, unknown = file_names.printable_path(path), MAX_BYTES, 0
+    shown, unknown = file_names.printable_path(path), 0
     try:
         for number, (name, stamp, opened) in enumerate(_entries(path, kind)):
             if number >= _MOST_MEMBERS:
@@ -68,18 +70,20 @@ def extract_members(
             of_member = f"{shown}/{file_names.printable_path('/'.join(parts))}"
             target = Path(folder, *parts)
             try:
-                size = _extract(opened, target, left)
+                size = _extract(opened, target, budget.written_bytes)
                 os.utime(target, (stamp, stamp))
             except _Unusable as error:
                 unknown += 1
                 if unknown <= _MOST_TOLD:
                     unread.append(Unread(of_member, str(error)))
                 continue
-            left -= size
-            if left < 0:
-                unread.append(
-                    Unread(shown, "inflates to more than any job leaves; unpack it first")
-                )
+            budget.written_bytes -= size
+            if budget.written_bytes < 0:
+                unread.append(Unread(shown, _TOO_LARGE))
+                target.unlink()
+                return
+            if budget.is_over:
+                unread.append(Unread(shown, budget.over_text))
                 return
             yield Member(str(target), of_member)
     except _DAMAGED as error:
@@ -102,7 +106,11 @@ def _extract(opened: Opener, target: Path, most: int) -> int:
             found = None if compression_of(head) else sniff.sniff(head)
             if found is not None and found.name in (*sniff.ARCHIVES, sniff.UNKNOWN):
                 raise _Unusable(found.why or "an archive inside of another; unpack it first")
-            return _copy(stream, head, target, most)
+            size = _copy(stream, head, target, min(most, opened.most_bytes))
+            if opened.most_bytes < size <= most:
+                target.unlink()
+                raise _Unusable("inflates more than any log or dump does")
+            return size
     except RuntimeError:  # raised by zipfile for an encrypted member
         raise _Unusable("encrypted; unpack it first") from None
     except OSError as error:  # a name that clashes or is too long, a full disk
@@ -121,11 +129,7 @@ def _entries(path: str, kind: sniff.Kind) -> Iterator[tuple[str, float, Opener]]
                 if not info.is_dir():
                     yield info.filename, _timestamp(info), Opener(archive, info)
         return
-    inner = (
-        cast("BinaryIO", TolerantReader(open_decompressed(path, kind.compression)))
-        if kind.compression
-        else None
-    )
+    inner = cast("BinaryIO", open_tolerant(path, kind.compression)) if kind.compression else None
     with tarfile.open(path if inner is None else None, "r|", inner) as tape:
         for entry in tape:
             if entry.isreg():
@@ -137,6 +141,13 @@ class Opener(NamedTuple):
 
     archive: zipfile.ZipFile | tarfile.TarFile
     entry: zipfile.ZipInfo | tarfile.TarInfo
+
+    @property
+    def most_bytes(self) -> int:
+        """How large the member can be if it is a log or dump."""
+        if isinstance(self.entry, zipfile.ZipInfo):
+            return most_inflated(self.entry.compress_size)
+        return self.entry.size
 
     @contextmanager
     def __call__(self) -> Iterator[BinaryIO]:

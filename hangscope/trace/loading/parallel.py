@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 
 from hangscope.ring import process_identity
+from hangscope.trace.loading.budget import Budget
 from hangscope.trace.loading.one_file import Loaded, Task, read_task
 from hangscope.trace.loading.shared_values import Receiver, Sender
 from hangscope.trace.model import Unread
@@ -28,10 +29,7 @@ from hangscope.trace.processes.signals import kill_child
 
 MAX_WORKERS = 16
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-_MEMORY_FLOOR = 2 << 30
-_MEMORY_PER_BYTE = 40
-"""A pickle's values take ten to fifteen times its size."""
-SECONDS_FLOOR = 20.0
+SECONDS_FLOOR = 8.0
 _SECONDS_PER_MB = 2.0
 _STARVATION_FACTOR = 5
 """Wall time may exceed the time limit by this factor while other processes use the CPUs."""
@@ -64,17 +62,19 @@ def cores() -> int:
 
 def read_in_workers(
     tasks: Sequence[Task],
+    budget: Budget,
     workers: int | None = None,
     *,
     waiting: Callable[[], None] = lambda: None,
 ) -> Iterator[Loaded]:
     """Read files in parallel; yields one result per task, as they become ready.
 
-    ``waiting`` is called periodically while no result arrives.
+    Files that are not begun when the budget's time is over are left out. ``waiting`` is called
+    periodically while no result arrives.
     """
     count = max(1, min(workers or cores(), MAX_WORKERS, len(tasks)))
     queue = deque(sorted(tasks, key=lambda t: -t.size))
-    limit = max(_MEMORY_FLOOR, _MEMORY_PER_BYTE * max(t.size for t in tasks))
+    limit = budget.memory_of_reader(count, max(t.size for t in tasks))
     pool: list[_Worker] = []
     try:
         for _ in range(count):
@@ -91,6 +91,9 @@ def read_in_workers(
             yield from arrived
             if not arrived:
                 waiting()
+            if queue and budget.is_over:
+                yield Loaded(unread=tuple(Unread(t.shown, budget.over_text) for t in queue))
+                queue.clear()
     finally:
         for worker in pool:
             _stop(worker)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from hangscope.ring.layout import SLOT
 from hangscope.trace import formats
 from hangscope.trace.files import file_names, sniff
+from hangscope.trace.loading.budget import Budget
 from hangscope.trace.loading.one_file import Task
 from hangscope.trace.loading.search import UnrelatedFiles, files_below, os_error_text
+from hangscope.trace.loading.temporary import temporary_folder
 from hangscope.trace.model import Unread
 
 
@@ -20,7 +22,9 @@ class NotARun(Exception):  # noqa: N818
     """A directory holds so many other files that it cannot be a run; the text says what to give."""
 
 
-def tasks_of(paths: Sequence[str | Path], unread: list[Unread], folders: ExitStack) -> list[Task]:
+def tasks_of(
+    paths: Sequence[str | Path], unread: list[Unread], folders: ExitStack, budget: Budget
+) -> list[Task]:
     """One task for each file to read.
 
     Parameters
@@ -31,6 +35,8 @@ def tasks_of(paths: Sequence[str | Path], unread: list[Unread], folders: ExitSta
         Receives what cannot be used.
     folders:
         Keeps the folders of unpacked archives until it is closed.
+    budget:
+        What reading may cost; files that cost more are left out.
 
     Raises
     ------
@@ -45,9 +51,9 @@ def tasks_of(paths: Sequence[str | Path], unread: list[Unread], folders: ExitSta
             continue
         strangers = UnrelatedFiles(str(path))
         for file, explicit in files_below(str(Path(path)), unread):
-            task = _task(file, explicit, seen, unread)
+            task = _task(file, explicit, seen, unread, budget)
             if task is not None and task.kind.name in sniff.ARCHIVES:
-                tasks.extend(_archive_tasks(task, unread, folders))
+                tasks.extend(_archive_tasks(task, unread, folders, budget))
             elif task is not None:
                 tasks.append(task)
             if strangers.is_hopeless(task):
@@ -55,13 +61,15 @@ def tasks_of(paths: Sequence[str | Path], unread: list[Unread], folders: ExitSta
     return tasks
 
 
-def _archive_tasks(archive: Task, unread: list[Unread], folders: ExitStack) -> Iterator[Task]:
+def _archive_tasks(
+    archive: Task, unread: list[Unread], folders: ExitStack, budget: Budget
+) -> Iterator[Task]:
     """The files of an archive, as if it had been unpacked by hand."""
     from hangscope.trace.loading.archives import extract_members
 
-    folder = folders.enter_context(tempfile.TemporaryDirectory(prefix="hangscope-"))
-    for member in extract_members(archive.path, archive.kind, folder, unread):
-        task = _task(member.path, False, set(), unread, shown=member.shown)
+    folder = folders.enter_context(temporary_folder())
+    for member in extract_members(archive.path, archive.kind, folder, unread, budget):
+        task = _task(member.path, False, set(), unread, budget, shown=member.shown)
         if task is not None:
             yield task
 
@@ -71,6 +79,7 @@ def _task(
     explicit: bool,
     seen: set[tuple[int, int]],
     unread: list[Unread],
+    budget: Budget,
     shown: str = "",
 ) -> Task | None:
     shown = shown or file_names.printable_path(path)
@@ -98,4 +107,19 @@ def _task(
     if kind.name in (sniff.EMPTY, sniff.UNKNOWN):
         unread.append(Unread(shown, kind.why))
         return None
+    why = _refusal(kind, info, budget)
+    if why:
+        unread.append(Unread(shown, why))
+        return None
     return Task(path, shown, kind, info.st_size, info.st_mtime_ns, explicit)
+
+
+def _refusal(kind: sniff.Kind, info: os.stat_result, budget: Budget) -> str:
+    """Why a file exceeds the budget; empty if it does not, or is read piece by piece."""
+    if kind.name == formats.RING:
+        taken_bytes = min(kind.records * SLOT.itemsize, info.st_size)
+        return budget.refusal(info, taken_bytes=taken_bytes, is_parsed=False)
+    is_parsed = kind.name in (formats.PICKLE, formats.JSON, formats.JOURNAL)
+    if is_parsed or kind.name == formats.LOG:
+        return budget.refusal(info, taken_bytes=info.st_size, is_parsed=is_parsed)
+    return ""
