@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.ring import device_layout as layout
+from hangscope.ring.checks import RingError
 from hangscope.ring.device_layout import COMMUNICATOR, LINK, OPERATION
-from hangscope.ring.reader import RingError
 
 Table = npt.NDArray[np.void]
 

@@ -108,6 +108,10 @@ def rings(folder: Path, rng: random.Random) -> None:
         path.write_bytes(damaged_bytes(bytes(data), rng) if rng.random() < 0.1 else data)
 
 
+def _fields(table: Any) -> Any:
+    return table.fields
+
+
 def _damage_ring(data: bytearray, rng: random.Random) -> None:
     start = layout.FIXED_START.unpack_from(data)
     slots, groups_at, slots_at, samples_at, values_at = (start[n] for n in (4, 7, 8, 9, 11))
@@ -121,7 +125,7 @@ def _damage_ring(data: bytearray, rng: random.Random) -> None:
         place, size = at + 8 * rng.randrange(count), rng.choice((4, 8))
     else:
         name = rng.choice(table.names or ())
-        field, offset = (table.fields or {})[name][:2]
+        field, offset = _fields(table)[name][:2]
         place = at + rng.randrange(max(count, 1)) * table.itemsize + offset
         size = min(field.itemsize, 8)
     number = rng.choice((*NUMBERS[:17], rng.randrange(2**32)))
