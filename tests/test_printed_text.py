@@ -25,7 +25,14 @@ def test_only_the_console_module_prints() -> None:
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             called_as = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-            if called_as in ("click.echo", "click.secho", "print", "Console", "sys.stdout.write"):
+            if called_as in (
+                "click.echo",
+                "click.secho",
+                "print",
+                "Console",
+                "sys.stdout.write",
+                "sys.stdout.buffer.write",
+            ):
                 wrong.append(f"{path.name}:{node.lineno} {called_as}")
     assert not wrong
 
@@ -105,6 +112,7 @@ def test_no_command_prints_control_characters_of_the_evidence(tmp_path: Path) ->
         "env": [["--torch", HOSTILE], ["--json"]],
         "demo": [[HOSTILE]],
         "compile": [["--into", str(script)]],
+        "slow": [[str(dumps)], [str(dumps), "--json"], [HOSTILE]],
         "run": [["--dir", str(script), "--", "true"], ["--", HOSTILE]],
     }  # fmt: skip
     assert set(commands) == set(COMMANDS)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from hangscope.cli.budget import budget_options
-from hangscope.cli.console import Progress, say, stdout_console
+from hangscope.cli.console import Progress, say, say_json, stdout_console
 from hangscope.cli.errors import UserError, cannot_write, no_empty_path, nothing_readable
 
 if TYPE_CHECKING:
@@ -86,8 +86,7 @@ def command(
     if as_json:
         from hangscope.report.json import to_json
 
-        sys.stdout.buffer.write(to_json(diagnosis) + b"\n")
-        sys.stdout.buffer.flush()
+        say_json(to_json(diagnosis))
     else:
         from hangscope.report.text import render
 

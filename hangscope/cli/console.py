@@ -14,7 +14,7 @@ import rich_click as click
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from hangscope.report.escape import visible
+from hangscope.report.escape import visible, visible_json
 
 SHOW_AFTER_S = 1.0
 
@@ -39,6 +39,12 @@ class SafeConsole(Console):
 def say(text: str, *, end: str = "\n", err: bool = False) -> None:
     """Print text, escaped, on stdout or stderr: the one way for what no console prints."""
     click.echo(visible(text) + end, nl=False, err=err)
+
+
+def say_json(document: bytes) -> None:
+    """Print a JSON document on stdout, escaped."""
+    sys.stdout.buffer.write(visible_json(document) + b"\n")
+    sys.stdout.buffer.flush()
 
 
 def say_if_possible(line: str) -> None:

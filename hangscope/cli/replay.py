@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import rich_click as click
 
-from hangscope.cli.console import Progress, say, stdout_console
+from hangscope.cli.console import Progress, say, say_json, stdout_console
 from hangscope.cli.errors import UserError, no_empty_path
 
 if TYPE_CHECKING:
@@ -206,7 +206,6 @@ def _update(outcome: Outcome, *, ask: bool) -> bool:
 def _print_json(outcomes: Sequence[Outcome]) -> None:
     import orjson
 
-    from hangscope.report.escape import visible_json
     from hangscope.report.json import to_json
 
     document = {
@@ -230,6 +229,4 @@ def _print_json(outcomes: Sequence[Outcome]) -> None:
             for o in outcomes
         ],
     }
-    text = visible_json(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-    sys.stdout.buffer.write(text + b"\n")
-    sys.stdout.buffer.flush()
+    say_json(orjson.dumps(document, option=orjson.OPT_INDENT_2))

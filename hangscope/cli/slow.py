@@ -6,7 +6,7 @@ import sys
 
 import rich_click as click
 
-from hangscope.cli.console import Progress, stdout_console
+from hangscope.cli.console import Progress, say_json, stdout_console
 from hangscope.cli.errors import no_empty_path, nothing_readable
 
 
@@ -58,8 +58,7 @@ def command(
 
         from hangscope.report.lateness import to_dict
 
-        sys.stdout.buffer.write(orjson.dumps(to_dict(found), option=orjson.OPT_INDENT_2) + b"\n")
-        sys.stdout.buffer.flush()
+        say_json(orjson.dumps(to_dict(found), option=orjson.OPT_INDENT_2))
     else:
         from hangscope.report.lateness import render
 
