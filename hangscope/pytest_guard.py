@@ -14,6 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hangscope.ring.run_secret import LAUNCH_VARIABLE, RunSecret, new_secret
+
 if TYPE_CHECKING:
     from hangscope.trace.processes.signals import Evidence
 
@@ -46,6 +48,7 @@ class Guard:
             "HANGSCOPE_DIR": str(self.directory),
             "HANGSCOPE_TIMEOUT": str(timeout_s),
             "HANGSCOPE_MONITOR": "0",
+            LAUNCH_VARIABLE: new_secret(),
         }
         self.report: str | None = None
         self._before: dict[str, str | None] = {}
@@ -85,10 +88,13 @@ class Guard:
         while not self._rings():
             if self._over.wait(_POLL_S):
                 return
-        from hangscope.monitor.watch import Monitor, MonitorConfig
+        from hangscope.monitor.config import MonitorConfig
+        from hangscope.monitor.watch import Monitor
+        from hangscope.trace.live.own_run import OwnRun
         from hangscope.trace.live.rings import RunKey
 
-        config = MonitorConfig(self.directory, None, 0, self.timeout_s)
+        own = OwnRun(RunSecret(self.environment[LAUNCH_VARIABLE]))
+        config = MonitorConfig(self.directory, None, 0, self.timeout_s, own=own)
         followed: set[RunKey] = set()
         while not self._over.is_set():
             # One monitor per attempt: a test may run several jobs one after another.

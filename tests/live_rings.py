@@ -31,6 +31,8 @@ class RingRank:
         The process it claims to be.
     timeout_s:
         ``HANGSCOPE_TIMEOUT``.
+    run_id, seal, local_world_size:
+        The run it claims to be of, and its seal; how many ranks its node has.
     """
 
     def __init__(
@@ -46,9 +48,14 @@ class RingRank:
         pid_namespace: int = 0,
         values_bytes: int = 1 << 16,
         timeout_s: float = 120.0,
+        run_id: str = "live",
+        seal: str = "",
+        local_world_size: int = 1,
     ) -> None:
         identity = RingIdentity(
-            run_id="live",
+            run_id=run_id,
+            seal=seal,
+            local_world_size=local_world_size,
             rank=rank,
             world_size=world,
             host="node0",

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hangscope.ring.process_identity import boot_id, pid_namespace, start_ticks
+from hangscope.ring.run_secret import RunSecret
 from tests.live_rings import RingRank
 
 _WRITER = """
@@ -33,26 +34,34 @@ while True:
 """
 
 
-def claimed_ring(folder: Path, rank: int, pid: int, world: int = 2) -> RingRank:
+def claimed_ring(
+    folder: Path, rank: int, pid: int, world: int = 2, run_id: str = "live"
+) -> RingRank:
     """A ring that says that it belongs to this process, which is true only in that process."""
+    process = (boot_id(), pid_namespace(), pid, start_ticks(pid))
     return RingRank(
         folder,
         rank,
         world,
         pid=pid,
-        start_ticks=start_ticks(pid),
-        boot_id=boot_id(),
-        pid_namespace=pid_namespace(),
+        start_ticks=process[3],
+        boot_id=process[0],
+        pid_namespace=process[1],
+        run_id=run_id,
+        seal=RunSecret.of(os.environ).seal(run_id, 0, *process),
+        local_world_size=world,
     )
 
 
 @contextlib.contextmanager
 def ring_process(
-    folder: Path, rank: int, op: str = "all_reduce", act: str = ""
+    folder: Path, rank: int, op: str = "all_reduce", act: str = "", **environ: str
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process that writes a ring, ``deaf`` to SIGTERM, or that ``answers`` with its stacks."""
     with subprocess.Popen(
-        [sys.executable, "-c", _WRITER, str(folder), str(rank), op, act], stdout=subprocess.PIPE
+        [sys.executable, "-c", _WRITER, str(folder), str(rank), op, act],
+        stdout=subprocess.PIPE,
+        env={**os.environ, **environ},
     ) as process:
         try:
             assert process.stdout is not None

@@ -18,6 +18,8 @@ from hangscope.cli.console import say
 from hangscope.cli.errors import UserError
 from hangscope.cli.types import Seconds
 from hangscope.nccl_plugin.background import prepare_plugin
+from hangscope.ring.run_directory import create, opened
+from hangscope.ring.run_secret import LAUNCH_VARIABLE, VARIABLE, RunSecret, new_secret
 
 if TYPE_CHECKING:
     from hangscope.recording.settings import Settings
@@ -78,6 +80,8 @@ def command(
     environment = dict(os.environ)
     environment["HANGSCOPE"] = "1"
     environment["HANGSCOPE_INTERNAL_MONITORED"] = "1"
+    if not environment.get(VARIABLE):
+        environment[LAUNCH_VARIABLE] = new_secret()
     for name, value in (
         ("HANGSCOPE_TIMEOUT", timeout_s),
         ("HANGSCOPE_BUFFER", buffer),
@@ -107,7 +111,7 @@ def _directory(environment: dict[str, str]) -> Path:
     name = time.strftime("%Y%m%d-%H%M%S") + f"-{os.getpid()}"
     directory = Path(given).absolute() if given else Path.cwd() / "hangscope-runs" / name
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        create(directory)
     except OSError as error:
         raise UserError(
             f"cannot create the run directory {directory}: {error.strerror}; choose one with --dir"
@@ -129,19 +133,15 @@ def _remove_if_unused(directory: Path, former: str | None) -> None:
     """Remove a run directory in which nothing was recorded, and restore ``latest``."""
     from hangscope.recording.ring_location import link_latest
 
-    try:
-        directory.rmdir()
-    except OSError:
-        return  # it is not empty
-    link = directory.parent / "latest"
-    if not link.is_symlink() or os.readlink(link) != directory.name:
-        return
-    if former is not None:
-        link_latest(directory.parent / former)
-    else:
-        link.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            directory.parent.rmdir()
+    with contextlib.suppress(OSError), opened(directory.parent) as runs:
+        runs.remove_directory(directory.name)  # if it is empty
+        if runs.target_of("latest") != directory.name:
+            return
+        if former is not None:
+            link_latest(directory.parent / former)
+            return
+        runs.remove("latest")
+        directory.parent.rmdir()
 
 
 def _run(
@@ -150,8 +150,12 @@ def _run(
     directory: Path,
     settings: Settings,
 ) -> int:
-    from hangscope.monitor.watch import Monitor, MonitorConfig
+    from hangscope.monitor.config import MonitorConfig
+    from hangscope.monitor.watch import Monitor
+    from hangscope.ring.process_identity import start_ticks
+    from hangscope.trace.live.own_run import OwnRun
     from hangscope.trace.live.rings import RunKey
+    from hangscope.trace.processes.signals import DescendsFrom
 
     prepare_plugin(environment)
     try:
@@ -177,6 +181,8 @@ def _run(
         timeout_s=settings.timeout_s,
         on_hang=settings.on_hang,
         notice=settings.notice,
+        own=OwnRun(RunSecret.of(environment)),
+        launcher=DescendsFrom(frozenset({(process.pid, start_ticks(process.pid))})),
     )
     followed: set[RunKey] = set()
     while process.poll() is None:

@@ -51,8 +51,11 @@ def follow(arguments: argparse.Namespace) -> int:
     """Follow the job until its ranks are gone; returns the exit status."""
     early = EarlyWatch(arguments.directory)
     prepare_plugin()  # before anything slow: the ranks' first communicators look for it
+    from hangscope.monitor.config import MonitorConfig
     from hangscope.monitor.processes import ProcessWatch
-    from hangscope.monitor.watch import Monitor, MonitorConfig
+    from hangscope.monitor.watch import Monitor
+    from hangscope.ring.run_secret import RunSecret
+    from hangscope.trace.live.own_run import OwnRun
     from hangscope.trace.live.rings import RunKey
 
     config = MonitorConfig(
@@ -62,6 +65,7 @@ def follow(arguments: argparse.Namespace) -> int:
         timeout_s=arguments.timeout,
         on_hang=arguments.on_hang,
         notice=os.environ.get("HANGSCOPE_NOTICE", "1").strip().lower(),
+        own=OwnRun(RunSecret.of(os.environ)),
     )
     try:
         os.nice(5)  # only now: while imports run, nobody watches

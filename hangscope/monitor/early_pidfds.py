@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from hangscope.monitor.processes import oom_kills
+from hangscope.ring.run_directory import read_start
 
 MAGIC = b"HSRING\x00\x01"
 PID = struct.Struct("<i")
@@ -55,7 +56,7 @@ class EarlyWatch:
 
     def _look(self) -> None:
         for entry in os.scandir(self._directory):
-            if entry.name.endswith(".ring") and entry.is_file():  # opening a FIFO would block
+            if entry.name.endswith(".ring"):
                 pid = pid_of(entry.path)
                 if pid > 0 and pid not in self._descriptors:
                     self._open(pid)
@@ -75,11 +76,7 @@ class EarlyWatch:
 
 def pid_of(path: str) -> int:
     """Process id in a ring's header; 0 if it cannot be read."""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            head = file.read(PID_OFFSET + PID.size)
-    except OSError:
-        return 0
+    head = read_start(path, PID_OFFSET + PID.size)
     if len(head) < PID_OFFSET + PID.size or not head.startswith(MAGIC):
         return 0
     return int(PID.unpack_from(head, PID_OFFSET)[0])

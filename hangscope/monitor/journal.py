@@ -10,11 +10,12 @@ import os
 import socket
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from hangscope.monitor.processes import ProcessEnd
 from hangscope.replay.observed import seen_event
 from hangscope.ring.process_identity import boot_id, machine_id, pid_namespace
+from hangscope.ring.run_directory import opened
 from hangscope.trace.external_reports.journal import HEADER_KEY, VERSION
 from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import RankFacts
@@ -25,9 +26,10 @@ class Journal:
 
     def __init__(self, directory: Path, key: RunKey) -> None:
         name = f"monitor_{socket.gethostname()}.{key.run_id}.{key.attempt}.{os.getpid()}.journal"
-        self._path = directory / name.replace("/", "-")
-        self._started = False
+        self._directory = directory
+        self._name = name.replace("/", "-")
         self._key = key
+        self._file: BinaryIO | None = None
 
     def exit(
         self,
@@ -89,18 +91,29 @@ class Journal:
 
     def _write(self, event: dict[str, Any]) -> None:
         try:
-            with open(self._path, "a", encoding="utf-8") as file:
-                if not self._started:
-                    head = {
-                        HEADER_KEY: VERSION,
-                        "run_id": self._key.run_id,
-                        "attempt": self._key.attempt,
-                        "host": socket.gethostname(),
-                        "machine": machine_id(boot_id(), pid_namespace()),
-                        "started_ns": time.time_ns(),
-                    }
-                    file.write(json.dumps(head, separators=(",", ":")) + "\n")
-                    self._started = True
-                file.write(json.dumps(event, separators=(",", ":")) + "\n")
+            self._file = self._file or self._opened()
+            self._file.write(_line(event))
         except OSError:
             pass
+
+    def _opened(self) -> BinaryIO:
+        """The file, with its first line written; kept open, whatever becomes of the directory."""
+        with opened(self._directory) as folder:
+            file = open(folder.appended_file(self._name), "ab", buffering=0)  # noqa: SIM115
+        file.write(
+            _line(
+                {
+                    HEADER_KEY: VERSION,
+                    "run_id": self._key.run_id,
+                    "attempt": self._key.attempt,
+                    "host": socket.gethostname(),
+                    "machine": machine_id(boot_id(), pid_namespace()),
+                    "started_ns": time.time_ns(),
+                }
+            )
+        )
+        return file
+
+
+def _line(event: dict[str, Any]) -> bytes:
+    return json.dumps(event, separators=(",", ":")).encode() + b"\n"

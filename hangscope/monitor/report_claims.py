@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from hangscope.monitor.report_policy import Cause
+from hangscope.ring.run_directory import opened
 from hangscope.trace.live.rings import RunKey
 
 
@@ -23,11 +24,14 @@ def claim_report(directory: Path, key: RunKey | None, cause: Cause, started_ns: 
     # Nodes may count a job's attempts differently; its start time is the same for all of them.
     life = key.run_id if key is not None and started_ns else key
     text = repr((life, started_ns, cause)).encode()
-    path = directory / f".said-{hashlib.blake2b(text, digest_size=8).hexdigest()}"
+    name = f".said-{hashlib.blake2b(text, digest_size=8).hexdigest()}"
     try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
-    except FileExistsError:
-        return False
+        with opened(directory) as folder:
+            try:
+                os.close(folder.new_file(name))
+            except FileExistsError:
+                os.close(folder.own_file(name))
+                return False  # whoever else may write here silences nobody
     except OSError:
         return True
     return True

@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from pathlib import Path
 
+from hangscope.ring.local_store import stored_at
+from hangscope.ring.run_directory import RunDirectory, opened
+from hangscope.ring.stack_requests import stacks_file
+
 
 def replace_ring_links(directory: Path) -> None:
-    """Replace each symlink to a ring in local memory by the ring file itself."""
-    for link in directory.glob("*.ring"):
-        try:
-            if not link.is_symlink():
+    """Replace each link to a ring in this user's local memory by the ring file itself.
+
+    Any other link is left alone, and so is what it leads to.
+    """
+    with contextlib.suppress(OSError), opened(directory) as folder:
+        for name in folder.names():
+            stored = stored_at(folder, name)
+            if stored is None:
                 continue
-            target = link.resolve(strict=True)
-            temporary = link.with_suffix(f".{os.getpid()}.copy")
-            shutil.copyfile(target, temporary)
-            os.replace(temporary, link)
-            target.unlink()
+            with contextlib.suppress(OSError), opened(stored.parent) as store:
+                with contextlib.suppress(FileNotFoundError):
+                    _move(store, stacks_file(stored.name), folder, stacks_file(name))
+                _move(store, stored.name, folder, name)
+
+
+def _move(store: RunDirectory, stored: str, folder: RunDirectory, name: str) -> None:
+    """Move a file between two directories of different file systems."""
+    temporary = f".{name}.{os.getpid()}.copy"
+    with open(store.own_file(stored), "rb") as source:
+        try:
+            with open(folder.fresh_file(temporary), "wb") as target:
+                shutil.copyfileobj(source, target)
+            folder.replace(name, temporary)
         except OSError:
-            continue
+            folder.remove(temporary)
+            raise
+    store.remove(stored)

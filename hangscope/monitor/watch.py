@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TextIO
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis, Verdict
 from hangscope.monitor.activity import Activity, as_healthy
 from hangscope.monitor.clock_steps import ClockSteps
+from hangscope.monitor.config import MonitorConfig
 from hangscope.monitor.corruption import Corruptions
 from hangscope.monitor.doubled_ranks import DoubledRanks
 from hangscope.monitor.leaving_ranks import LeavingRanks
@@ -53,19 +52,6 @@ STOPPED_S = 5.0
 scheduler does not reach all nodes at the same moment."""
 
 
-@dataclass(frozen=True, slots=True)
-class MonitorConfig:
-    """What to follow and how to react."""
-
-    directory: Path
-    key: RunKey | None
-    local_world_size: int
-    timeout_s: float
-    on_hang: str = "report"
-    notice: str = "1"
-    """``HANGSCOPE_NOTICE``."""
-
-
 class Monitor:
     """Follows the rings below a run directory.
 
@@ -96,13 +82,14 @@ class Monitor:
         self._config = config
         self._out = out
         self._keep_going = keep_going
-        self._run = LiveRun(config.directory, config.key, skip=skip)
+        self._run = LiveRun(config.directory, config.key, skip=skip, own=config.own)
         self._ranks = LocalRanks(
             self._run,
             config.directory,
             config.key,
             config.local_world_size,
             processes or ProcessWatch(),
+            config.launcher,
         )
         self._notices = Notices(enabled=config.notice != "0")
         self._stragglers = StragglerNews(enabled=config.notice == "slow")

@@ -15,7 +15,7 @@ from hangscope.recording.identity import (
     run_directory,
     run_id_from_environment,
 )
-from hangscope.recording.markers import MONITOR_OF, OWNER
+from hangscope.recording.markers import MONITOR_OF
 from hangscope.recording.monitor_start import MonitorStart, is_first_of_node
 from hangscope.recording.native_dumps import keep_native_dumps
 from hangscope.recording.ring_location import discard, open_ring
@@ -24,6 +24,8 @@ from hangscope.recording.settings import settings_from_process
 from hangscope.recording.warn_once import warn_once
 from hangscope.recording.watcher import HEARTBEAT_INTERVAL_S
 from hangscope.ring.job_place import JobPlace, place_from_environment
+from hangscope.ring.process_identity import OWNER
+from hangscope.ring.run_directory import opened
 
 _session: Session | None = None
 _dumps_variable: str | None = None
@@ -145,10 +147,13 @@ def dump(path: str | os.PathLike[str] | None = None) -> Path:
     session.recorder.catch_up()
     fragment = read_ring(session.ring.path)
     rank = fragment.facts.rank
-    target = (
-        Path(path) if path is not None else session.ring.path.with_name(f"flight_recorder_{rank}")
-    )
-    target.write_bytes(dump_bytes(merge([fragment]), rank))
+    dumped = dump_bytes(merge([fragment]), rank)
+    if path is not None:
+        Path(path).write_bytes(dumped)
+        return Path(path)
+    target = session.ring.path.with_name(f"flight_recorder_{rank}")
+    with opened(target.parent) as folder, open(folder.fresh_file(target.name), "wb") as file:
+        file.write(dumped)
     return target
 
 

@@ -12,8 +12,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hangscope.recording.markers import OWNER
 from hangscope.ring.job_place import place_from_environment
+from hangscope.ring.process_identity import OWNER
 
 _LAUNCHERS = frozenset({"torchrun", "accelerate", "accelerate-launch", "deepspeed", "fabric"})
 _LAUNCHER_MODULES = frozenset(

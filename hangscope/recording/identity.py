@@ -16,6 +16,7 @@ from pathlib import Path
 
 from hangscope.ring.job_place import OPEN_MPI, JobPlace, integer
 from hangscope.ring.process_identity import boot_id, environment_of, pid_namespace, start_ticks
+from hangscope.ring.run_secret import RunSecret
 from hangscope.ring.writer import RingIdentity
 
 
@@ -95,6 +96,7 @@ def ring_identity(
     place: JobPlace, run_id: str, *, timeout_s: float, heartbeat_interval_s: float
 ) -> RingIdentity:
     """Everything the ring's header says about this process."""
+    process = (boot_id(), pid_namespace(), os.getpid(), start_ticks(os.getpid()))
     return RingIdentity(
         run_id=run_id,
         rank=place.rank,
@@ -104,16 +106,17 @@ def ring_identity(
         local_world_size=place.local_world_size,
         node_rank=place.node_rank,
         host=socket.gethostname(),
-        boot_id=boot_id(),
+        boot_id=process[0],
         torch_version=_torch_version(),
         python_version=platform.python_version(),
         cwd=os.getcwd(),
-        pid=os.getpid(),
+        pid=process[2],
         parent_pid=os.getppid(),
-        start_ticks=start_ticks(os.getpid()),
-        pid_namespace=pid_namespace(),
+        start_ticks=process[3],
+        pid_namespace=process[1],
         timeout_s=timeout_s,
         heartbeat_interval_s=heartbeat_interval_s,
+        seal=RunSecret.of(os.environ).seal(run_id, place.attempt, *process),
     )
 
 

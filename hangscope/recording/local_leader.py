@@ -10,6 +10,7 @@ from pathlib import Path
 from hangscope.ring.header import RingHeader, decode_header
 from hangscope.ring.layout import HEADER_BYTES
 from hangscope.ring.process_identity import start_ticks
+from hangscope.ring.run_directory import read_start
 
 
 def is_local_leader(ring: Path) -> bool:
@@ -51,7 +52,6 @@ def _life(header: RingHeader) -> tuple[bytes, int, bytes, int]:
 
 def _header(path: Path) -> RingHeader | None:
     try:
-        with open(path, "rb") as file:
-            return decode_header(file.read(HEADER_BYTES))
-    except (OSError, struct.error):
+        return decode_header(read_start(path, HEADER_BYTES))
+    except struct.error:
         return None

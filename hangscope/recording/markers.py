@@ -1,6 +1,4 @@
 """What a recording rank leaves in its environment for the processes that inherit it."""
 
-OWNER = "HANGSCOPE_INTERNAL_OWNER"
-"""Pid of the rank that records; children that inherit it do not record."""
 MONITOR_OF = "HANGSCOPE_INTERNAL_MONITOR_OF"
 """The run and attempt for which this process, or an ancestor, has already started a monitor."""

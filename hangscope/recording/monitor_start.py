@@ -16,9 +16,11 @@ from hangscope.recording.ring_location import link_latest
 from hangscope.recording.settings import Settings
 from hangscope.recording.warn_once import warn_once
 from hangscope.ring.job_place import JobPlace
+from hangscope.ring.run_secret import LAUNCH_VARIABLE
 
 MONITORED = "HANGSCOPE_INTERNAL_MONITORED"
 """Set by `hangscope run`, which is itself the monitor."""
+_NOT_FOR_MONITORS = frozenset({"HANGSCOPE", "LD_PRELOAD"})
 _PATIENCE = 0.25
 """How much of the time-out the others wait for local rank 0; within the following limits."""
 _LEAST_PATIENCE_S, _MOST_PATIENCE_S = 5.0, 30.0
@@ -108,7 +110,8 @@ class MonitorStart:
         environment = {
             key: value
             for key, value in environ.items()
-            if key not in ("HANGSCOPE", "LD_PRELOAD") and not key.startswith("HANGSCOPE_INTERNAL_")
+            if key == LAUNCH_VARIABLE
+            or (key not in _NOT_FOR_MONITORS and not key.startswith("HANGSCOPE_INTERNAL_"))
         }
         # numpy would otherwise start a BLAS thread per core.
         environment["OPENBLAS_NUM_THREADS"] = "1"

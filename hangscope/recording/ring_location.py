@@ -6,9 +6,13 @@ the run directory holds a symlink; the monitor copies the file over when the job
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
+from hangscope.ring.local_store import local_folder
+from hangscope.ring.run_directory import create, opened
+from hangscope.ring.stack_requests import stacks_file
 from hangscope.ring.writer import RingIdentity, RingWriter
 
 _NETWORK = frozenset(
@@ -19,7 +23,6 @@ _NETWORK = frozenset(
 )  # fmt: skip
 MAX_STARTS = 100
 """How many times one process may start recording in the same directory."""
-LOCAL_PLACES = (Path("/dev/shm"), Path("/tmp"))
 
 
 def file_system_of(path: Path) -> str:
@@ -57,23 +60,22 @@ def open_ring(directory: Path, identity: RingIdentity, slot_count: int) -> RingW
     OSError
         If the directory cannot be created or written, or is full.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    create(directory)
     stem = f"rank_{identity.rank}"
     mine = f"{stem}.{identity.run_id}.{identity.attempt}"
     names = [f"{stem}.ring", f"{mine}.ring", f"{mine}.{identity.pid}.ring"]
     names += [f"{mine}.{identity.pid}.{n}.ring" for n in range(2, MAX_STARTS)]
-    local = _local_directory(identity) if is_network(directory) else None
+    local = local_folder(identity.run_id) if is_network(directory) else None
     for name in names:
-        link = directory / name
         try:
             if local is None:
-                return RingWriter(link, identity, slot_count)
-            local.mkdir(parents=True, exist_ok=True)
+                return RingWriter(directory / name, identity, slot_count)
             ring = RingWriter(local / f"{identity.pid}.{name}", identity, slot_count)
             try:
-                os.symlink(ring.path, link)
-            except FileExistsError:
-                ring.path.unlink()
+                with opened(directory) as folder:
+                    folder.link(name, ring.path)
+            except OSError:
+                _remove(ring)
                 raise
             return ring
         except FileExistsError:
@@ -83,33 +85,26 @@ def open_ring(directory: Path, identity: RingIdentity, slot_count: int) -> RingW
 
 def discard(directory: Path, ring: RingWriter) -> None:
     """Delete the file of a recording that could not begin; best effort."""
-    links = [path for path in directory.glob("rank_*.ring") if path.is_symlink()]
-    try:
-        for link in links:
-            if os.readlink(link) == str(ring.path):
-                link.unlink()
-        for path in (ring.path, ring.path.with_name(f".{ring.path.stem}.stacks")):
-            path.unlink(missing_ok=True)
-    except OSError:
-        pass
+    with contextlib.suppress(OSError), opened(directory) as folder:
+        for name in folder.names():
+            if folder.target_of(name) == str(ring.path):
+                folder.remove(name)
+        _remove(ring)
 
 
-def _local_directory(identity: RingIdentity) -> Path:
-    for place in LOCAL_PLACES:
-        if place.is_dir() and os.access(place, os.W_OK):
-            return place / f"hangscope-{os.getuid()}" / identity.run_id
-    raise OSError(
-        "no local place for the ring: the run directory is on a network file system and "
-        "neither /dev/shm nor /tmp can be written"
-    )
+def _remove(ring: RingWriter) -> None:
+    with opened(ring.path.parent) as folder:
+        folder.remove(ring.path.name)
+        folder.remove(stacks_file(ring.path.name))
 
 
 def link_latest(directory: Path) -> None:
     """Point the ``latest`` link beside the run directory at it; best effort."""
-    link = directory.parent / "latest"
-    temporary = directory.parent / f".latest-{os.getpid()}"
-    try:
-        os.symlink(directory.name, temporary)
-        os.replace(temporary, link)
-    except OSError:
-        temporary.unlink(missing_ok=True)
+    temporary = f".latest-{os.getpid()}"
+    with contextlib.suppress(OSError), opened(directory.parent) as runs:
+        runs.remove(temporary)
+        runs.link(temporary, directory.name)
+        try:
+            runs.replace("latest", temporary)
+        except OSError:
+            runs.remove(temporary)

@@ -32,6 +32,7 @@ from hangscope.recording.warn_once import warn_once
 from hangscope.recording.watcher import Watcher
 from hangscope.recording.work_waits import Wait, stand_in_for_wait, watch_waits
 from hangscope.ring.layout import Unobservable
+from hangscope.ring.run_directory import opened
 from hangscope.ring.stack_requests import STACK_SIGNALS, stacks_file
 from hangscope.ring.writer import RingWriter
 
@@ -340,16 +341,14 @@ class Session:
         faulthandler writes them from C on an unused real-time signal. The ring holds its number, so
         a process that did not register is never signalled.
         """
-        if not self.settings.stacks:
-            return
-        for number in reversed(STACK_SIGNALS):
-            if signal.getsignal(number) == signal.SIG_DFL:
-                break
-        else:
+        unused = (n for n in reversed(STACK_SIGNALS) if signal.getsignal(n) == signal.SIG_DFL)
+        number = next(unused, 0) if self.settings.stacks else 0
+        if not number:
             return
         try:
-            path = stacks_file(str(self.ring.path))
-            self._fault_file = open(path, "w", encoding="utf-8")  # noqa: SIM115 - kept open
+            with opened(self.ring.path.parent) as folder:
+                descriptor = folder.fresh_file(stacks_file(self.ring.path.name))
+            self._fault_file = open(descriptor, "w", encoding="utf-8")  # noqa: SIM115 - kept open
             faulthandler.register(number, file=self._fault_file, all_threads=True, chain=False)
         except (OSError, RuntimeError, ValueError, AttributeError):
             return

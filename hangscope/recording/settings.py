@@ -10,6 +10,9 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from hangscope.ring.run_directory import GROUP_VARIABLE
+from hangscope.ring.run_secret import VARIABLE as SECRET_VARIABLE
+
 DEFAULT_TIMEOUT_S = 120.0
 DEFAULT_BUFFER = 10_000
 MAX_BUFFER = 10_000_000
@@ -28,6 +31,8 @@ KNOWN = frozenset(
         "HANGSCOPE_FAKE",
         "HANGSCOPE_NCCL_PLUGIN",
         "HANGSCOPE_NOTICE",
+        GROUP_VARIABLE,
+        SECRET_VARIABLE,
     }
 )
 INTERNAL_PREFIX = "HANGSCOPE_INTERNAL_"
@@ -109,6 +114,7 @@ def read_settings(environ: Mapping[str, str], warn: Callable[[str], None]) -> Se
     """Settings from an environment; ``warn`` is called once for each invalid value."""
     given = _Variables(environ, warn)
     on_hang = given.choice("HANGSCOPE_ON_HANG", "report", "kill")
+    given.switch(GROUP_VARIABLE, False)  # where files are made, nobody can be told
     given.warn_of_unknown()
     return Settings(
         directory=environ.get("HANGSCOPE_DIR") or None,

@@ -52,6 +52,7 @@ class RingHeader(NamedTuple):
     timeout_s: float
     heartbeat_interval_s: float
     flags: int
+    seal: bytes
     ready: int
     phase_count: int
     heartbeat_ns: int

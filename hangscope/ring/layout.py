@@ -50,7 +50,7 @@ HEADER = np.dtype(
             "run_id", "host", "boot_id", "torch_version", "python_version", "cwd",
             "attempt", "rank", "local_rank", "world_size", "local_world_size", "node_rank",
             "pid", "parent_pid", "start_ticks", "pid_namespace", "created_ns", "timeout_s",
-            "heartbeat_interval_s", "flags",
+            "heartbeat_interval_s", "flags", "seal",
             # -- updated while recording
             "ready", "phase_count", "heartbeat_ns", "heartbeat_count", "last_record_id", "dropped",
             "values_used", "values_refused", "groups_used", "groups_refused", "sample_generation",
@@ -66,7 +66,7 @@ HEADER = np.dtype(
             "S96", "S64", "S40", "S48", "S32", "S512",
             "<i4", "<i4", "<i4", "<i4", "<i4", "<i4",
             "<i4", "<i4", "<u8", "<u8", "<i8", "<f8",
-            "<f8", "<u8",
+            "<f8", "<u8", "S32",
             "<u4", "<u4", "<i8", "<u8", "<u8", "<u8",
             "<u8", "<u8", "<u4", "<u4", "<u8",
             "<i8", "<u4", "<u4", "<u4", "<i4", "<i4",
@@ -81,7 +81,7 @@ HEADER = np.dtype(
             96, 192, 256, 296, 344, 376,
             896, 900, 904, 908, 912, 916,
             920, 924, 928, 936, 944, 952,
-            960, 968,
+            960, 968, 976,
             1024, 1028, 1032, 1040, 1048, 1056,
             1064, 1072, 1080, 1084, 1088,
             1096, 1104, 1108, 1112, 1116, 1120,
@@ -92,8 +92,10 @@ HEADER = np.dtype(
         "itemsize": HEADER_BYTES,
     }
 )  # fmt: skip
-"""``dropped`` counts records that a file has lost without a visible gap. The recorder itself loses
-none: it stops at its first failure, and ``disabled`` says so. The following are ids of interned
+"""``seal`` shows that the process has the run's secret (`hangscope.ring.run_secret`); empty without
+one, and in older files. ``dropped`` counts records that a file has lost without a visible gap. The
+recorder itself loses none: it stops at its first failure, and ``disabled`` says so. The following
+are ids of interned
 values, 0 in older files: ``rendezvous``, the text with the address at which ``init_process_group``
 meets the other ranks; ``left_stack``, the stack of the main thread that was interrupted by shutdown
 before it issued an operation, first at ``left_ns``; ``handled``, the newest exception that was

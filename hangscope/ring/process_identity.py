@@ -9,6 +9,9 @@ import hashlib
 import os
 from pathlib import Path
 
+OWNER = "HANGSCOPE_INTERNAL_OWNER"
+"""Environment marker: pid of the rank that records; children that inherit it do not record. A
+program that replaces the rank's in the same process inherits it, too."""
 START_TICKS = 19
 """Index of the start time among the fields of `stat_fields`."""
 

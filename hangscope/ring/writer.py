@@ -21,6 +21,7 @@ import numpy as np
 from hangscope.ring import layout
 from hangscope.ring.atomic import exclusive
 from hangscope.ring.layout import GROUP, HEADER, SLOT, RingFlag, ValueKind, header_offset
+from hangscope.ring.run_directory import opened
 
 _U4 = struct.Struct("=I")
 _I4 = struct.Struct("=i")
@@ -61,6 +62,7 @@ class RingIdentity:
     pid_namespace: int = 0
     timeout_s: float = 120.0
     heartbeat_interval_s: float = 1.0
+    seal: str = ""
 
 
 class RingWriter:
@@ -328,12 +330,16 @@ class RingWriter:
 
 def _make_file(path: Path, size: int) -> mmap.mmap:
     """Create and map the file with all its blocks reserved; leaves nothing behind on failure."""
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o644)
-    try:
-        os.posix_fallocate(descriptor, 0, size)
-        return mmap.mmap(descriptor, size)
-    except OSError as error:
-        os.unlink(path)
-        raise OSError(error.errno, error.strerror, str(path)) from None
-    finally:
-        os.close(descriptor)
+    with opened(path.parent) as directory:
+        try:
+            descriptor = directory.new_file(path.name)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+            return mmap.mmap(descriptor, size)
+        except OSError as error:
+            directory.remove(path.name)
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        finally:
+            os.close(descriptor)

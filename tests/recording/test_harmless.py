@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from hangscope.recording import ring_location
+from hangscope.ring import local_store
 from hangscope.ring.reader import RingReader
 from hangscope.ring.writer import RingIdentity
 from hangscope.trace.rings.read import read_ring
@@ -131,14 +132,14 @@ def test_network_file_system_gets_a_link(tmp_path: Path, monkeypatch: pytest.Mon
     local = tmp_path / "local"
     local.mkdir()
     monkeypatch.setattr(ring_location, "is_network", lambda path: True)
-    monkeypatch.setattr(ring_location, "LOCAL_PLACES", (local,))
+    monkeypatch.setattr(local_store, "PLACES", (local,))
     identity = RingIdentity(run_id="r", rank=0, world_size=1, pid=1)
     ring = ring_location.open_ring(tmp_path / "nfs", identity, 16)
     link = tmp_path / "nfs" / "rank_0.ring"
     assert link.is_symlink()
     assert local in ring.path.parents
     assert RingReader(link).header().world_size == 1
-    monkeypatch.setattr(ring_location, "LOCAL_PLACES", (tmp_path / "nowhere",))
+    monkeypatch.setattr(local_store, "PLACES", (Path("/proc/nowhere"),))
     with pytest.raises(OSError, match="neither"):
         ring_location.open_ring(tmp_path / "nfs2", identity, 16)
 

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hangscope.ring.run_directory import create, opened
 from hangscope.toolkit.barriers.barrier import check_count
 from hangscope.toolkit.reductions.compare_samples import (
     Finding,
@@ -271,8 +272,10 @@ class ReductionSampler:
         if directory:
             path = Path(directory) / f"reduction_rank{finding['reported_by']}.jsonl"
             try:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                with path.open("a", encoding="utf-8") as file:
+                create(path.parent)
+                with opened(path.parent) as folder:
+                    descriptor = folder.appended_file(path.name)
+                with open(descriptor, "a", encoding="utf-8") as file:
                     file.write(json.dumps(finding) + "\n")
             except OSError as error:
                 warnings.warn(f"[hangscope] {path}: {error}", RuntimeWarning, stacklevel=2)

@@ -19,6 +19,7 @@ from hangscope.trace.external_reports.journal import looks_like_journal, read_jo
 from hangscope.trace.job_selection.duplicate_ranks import DuplicateRank, duplicate_rank_claims
 from hangscope.trace.job_selection.ring_ranks import with_process_rank, with_rank
 from hangscope.trace.live.facts import Heartbeat, changed_headers
+from hangscope.trace.live.own_run import OwnRun
 from hangscope.trace.live.rings import JournalFiles, OpenRing, RingFolder, RunKey
 from hangscope.trace.live.table import LiveTable, StaleError
 from hangscope.trace.merging.facts import merge_facts
@@ -62,7 +63,7 @@ class LiveRun:
 
     Parameters
     ----------
-    directory, key, skip:
+    directory, key, skip, own:
         As for `RingFolder`.
     rows:
         How many records of all ranks together to keep, the newest of each; by default all that the
@@ -81,9 +82,10 @@ class LiveRun:
         *,
         skip: frozenset[RunKey] = frozenset(),
         rows: int | None = None,
+        own: OwnRun | None = None,
     ) -> None:
         self.directory = Path(directory)
-        self._folder = RingFolder(self.directory, key, skip)
+        self._folder = RingFolder(self.directory, key, skip, own)
         self._rings: list[OpenRing] = []
         self._rows = rows
         self._newest_records: int | None = None

@@ -25,6 +25,7 @@ from hangscope.trace.job_selection.incarnations import (
 )
 from hangscope.trace.job_selection.ring_ranks import RingProcess, assign_ranks, other_world_note
 from hangscope.trace.live.facts import ProcessView
+from hangscope.trace.live.own_run import OwnRun
 from hangscope.trace.model import Fragment
 
 FINDINGS = ("reduction_rank", ".jsonl")
@@ -79,6 +80,8 @@ class OpenRing:
     parent_pid: int = 0
     is_rank: bool = True
     """Whether the process is a rank at all, as far as known."""
+    is_certain: bool = True
+    """Whether it is known to belong to the run that is followed."""
     fingerprint: bytes = b""
     fragment: Fragment | None = None
     asked_at_count: int = -1
@@ -95,10 +98,16 @@ class RingFolder:
         The attempt to follow; by default the newest at each refresh (each look of a `LiveRun`).
     skip:
         Attempts that are never followed.
+    own:
+        Tells which rings belong to the run to follow; by default all may.
     """
 
     def __init__(
-        self, directory: Path, key: RunKey | None, skip: frozenset[RunKey] = frozenset()
+        self,
+        directory: Path,
+        key: RunKey | None,
+        skip: frozenset[RunKey] = frozenset(),
+        own: OwnRun | None = None,
     ) -> None:
         self.directory = directory
         self.listing = Listing([], (), [])
@@ -111,6 +120,7 @@ class RingFolder:
         """Processes (machine, process id) that have declared their rank themselves."""
         self._wanted = key
         self._skip = skip
+        self._own = own
         self._rings: dict[str, OpenRing] = {}
         self._refused: dict[Path, tuple[int, str]] = {}
         self._named: list[OpenRing] = []
@@ -125,11 +135,11 @@ class RingFolder:
             if path not in self._rings:
                 self._open(Path(path))
         wanted = self._wanted or self._newest()
-        rings = [ring for ring in self._rings.values() if ring.key == wanted]
+        rings = self._of_run(wanted)
         self._name(rings)
         rings = [ring for ring in rings if ring.is_rank]
         newest: dict[int, OpenRing] = {}
-        for ring in sorted(rings, key=lambda ring: ring.created_ns):
+        for ring in sorted(rings, key=lambda ring: (ring.is_certain, ring.created_ns)):
             newest[ring.rank] = ring  # an earlier ring of the same rank is from an older job
         if len(newest) < len(rings):
             kept = self._newest_incarnation(rings)
@@ -184,14 +194,20 @@ class RingFolder:
             status = path.stat()
             if self._refused.get(path, (0, ""))[0] == status.st_mtime_ns:
                 return
-            reader = RingReader(path)
-        except RingError as error:
-            self._refused[path] = (status.st_mtime_ns, str(error))
-            return
-        except OSError:
+            reader = RingReader(self._own.real_path(path) if self._own else path)
+        except FileNotFoundError:
             return  # it disappeared between listing and opening
-        self._refused.pop(path, None)
+        except (RingError, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) else None
+            self._refused[path] = (status.st_mtime_ns, why or str(error))
+            return
         header = reader.header()
+        why = self._own.refuses(reader, header) if self._own else ""
+        if why:
+            reader.close()
+            self._refused[path] = (status.st_mtime_ns, why)
+            return
+        self._refused.pop(path, None)
         self._rings[str(path)] = OpenRing(
             reader,
             RunKey(decode_text(header.run_id), header.attempt),
@@ -203,6 +219,7 @@ class RingFolder:
             ),
             ProcessView.of(reader, header),
             header.parent_pid,
+            is_certain=self._own is None or self._own.is_certain(header),
         )
 
     def _name(self, rings: list[OpenRing]) -> None:
@@ -257,9 +274,19 @@ class RingFolder:
         found = [ring for ring, is_one in zip(others, flags, strict=True) if is_one]
         return [*{r.rank: r for r in sorted(found, key=lambda r: r.created_ns)}.values()]
 
+    def _of_run(self, key: RunKey | None) -> list[OpenRing]:
+        """The rings of one attempt; what only may belong to it counts where ranks are elsewhere."""
+        rings = [ring for ring in self._rings.values() if ring.key == key]
+        certain = [ring for ring in rings if ring.is_certain]
+        headers = [ring.reader.header() for ring in certain] if len(certain) < len(rings) else []
+        all_here = any(header.local_world_size == header.world_size for header in headers)
+        return certain if all_here else rings
+
     def _newest(self) -> RunKey | None:
         """The attempt that began last, apart from those never followed."""
-        candidates = [ring for ring in self._rings.values() if ring.key not in self._skip]
+        candidates = [
+            ring for ring in self._rings.values() if ring.is_certain and ring.key not in self._skip
+        ]
         newest = max(candidates, key=lambda ring: ring.created_ns, default=None)
         return newest.key if newest is not None else None
 

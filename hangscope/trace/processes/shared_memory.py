@@ -65,6 +65,11 @@ def processes_that_share(mapping: SharedFile, proc: Path = PROC) -> list[int] | 
     return [pid for pid in pids if any(m.file == mapping for m in shared_mappings(pid, proc))]
 
 
+def hides_mappings(pid: int, proc: Path = PROC) -> bool:
+    """Whether it may not be read what a process has mapped."""
+    return not lines_of(proc / str(pid) / "maps")
+
+
 def shared_mappings(pid: int | str, proc: Path = PROC) -> list[SharedMapping]:
     """The shared mappings of a process; empty if they may not be read."""
     found = []
