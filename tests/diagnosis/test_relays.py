@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from hangscope.diagnosis.engine import diagnose
-from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.trace.model import ExitFacts
 from tests.diagnosis.builder import SECOND, START, Job
 
@@ -60,7 +60,8 @@ def test_rank_without_a_dump_may_be_gone() -> None:
     assert found_in(job)[0] == (Verdict.RANK_LOST, (2,))
 
 
-def test_one_device_that_hangs_alone_is_named_beside_a_missing_dump() -> None:
+def test_one_device_that_hangs_alone_beside_a_missing_dump() -> None:
+    """Either it is stuck, or the member that left nothing passes nothing on to it."""
     job = Job(5)
     job.steps(5)
     for rank in range(5):
@@ -68,7 +69,8 @@ def test_one_device_that_hangs_alone_is_named_beside_a_missing_dump() -> None:
     for rank in range(5):
         job.op(rank, done=False)
     job.lose(4)
-    assert found_in(job)[0] == (Verdict.STUCK_COLLECTIVE, (1,))
+    assert found_in(job)[0] == (Verdict.STUCK_COLLECTIVE, (1, 4))
+    assert diagnose(job.trace()).confidence is Confidence.AMBIGUOUS
 
 
 def test_whoever_was_ended_by_the_launcher_explains_nothing() -> None:

@@ -32,6 +32,8 @@ class Host:
     alive: bool = True
     exit: str = ""
     exit_at: float = 0.0
+    beat_at: float = 0.0
+    """When its recorder last ran; 0: when it was looked at."""
     exception: str = ""
     function: str = ""
     finalized: bool = False

@@ -6,7 +6,8 @@ Semantics
   not asynchronous; otherwise it runs ahead, up to `RUN_AHEAD` unfinished operations.
 * On the device an operation starts when every earlier synchronous operation of its rank and every
   earlier operation of the same group (for pairs: with the same peer and direction) has finished.
-* A collective finishes when all members have started theirs; a send and a recv when both halves
+* A collective finishes when all members have started theirs, unless one ceases to pass data on;
+  a send and a recv when both halves
   have. Incompatible operations never finish.
 """
 
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from math import inf, prod
 
 from tools.simulator.program import Job, Op
+from tools.simulator.relays import behind
 
 RUN_AHEAD = 24
 ISSUE_S = 0.0002
@@ -106,15 +108,18 @@ class Machine:
         device_stuck: set[tuple[int, int]] = frozenset(),  # type: ignore[assignment]
         network_stuck: tuple[int, int] | None = None,
         slow: dict[int, float] | None = None,
+        breaks: tuple[int, int] | None = None,
     ) -> None:
         """``device_stuck``: (rank, index of issue) that never finishes on that rank;
         ``network_stuck``: (group, sequence number) that never finishes on any rank; ``slow``:
-        factor on a rank's host work."""
+        factor on a rank's host work; ``breaks``: (rank, index of issue) of a collective in which a
+        process ceases to pass data on (see `tools.simulator.relays`) and to run."""
         self.job = job
         self.rng = rng
         self.device_stuck = device_stuck
         self.network_stuck = network_stuck
         self.slow = slow or {}
+        self.breaks = breaks
         world = job.world
         self.pc = [0] * world
         self.clock = [rng.uniform(0, 0.002) for _ in range(world)]
@@ -266,11 +271,32 @@ class Machine:
         if key == self.network_stuck or not _compatible([i.op for i in here], members):
             return
         end = max(i.started for i in here) + self.rng.uniform(1e-4, 4e-4)
+        waits = self._behind_broken(here, end)
         for item in here:
+            if item.rank in waits:
+                continue
             index = self.issued[item.rank].index(item)
             if (item.rank, index) in self.device_stuck:
                 continue
             item.completed = end + self.rng.uniform(0, 2e-5)
+
+    def _behind_broken(self, here: list[Issued], end: float) -> frozenset[int]:
+        """The members that never end a collective because a process has ceased to pass data on."""
+        if self.breaks is None:
+            return frozenset()
+        rank, index = self.breaks
+        mine = next((item for item in here if item.rank == rank), None)
+        if mine is None:
+            return frozenset()
+        if rank not in self.died:
+            if self.issued[rank].index(mine) != index:
+                return frozenset()
+            self.died[rank] = end  # it may have ended its own part just before
+            self.stopped[rank] = True
+        elif end <= self.died[rank]:
+            return frozenset()
+        lost = frozenset() if self.rng.random() < 0.5 else frozenset({rank})
+        return lost | behind(mine.op, self.job.groups[mine.op.group].ranks, rank, self.rng)
 
     def _half(self, item: Issued) -> None:
         op = item.op

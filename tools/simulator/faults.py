@@ -20,6 +20,7 @@ from tools.simulator.call_faults import (
     unreceived,
 )
 from tools.simulator.case import Case, Fault, UnsuitableError
+from tools.simulator.device_faults import IN_FLIGHT
 from tools.simulator.execute import RUN_AHEAD
 from tools.simulator.process_faults import (
     clean_exit,
@@ -47,7 +48,7 @@ FAULTS: dict[str, Fault] = {
     )
 }  # fmt: skip
 
-ON_REQUEST: dict[str, Fault] = {"unreceived": unreceived}
+ON_REQUEST: dict[str, Fault] = {f.__name__: f for f in (unreceived, *IN_FLIGHT)}
 """Drawn only if asked for by name: others would change the cases of earlier seeds."""
 
 NEEDS_HOST = frozenset(
@@ -60,15 +61,19 @@ NEEDS_HOST = frozenset(
         "slow",
         "killed",
         "different_reduce_op",
+        "died_in_flight",
+        "exited_in_flight",
+        "stopped_in_flight",
+        "missed_replay",
     }
 )
 """Faults that only an observer on the host can tell; dumps alone do not hold the evidence."""
 
-ENDS_WELL = frozenset({"finished", "quiescent", "different_reduce_op"})
+ENDS_WELL = frozenset({"finished", "quiescent", "different_reduce_op", "missed_replay"})
 
 MID_RUN = frozenset({"moving", "slow", "killed"})
 
-IN_DUMPS = frozenset({"crashed", "clean_exit", "moving"})
+IN_DUMPS = frozenset({"crashed", "clean_exit", "moving", "died_in_flight", "exited_in_flight"})
 """Of `NEEDS_HOST` those that leave a trace in dumps alone as well."""
 
 

@@ -155,7 +155,7 @@ def _facts(case: Case, rank: int, oldest: int) -> RankFacts:
         world_size=case.run.job.world,
         alive=host.alive,
         process_state=state,
-        heartbeat_ns=observed,
+        heartbeat_ns=nanoseconds(host.beat_at) if host.beat_at else observed,
         gil_blocked=host.state == "gil-held" if host.alive else None,
         initialized=True,
         finalized=host.finalized,

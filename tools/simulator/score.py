@@ -13,9 +13,10 @@ import shutil
 import tempfile
 import time
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 
 from hangscope.diagnosis import diagnose
@@ -113,11 +114,15 @@ def judge(case: Case, dialect: Dialect, found: Diagnosis) -> tuple[str, int, boo
 def expected(case: Case, dialect: Dialect) -> Truth:
     """The part of the truth that the dialect can express."""
     truth = case.truth
+    if truth.fault == "device stuck" and case.lost:
+        # Or the member without a dump is gone, and passes nothing on to that device.
+        truth = replace(truth, ambiguous_with=case.lost | truth.culprits)
     if dialect.hosts:
         return truth
-    if truth.fault in ("crash", "clean exit"):
+    if truth.fault in ("crash", "clean exit", "died in flight", "exited in flight"):
         # If nobody observed the process, a dead rank is one that left no dump.
         truth = replace(truth, verdicts=frozenset({"rank_lost"}))
+        truth = replace(truth, ambiguous_with=_alone_behind(case))
     if truth.fault == "different root":
         # Roots are not recorded either: all members have joined, and none finishes.
         truth = replace(truth, verdicts=frozenset({"stuck_collective"}), culprits=frozenset())
@@ -135,6 +140,23 @@ def expected(case: Case, dialect: Dialect) -> Truth:
     if truth.fault == "healthy, moving" and dialect.only_active and not _any_active(case):
         truth = replace(truth, verdicts=truth.verdicts | {"quiescent", "inconclusive"})
     return truth
+
+
+def _alone_behind(case: Case) -> frozenset[int]:
+    """A dead process and the only member that cannot end what others have ended with it.
+
+    Its dump is missing: the other member's device may as well be stuck.
+    """
+    (dead,) = case.truth.culprits
+    ended: dict[tuple[int, int], set[int]] = defaultdict(set)
+    begun: dict[tuple[int, int], set[int]] = defaultdict(set)
+    for issued in case.run.issued:
+        for item in issued:
+            place = item.op.group, item.collective_seq
+            (ended if item.completed < inf else begun)[place].add(item.rank)
+    partly = [ranks - {dead} for place, ranks in begun.items() if ended[place]]
+    behind = set().union(*partly)
+    return frozenset({dead, *behind}) if len(behind) == 1 else frozenset()
 
 
 def _any_active(case: Case) -> bool:

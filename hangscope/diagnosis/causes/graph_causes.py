@@ -9,6 +9,7 @@ from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.causes.cycles import cycle_cause, ranks_with_sends_only
 from hangscope.diagnosis.causes.halted import needs_a_cause, without_own_waiting
 from hangscope.diagnosis.causes.left_over_halves import blame_left_over
+from hangscope.diagnosis.causes.lost import or_lost
 from hangscope.diagnosis.causes.ran_apart import ran_apart
 from hangscope.diagnosis.causes.run_ahead import blame_stayed
 from hangscope.diagnosis.causes.sibling_cycles import Cycle, ranks_of_sibling_cycles
@@ -153,7 +154,9 @@ def _device(context: Context) -> list[Cause]:
             Confidence.LIKELY,
             began(context, places),
         )
-        causes.append(ran_apart(context, cause) or _clear_majority(context, cause))
+        causes.append(
+            ran_apart(context, cause) or or_lost(context, _clear_majority(context, cause))
+        )
     return causes
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 
-from hangscope.diagnosis.cause import Cause, began
+from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.causes.alternatives_to_lost import LostRanks, idle_group_members
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
@@ -14,7 +15,7 @@ from hangscope.diagnosis.records.coverage import (
     cut_short,
     lacks_last_rank,
 )
-from hangscope.diagnosis.wording.phrases import rank_s
+from hangscope.diagnosis.wording.phrases import capital, rank_s, title_of
 
 
 def lost_ranks(
@@ -139,3 +140,26 @@ _BETTER_EXPLANATIONS = (
     _excerpt_ends,
 )
 """Explanations preferred to accusing a lost rank alone; the first that applies counts."""
+
+
+def or_lost(context: Context, cause: Cause) -> Cause:
+    """A device that alone cannot finish what several have, beside a member that left nothing.
+
+    Either that device is stuck, or the member has ended since and passes nothing on to it.
+    """
+    places = context.waits.at(cause.places)
+    members = {rank for place in places for rank in place.members}
+    lost = tuple(r for r in context.gaps if r in members and r not in context.unreadable)
+    if not lost or not cause.culprits or cause.verdict is not Verdict.STUCK_COLLECTIVE:
+        return cause
+    stuck = rank_s(cause.culprits)
+    words = Words(
+        f"{capital(stuck)} cannot finish {title_of(context, places[0])}, which has completed on "
+        f"peers, and {rank_s(lost)}, due there as well, left nothing",
+        f"either the device of {stuck}, or the link to it, is stuck, or {rank_s(lost)} has ended "
+        "and passes nothing on any more",
+        f"look for the process and the host of {rank_s(lost)} first (its log, the kernel's), then "
+        f"at the device of {stuck}",
+    )
+    both = tuple(sorted((*cause.culprits, *lost)))
+    return replace(cause.accusing(both, Confidence.AMBIGUOUS), words=words)

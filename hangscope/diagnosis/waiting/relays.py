@@ -49,7 +49,7 @@ class Relays:
         """Whether a member that left nothing may be why some cannot finish what others have.
 
         It had issued that, too, and may be gone since. But if one member alone cannot finish what
-        several have, its own device is the simpler explanation.
+        several have, its own device is as simple an explanation (`causes.lost.or_lost`).
         """
         return bool(place.done) and (len(place.waiters) > 1 or len(place.done) == 1)
 
