@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "lateness": {"trace"},
     "report": {"diagnosis", "lateness", "trace"},
     "monitor": {"lateness", "nccl_plugin", "replay", "report", "diagnosis", "trace", "ring"},
-    "tui": {"report", "diagnosis", "trace", "ring"},
+    "tui": {"lateness", "report", "diagnosis", "trace", "ring"},
     "toolkit": {"ring", "trace", "recording"},
     "demos": {"ring", "trace"},
     "notebook": {"lateness", "report", "diagnosis", "trace"},

@@ -23,6 +23,7 @@ from hangscope.report.source_lines import Sources
 from hangscope.tui.commands import PANES, commands
 from hangscope.tui.details import Details, frames_of_interest
 from hangscope.tui.few_colours import FewColours
+from hangscope.tui.late import LateTable
 from hangscope.tui.layout import CSS, place_details
 from hangscope.tui.lines import LineList
 from hangscope.tui.pane_bar import PaneBar
@@ -86,6 +87,7 @@ class HangScopeApp(App[None]):
         self.details = Details(id="details")
         self.waits = WaitTree(id="waits")
         self.stacks = StackTree(id="stacks")
+        self.late = LateTable(id="late")
         self.side = Details(id="side")
 
     def get_line_filters(self) -> Sequence[LineFilter]:
@@ -106,6 +108,7 @@ class HangScopeApp(App[None]):
                 yield self.details
                 yield self.waits
                 yield self.stacks
+                yield self.late
             yield self.side
         yield Static(id="status", markup=False)
         yield Input(id="search", placeholder="rank 12, node3, all_reduce, #118", compact=True)
@@ -219,7 +222,7 @@ class HangScopeApp(App[None]):
         elif self.snapshot is None:
             text = Text()
         else:
-            text = status(self.pane, self.timeline, self.ranks, live=self.source.live)
+            text = status(self._widget(), live=self.source.live)
         self.query_one("#status", Static).update(text)
 
     # Panes

@@ -22,6 +22,7 @@ PANES = {
     "details": "Details",
     "waits": "Waits",
     "stacks": "Stacks",
+    "late": "Late",
 }
 _GROUPS = 256
 

@@ -55,4 +55,4 @@ def place_details(width: int, height: int, *, rows: int | None, words: int, pane
     spare = height - _FRAME_LINES - (rows + 1) - 1 - words
     beside = width >= _SIDE_FROM
     fits = beside or (pane in ("timeline", "ranks") and spare >= _BELOW_FROM)
-    return Place(beside, fits and pane not in ("details", "stacks"), spare)
+    return Place(beside, fits and pane not in ("details", "stacks", "late"), spare)

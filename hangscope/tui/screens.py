@@ -32,7 +32,7 @@ KEYS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     (
         "Panes",
         (
-            ("1 … 6", "timeline, ranks, by sequence, details, waits, stacks"),
+            ("1 … 7", "timeline, ranks, by sequence, details, waits, stacks, late"),
             ("Tab", "next pane"),
             ("Esc", "back"),
         ),

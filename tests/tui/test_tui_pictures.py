@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import numpy as np
 import pytest
 import view_samples as samples
 from textual.pilot import Pilot
 
+from hangscope.diagnosis.engine import diagnose
 from hangscope.tui.app import HangScopeApp
 from hangscope.tui.source import StaticSource
+from tools.stragglers import Case, simulate
 
 SIZES = {80: (80, 24), 120: (120, 34), 200: (200, 50)}
 
@@ -81,6 +84,13 @@ def test_waits_look_as_agreed(snap_compare: Any) -> None:
 def test_stacks_look_as_agreed(snap_compare: Any) -> None:
     app = application(samples.hang(16, culprit=5))
     assert snap_compare(app, terminal_size=SIZES[80], run_before=pressing("6"))
+
+
+def test_who_is_late_looks_as_agreed(snap_compare: Any) -> None:
+    rng = np.random.default_rng(1)
+    trace = simulate(Case("every", 0.2, 8, 120, 0.01, (5,)), rng)
+    app = HangScopeApp(StaticSource(trace, diagnose(trace), "hangscope-runs/latest"))
+    assert snap_compare(app, terminal_size=SIZES[120], run_before=pressing("7"))
 
 
 def test_healthy_job_looks_as_agreed(snap_compare: Any) -> None:
