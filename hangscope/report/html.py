@@ -32,6 +32,7 @@ from hangscope.report.formatting import (
     side_status,
     whereabouts,
 )
+from hangscope.report.heat_map import heat_map
 from hangscope.report.ranks import compress, named
 from hangscope.report.source_lines import SourceLine, Sources
 from hangscope.report.stack_tree import Branch, merge
@@ -98,6 +99,7 @@ def to_html(diagnosis: Diagnosis, trace: Trace) -> str:
         ranks=_rank_rows(diagnosis, labels),
         ranks_total=len(diagnosis.ranks),
         branches=_branches(diagnosis),
+        heat=heat_map(trace),
         colours=palette,
         left=LEFT,
         row=ROW,

@@ -11,8 +11,10 @@ import pytest
 from click.testing import CliRunner
 
 from hangscope.cli import cli
+from hangscope.diagnosis.engine import diagnose
 from hangscope.lateness.lateness import lateness
 from hangscope.report.flight_recorder import write
+from hangscope.report.html import to_html
 from hangscope.report.lateness import remarks, sentence, to_dict
 from tests.diagnosis.builder import Job
 from tools.stragglers import HEALTHY, KINDS, Case, draw, simulate
@@ -102,3 +104,10 @@ def test_command_reads_dumps(tmp_path: Path) -> None:
     shown = CliRunner().invoke(cli, ["slow", str(tmp_path / "dumps"), "--top", "3"])
     assert "Rank 2 makes everybody else wait" in " ".join(shown.stdout.split())
     assert "5 more ranks" in shown.stdout
+
+
+def test_page_shows_the_late_rank_first() -> None:
+    trace = simulate(Case("rank", 0.3, 8, 60, 0.01, (2,)), rng(5))
+    page = to_html(diagnose(trace), trace)
+    assert page.index("rank 2: ") < page.index("rank 3: ")
+    assert "Who made everybody wait" in page
