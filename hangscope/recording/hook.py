@@ -36,7 +36,7 @@ class Hook(Protocol):
     listening: bool
 
     def install(self) -> None:
-        """Register the kernels.
+        """Have the kernels call this hook; registers them the first time.
 
         Raises
         ------
@@ -46,7 +46,7 @@ class Hook(Protocol):
         ...
 
     def remove(self) -> None:
-        """Unregister the kernels; calls in flight finish."""
+        """Have them only redispatch; calls in flight finish."""
         ...
 
     def close(self) -> None:
@@ -79,6 +79,33 @@ def operators() -> Iterator[tuple[str, OpSpec, Any]]:
         yield name, spec, operator
 
 
+class _Kernels:
+    """The kernels of this process, and the hook that they call.
+
+    They are registered once and never taken away: another thread may have looked one up, and be
+    about to call it.
+    """
+
+    __slots__ = ("current", "library")
+
+    def __init__(self) -> None:
+        self.current: DispatcherHook | None = None
+        self.library: Any = None
+
+    def register(self) -> None:
+        import torch
+
+        if self.library is not None:
+            return
+        library: Any = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
+        for name, _, operator in operators():
+            library.impl(name, _kernel(name, operator), "BackendSelect", with_keyset=True)
+        self.library = library
+
+
+_KERNELS = _Kernels()
+
+
 class DispatcherHook:
     """The hook whose kernels are Python.
 
@@ -92,70 +119,72 @@ class DispatcherHook:
 
     def __init__(self, listener: Listener, on_error: Callable[[BaseException], None]) -> None:
         self.listening = False
+        self.on_error = on_error
         self._listener = listener
-        self._on_error = on_error
-        self._library: Any = None
+        self.calls: dict[str, tuple[OpSpec, Callable[..., Any], Callable[..., Any]]] = {}
+        """Specification and what is called before and after it, by operator."""
 
     def install(self) -> None:
-        """Register the kernels; nothing is recorded until ``listening`` is set."""
-        import torch
-
-        library: Any = torch.library.Library("c10d", "IMPL")  # type: ignore[no-untyped-call]
-        for name, spec, operator in operators():
-            kernel = self._kernel(self._listener, spec, operator)
-            library.impl(name, kernel, "BackendSelect", with_keyset=True)
-        self._library = library
+        """Have the kernels call this hook; nothing is recorded until ``listening`` is set."""
+        begin, issued = self._listener.beginner, self._listener.issuer
+        self.calls = {name: (spec, begin(spec), issued(spec)) for name, spec, _ in operators()}
+        _KERNELS.register()
+        _KERNELS.current = self
 
     def remove(self) -> None:
-        """Unregister the kernels; calls in flight finish."""
+        """Have them only redispatch; calls in flight finish."""
         self.listening = False
-        library, self._library = self._library, None
-        if library is not None:
-            library._destroy()
+        if _KERNELS.current is self:
+            _KERNELS.current = None
 
     def close(self) -> None:
         """The listener is this process's own; nothing refers back to this object."""
 
-    def _kernel(self, listener: Listener, spec: OpSpec, operator: Any) -> Callable[..., Any]:
-        import torch
-        from torch._C import DispatchKey
+    def raised(self, spec: OpSpec, token: Any) -> None:
+        """An operator has raised."""
+        self._listener.raised(spec, token)
 
-        after = torch._C._dispatch_keyset_full_after(DispatchKey.BackendSelect)
-        redispatch = operator._handle.redispatch_boxed
-        on_error = self._on_error
-        # Every call has a new keyset object. Looking up its number is faster than combining sets.
-        number_of = torch._C.DispatchKeySet.raw_repr
-        keysets: dict[int, Any] = {}
 
-        def keys_after(keyset: Any) -> Any:
-            found = keysets[number_of(keyset)] = keyset & after
-            return found
+def _kernel(name: str, operator: Any) -> Callable[..., Any]:
+    import torch
+    from torch._C import DispatchKey
 
-        begin, issued, raised = listener.beginner(spec), listener.issuer(spec), listener.raised
+    after = torch._C._dispatch_keyset_full_after(DispatchKey.BackendSelect)
+    redispatch = operator._handle.redispatch_boxed
+    kernels = _KERNELS
+    # Every call has a new keyset object. Looking up its number is faster than combining sets.
+    number_of = torch._C.DispatchKeySet.raw_repr
+    keysets: dict[int, Any] = {}
 
-        # No keyword arguments: no c10d operator has any, and an empty dict a call is not free.
-        def kernel(keyset: Any, *args: Any) -> Any:
-            token = None
-            if self.listening:
-                try:
-                    token = begin(args)
-                except Exception as error:
-                    on_error(error)
-            rest = keysets.get(number_of(keyset)) or keys_after(keyset)
-            if token is None:
-                return redispatch(rest, *args)
+    def keys_after(keyset: Any) -> Any:
+        found = keysets[number_of(keyset)] = keyset & after
+        return found
+
+    # No keyword arguments: no c10d operator has any, and an empty dict a call is not free.
+    def kernel(keyset: Any, *args: Any) -> Any:
+        token = None
+        hook = kernels.current
+        if hook is not None and hook.listening:
+            spec, begin, issued = hook.calls[name]
             try:
-                result = redispatch(rest, *args)
-            except BaseException:
-                try:
-                    raised(spec, token)
-                except Exception as error:
-                    on_error(error)
-                raise
-            try:
-                issued(token, result)
+                token = begin(args)
             except Exception as error:
-                on_error(error)
-            return result
+                hook.on_error(error)
+        rest = keysets.get(number_of(keyset)) or keys_after(keyset)
+        if hook is None or token is None:
+            return redispatch(rest, *args)
+        try:
+            result = redispatch(rest, *args)
+        except BaseException:
+            try:
+                hook.raised(spec, token)
+            except Exception as error:
+                hook.on_error(error)
+            raise
+        try:
+            issued(token, result)
+        except Exception as error:
+            hook.on_error(error)
+        return result
 
-        return kernel
+    return kernel

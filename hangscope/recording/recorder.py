@@ -29,8 +29,8 @@ from hangscope.recording.reduce_ops import MAX_UNREAD, Reductions
 from hangscope.recording.signatures import FACTOR, INCREMENT, MASK, SignatureInterner
 from hangscope.recording.stacks import HANDLING, StackInterner
 from hangscope.ring.atomic import exclusive
-from hangscope.ring.layout import SLOT_FORMAT, SlotFlag, Unobservable, group_offset, header_offset
-from hangscope.ring.writer import LAST_RECORD_CELL, RingWriter
+from hangscope.ring.layout import SlotFlag, Unobservable, group_offset, header_offset
+from hangscope.ring.writer import LAST_RECORD_CELL, RingWriter, pack_slot
 
 _P2P = int(SlotFlag.P2P)
 _ASYNC = int(SlotFlag.ASYNC)
@@ -174,7 +174,7 @@ class Recorder:
         """Make the function that numbers a record and stores it."""
         local = threading.local()
         get_native_id = threading.get_native_id
-        pack, memory, q = SLOT_FORMAT.pack_into, self.ring.memory, self.ring.cells
+        pack, memory, q = pack_slot, self.ring.memory, self.ring.cells
         slots_at, slot_count = self.ring.slot_at(1), self.ring.slot_count
         newest = published = 0
 

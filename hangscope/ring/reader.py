@@ -39,6 +39,7 @@ _NUMBERS = {
         "rank", "world_size", "flags", "initialized", "finalized",
     )
 }  # fmt: skip
+_NO_RECORD = (1 << 64) - 1
 _READY = layout.header_offset("ready")
 _RANK = layout.header_offset("rank")
 _PLACE = struct.Struct("<i4xi")
@@ -231,6 +232,7 @@ class RingReader:
         before_end = min(length, count - start)
         self._copy_slots(start, raw[:before_end])
         self._copy_slots(0, raw[before_end:])
+        self._void_mixtures(raw, last)
         ids, commits = raw["record_id"], raw["commit"]
         expected = np.arange(first, first + len(raw), dtype="<u8").tobytes()
         if ids.tobytes() == expected == commits.tobytes():
@@ -250,6 +252,30 @@ class RingReader:
         if len(raw) > 1 and (raw["record_id"][1:] <= raw["record_id"][:-1]).any():
             raw = raw[np.argsort(raw["record_id"], kind="stable")]
         return raw, lost
+
+    def overwritten(self) -> int:
+        """The newest record whose slot the writer may be giving to another one by now.
+
+        It may still be whole. Older ones are gone, and a copy of theirs that was made while the
+        writer went on may be a mixture whose ids agree, as processors may reorder loads and stores.
+        """
+        return self._number("last_record_id") + 1 - self._slot_count
+
+    def _void_mixtures(self, raw: npt.NDArray[np.void], last: int) -> None:
+        """Give slots that may have been changing while they were copied an impossible record id.
+
+        ``last``: the last published record when copying began. What was published before is whole
+        until it is overwritten.
+        """
+        ids, commits = raw["record_id"], raw["commit"]
+        edge = self.overwritten()
+        gone = ids < max(edge, 0)
+        for at in {0, len(raw) - 1} if len(raw) else set():
+            record = int(ids[at])
+            if record in (edge, last + 1) and record == commits[at]:  # just being written?
+                (again,) = self.slot_bytes(record, record)
+                gone[at] = again != raw[at].tobytes()
+        ids[gone] = commits[gone] = _NO_RECORD
 
     def _room(self, count: int) -> npt.NDArray[np.void]:
         """Memory for a copy of ``count`` slots."""

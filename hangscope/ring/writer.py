@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from hangscope.ring import layout
-from hangscope.ring.atomic import exclusive
+from hangscope.ring.atomic import IN_ORDER, barrier, exclusive
 from hangscope.ring.layout import GROUP, HEADER, SLOT, RingFlag, ValueKind, header_offset
 from hangscope.ring.run_directory import opened
 
@@ -36,6 +36,8 @@ _SAMPLE_NS = header_offset("sample_ns") // 8
 _PHASES = header_offset("phases")
 _SLOT_COMPLETED = layout.SLOT_COMPLETED_OFFSET // 8
 _SLOT_STATE = layout.SLOT_STATE_OFFSET // 8
+_U8 = struct.Struct("=Q")
+_SLOT_COMMIT = layout.SLOT.fields["commit"][1]  # type: ignore[index]
 RESERVED_SHARE = 16
 """One part in this many of the value area is reserved for essential values."""
 
@@ -136,6 +138,7 @@ class RingWriter:
         header["ready"] = 1
         raw = header.tobytes()
         self.memory[8 : len(raw)] = raw[8:]
+        barrier()
         self.memory[:8] = layout.MAGIC  # last: a file without it is not yet a ring
 
     # -- interned values ---------------------------------------------------------------------
@@ -158,6 +161,7 @@ class RingWriter:
         layout.VALUE_HEADER.pack_into(self.memory, at, len(value), kind)
         at += layout.VALUE_HEADER.size
         self.memory[at : at + len(value)] = value
+        barrier()
         self.cells[_VALUES_USED] = self._values_used
         identifier = start // 8
         self._interned[key] = identifier
@@ -222,6 +226,7 @@ class RingWriter:
         raw = entry.tobytes()
         at = self._groups_at + index * GROUP.itemsize
         self.memory[at + 4 : at + GROUP.itemsize] = raw[4:]
+        barrier()
         _U4.pack_into(self.memory, at, 1)
         self.put_u4("groups_used", self._groups_used)
         return index + 1
@@ -255,6 +260,10 @@ class RingWriter:
         if cells[cell] != record_id:
             return
         cells[cell + _SLOT_COMPLETED] = completed_ns
+        if not IN_ORDER:
+            barrier()
+            if cells[cell] != record_id:
+                return
         cells[cell + _SLOT_STATE] = state | flags << 32
 
     # -- process -----------------------------------------------------------------------------
@@ -300,6 +309,7 @@ class RingWriter:
         body = text[: layout.SAMPLE_BYTES - 4]
         self.memory[at + 4 : at + 4 + len(body)] = body
         _U4.pack_into(self.memory, at, len(body))
+        barrier()
         self.cells[_SAMPLE_GENERATION] = generation
         self.cells[_SAMPLE_NS] = time.time_ns()
 
@@ -309,6 +319,7 @@ class RingWriter:
             return
         _U4.pack_into(self.memory, header_offset("exit_kind"), kind)
         _I4.pack_into(self.memory, header_offset("exit_code"), code)
+        barrier()
         self.put_i8("exit_ns", time.time_ns())
 
     def record_exception(self, value: bytes, *, replace: bool = False) -> None:
@@ -316,6 +327,7 @@ class RingWriter:
         if self.cells[header_offset("exception_ns") // 8] and not replace:
             return
         self.put_u4("exception", self.intern(ValueKind.EXCEPTION, value))
+        barrier()
         self.put_i8("exception_ns", time.time_ns())
 
     def record_handled(self, value: bytes | None) -> None:
@@ -326,6 +338,21 @@ class RingWriter:
         if value is not None:
             identifier = self.intern(ValueKind.EXCEPTION, value, essential=False)
             self.put_u4("handled", identifier)
+
+
+def pack_slot_in_steps(memory: mmap.mmap, at: int, *fields: int) -> None:
+    """Store a slot's fields (`SLOT`, in order) so that no reader takes an unfinished one for whole,
+    whatever the processor makes of the order of stores."""
+    _U8.pack_into(memory, at + _SLOT_COMMIT, 0)
+    barrier()
+    layout.SLOT_FORMAT.pack_into(memory, at, *fields[:-1], 0)
+    barrier()
+    _U8.pack_into(memory, at + _SLOT_COMMIT, fields[-1])
+    barrier()
+
+
+pack_slot = layout.SLOT_FORMAT.pack_into if IN_ORDER else pack_slot_in_steps
+"""Stores a slot: memory, byte offset, fields. What is stored later appears later."""
 
 
 def _make_file(path: Path, size: int) -> mmap.mmap:

@@ -354,3 +354,37 @@ def test_compile_says_whether_it_will_be_used(
     }
     assert f"it is in {tmp_path / 'made.so'}; recording looks for it in" in said[tmp_path]
     assert f"from now on: {BESIDE_THE_PACKAGE / 'made.so'}" in said[BESIDE_THE_PACKAGE]
+
+
+def test_misused_recording_raises(compiled: Path, tmp_path: Path) -> None:
+    """In a process of its own, as a crash would be."""
+    code = (
+        "import mmap\n"
+        "from hangscope.recording.compiled.load import compiled\n"
+        "from hangscope.ring import layout\n"
+        "Recording = compiled().Recording\n"
+        "empty = Recording.__new__(Recording)\n"
+        "calls = [lambda: empty.finish(1, 0, succeeded=True), lambda: empty.forget(None),\n"
+        "    empty.install, empty.remove, empty.close, lambda: empty.waiter(print),\n"
+        "    lambda: empty.listening, lambda: setattr(empty, 'listening', True),\n"
+        "    lambda: empty.add('x', 0, 0, 0, 0, 0, print, print, print)]\n"
+        "for call in calls:\n"
+        "    try:\n"
+        "        call()\n"
+        "    except RuntimeError as error:\n"
+        "        assert 'has not begun' in str(error)\n"
+        "    else:\n"
+        "        raise SystemExit('no error')\n"
+        "memory = mmap.mmap(-1, 8192)\n"
+        "for at, count in ((4096, 33), (8192, 1), (0, 1), (4100, 1), (4096, 1 << 60), (4096, 0)):\n"
+        "    try:\n"
+        "        Recording(memory, at, count, 0, {})\n"
+        "    except ValueError as error:\n"
+        "        assert 'slots' in str(error)\n"
+        "    else:\n"
+        "        raise SystemExit('no error')\n"
+        "print('misused')\n"
+    )
+    environment = with_compiled(tmp_path, compiled) | {"HANGSCOPE": "0"}
+    job = run_each([sys.executable, "-c", code], [environment])
+    assert job.output.strip().endswith("misused"), job.output

@@ -21,6 +21,7 @@ def constants_header() -> str:
     offsets = {f"SLOT_{name.upper()}": _offset(SLOT, name) for name in SLOT.names or ()}
     offsets |= {f"GROUP_{name.upper()}": _offset(GROUP, name) for name in _GROUP_FIELDS}
     offsets["SLOT_BYTES"] = SLOT.itemsize
+    offsets["HEADER_BYTES"] = layout.HEADER_BYTES
     offsets["HEADER_LAST_RECORD_ID"] = layout.header_offset("last_record_id")
     flags = {str(flag.name): int(flag) for flag in _FLAGS}
     flags["HANDLING"] = stacks.HANDLING

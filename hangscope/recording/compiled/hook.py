@@ -13,7 +13,7 @@ from hangscope.recording.recorder import Recorder
 
 
 class CompiledHook:
-    """Owns the registered kernels; unless ``listening`` is set, they only redispatch.
+    """What the kernels call; unless ``listening`` is set, they only redispatch.
 
     A kernel does what it has seen before by itself, and asks the recorder about the rest.
 
@@ -53,7 +53,7 @@ class CompiledHook:
         self._recording.listening = value
 
     def install(self) -> None:
-        """Register the kernels; nothing is recorded until ``listening`` is set.
+        """Have the kernels call this hook; nothing is recorded until ``listening`` is set.
 
         Raises
         ------
@@ -76,7 +76,7 @@ class CompiledHook:
         return method
 
     def remove(self) -> None:
-        """Unregister the kernels; calls in flight finish."""
+        """Have the kernels only redispatch; calls in flight finish."""
         self._recording.remove()
 
     def close(self) -> None:

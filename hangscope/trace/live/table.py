@@ -166,7 +166,11 @@ class LiveTable:
             parts += self._readers[ring].slot_bytes(after, after)
         slots = np.frombuffer(b"".join(parts), SLOT)
         wanted = published[still] + 1
-        last[still] += (slots["record_id"] == wanted) & (slots["commit"] == wanted)
+        complete = (slots["record_id"] == wanted) & (slots["commit"] == wanted)
+        for at in np.flatnonzero(complete).tolist():  # unless it was being written just then
+            again = self._readers[still[at]].slot_bytes(int(wanted[at]), int(wanted[at]))
+            complete[at] = again[0] == slots[at].tobytes()
+        last[still] += complete
         return last
 
     def _have_changed(self) -> npt.NDArray[np.bool_]:
@@ -195,6 +199,7 @@ class LiveTable:
         expected = np.arange(len(raw)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         expected += first[place]
         whole = (raw["record_id"] == expected) & (raw["commit"] == expected)
+        whole &= expected >= np.array([self._readers[ring].overwritten() for ring in rings])[place]
         self.torn[rings] = np.bincount(place[~whole], minlength=len(rings))
 
         # Where to start reading next time; records that may never change are given up eventually.

@@ -60,16 +60,30 @@ inline Ref entry_of(const Stored& stored, const Ref& state) {
   return list;
 }
 
+// The recording that is under way, if any; its kernels are registered once in a process. Changed
+// with the GIL only.
+struct Current {
+  std::atomic<bool> listening{false};
+  std::shared_ptr<Session> session;
+};
+inline Current& current() {
+  static auto* const one = new Current();  // never destroyed, as kernels are not
+  return *one;
+}
+
 class Call {
  public:
-  Call(std::shared_ptr<Session> session, std::shared_ptr<Operator> op)
-      : session_(std::move(session)), operator_(std::move(op)) {}
+  // `number`: of the operator.
+  explicit Call(std::size_t number) : number_(number) {}
 
   // The operator is about to be called; returns whether that is on record.
   bool begin(Arguments args) {
     const Meter meter;
-    Gil gil;
-    if (!session_->listening) return false;  // no longer, by the time this thread has the GIL
+    const Gil gil;
+    // By the time this thread has the GIL it may be over.
+    if (!gil || !current().session || !current().session->listening) return false;
+    session_ = current().session;
+    operator_ = session_->operators.at(number_);
     python_ = session_->python;
     guarded([&] { return record(args); });
     return stored_.has_value();
@@ -79,16 +93,14 @@ class Call {
   void issued(const c10::IValue* result) {
     const Meter meter;
     if (stored_->flags & layout::UNOBSERVED && !operator_->gloo_counts) return;
-    if (is_finalizing()) return;
-    Gil gil;
-    if (session_->python) guarded([&] { return watch(result); });
+    const Gil gil;
+    if (gil && session_->python) guarded([&] { return watch(result); });
   }
 
   // The operator has raised.
   void raised(const std::exception_ptr& error) {
-    if (is_finalizing()) return;
-    Gil gil;
-    if (session_->python) guarded([&] { return tell(error); });
+    const Gil gil;
+    if (gil && session_->python) guarded([&] { return tell(error); });
   }
 
  private:
@@ -288,6 +300,7 @@ class Call {
     }
   }
 
+  const std::size_t number_;
   std::shared_ptr<Session> session_;
   std::shared_ptr<Operator> operator_;
   std::shared_ptr<const Callbacks> python_;

@@ -8,16 +8,27 @@ namespace {
 
 PyTypeObject *g_counters = nullptr, *g_boxed_work = nullptr;
 
-using NamedOperator = std::pair<std::string, std::shared_ptr<Operator>>;
-
 struct Recording {
   PyObject_HEAD
   std::shared_ptr<Session> session;
-  std::vector<NamedOperator> operators;
-  std::unique_ptr<torch::Library> library;
+  std::vector<std::string> names;  // of its session's operators
 };
 
 Recording& of(PyObject* self) { return *reinterpret_cast<Recording*>(self); }
+
+// A recording's session; none with a Python error if it has not begun.
+Session* session_of(PyObject* self) {
+  if (!of(self).session) PyErr_SetString(PyExc_RuntimeError, "this recording has not begun");
+  return of(self).session.get();
+}
+
+// Kernels no longer call this session.
+void take_out(const std::shared_ptr<Session>& session) {
+  session->listening = false;
+  if (current().session != session) return;
+  current().listening = false;
+  current().session.reset();
+}
 
 PyThreadState* main_thread_of(unsigned long number) {
   PyThreadState* thread = PyInterpreterState_ThreadHead(PyInterpreterState_Get());
@@ -36,6 +47,10 @@ int init_recording(PyObject* self, PyObject* args, PyObject* keywords) {
                                    &slots_at, &slot_count, &main_thread, &PyDict_Type, &given))
     return -1;
   if (of(self).session) PyErr_SetString(PyExc_RuntimeError, "this recording has begun already");
+  const std::uint64_t size = static_cast<std::uint64_t>(memory.len);
+  if (slots_at < layout::HEADER_BYTES || slots_at > size || slots_at % 8 || !slot_count ||
+      slot_count > (size - slots_at) / layout::SLOT_BYTES)
+    PyErr_SetString(PyExc_ValueError, "the slots do not lie in the memory");
   Callbacks python;
   if (PyErr_Occurred() || !python.read(given)) {
     PyBuffer_Release(&memory);
@@ -50,16 +65,17 @@ PyObject* new_recording(PyTypeObject* type, PyObject*, PyObject*) {
   PyObject* self = type->tp_alloc(type, 0);
   if (self == nullptr) return nullptr;
   new (&of(self).session) std::shared_ptr<Session>();
-  new (&of(self).operators) std::vector<NamedOperator>();
-  new (&of(self).library) std::unique_ptr<torch::Library>();
+  new (&of(self).names) std::vector<std::string>();
   return self;
 }
 
 void free_recording(PyObject* self) {
   PyTypeObject* type = Py_TYPE(self);
-  if (of(self).session) of(self).session->close();
-  of(self).library.~unique_ptr();
-  of(self).operators.~vector();
+  if (of(self).session) {
+    take_out(of(self).session);
+    of(self).session->close();
+  }
+  of(self).names.~vector();
   of(self).session.~shared_ptr();
   type->tp_free(self);
   Py_DECREF(type);
@@ -84,40 +100,39 @@ PyObject* add_operator(PyObject* self, PyObject* args) {
     if (!PyArg_ParseTuple(args, "siipppOOO", &name, &group, &reduce_op, &p2p, &blocking,
                           &gloo_counts, &learn, &issued, &raised))
       return nullptr;
-    of(self).operators.emplace_back(
-        name, shared(new Operator{group, reduce_op, p2p != 0, blocking != 0, gloo_counts != 0,
-                                  Ref::to(learn), Ref::to(issued), Ref::to(raised)}));
+    Session* session = session_of(self);
+    if (session == nullptr) return nullptr;
+    of(self).names.emplace_back(name);
+    session->operators.push_back(
+        shared(new Operator{group, reduce_op, p2p != 0, blocking != 0, gloo_counts != 0,
+                            Ref::to(learn), Ref::to(issued), Ref::to(raised)}));
     Py_RETURN_NONE;
   });
 }
 
-// Registers a kernel for every operator that was added.
+// The kernels of the operators that were added call this recording from now on.
 PyObject* install(PyObject* self, PyObject*) {
   return guarded([&]() -> PyObject* {
-    auto library = std::make_unique<torch::Library>(
-        torch::Library::IMPL, "c10d", c10::DispatchKey::BackendSelect, __FILE__, __LINE__);
-    for (const auto& [name, op] : of(self).operators)
-      library->impl(name.c_str(), torch::CppFunction::makeFromBoxedFunctor(
-                                      std::make_unique<Kernel>(of(self).session, op)));
-    of(self).library = std::move(library);
+    if (session_of(self) == nullptr) return nullptr;
+    register_kernels(of(self).names);
+    current().session = of(self).session;
+    current().listening = of(self).session->listening.load();
     Py_RETURN_NONE;
   });
 }
 
-// Calls in flight finish.
+// They do so no more; calls in flight finish.
 PyObject* remove_kernels(PyObject* self, PyObject*) {
-  return guarded([&]() -> PyObject* {
-    of(self).session->listening = false;
-    of(self).library.reset();
-    Py_RETURN_NONE;
-  });
+  if (session_of(self) == nullptr) return nullptr;
+  take_out(of(self).session);
+  Py_RETURN_NONE;
 }
 
 // Lets go of everything of Python's.
 PyObject* close_recording(PyObject* self, PyObject*) {
+  if (session_of(self) == nullptr) return nullptr;
+  take_out(of(self).session);
   of(self).session->close();
-  std::vector<NamedOperator> operators;
-  operators.swap(of(self).operators);
   Py_RETURN_NONE;
 }
 
@@ -128,14 +143,18 @@ PyObject* write(PyObject* self, PyObject* args) {
   Plan plan;
   if (!PyArg_ParseTuple(args, "O!O!k", g_counters, &state, &PyTuple_Type, &fields, &stack)) return nullptr;
   if (!read_plan(fields, plan)) return nullptr;
-  const Stored stored = of(self).session->ring.store(*reinterpret_cast<Counters*>(state), plan,
-                                                     static_cast<std::uint32_t>(stack));
+  Session* session = session_of(self);
+  if (session == nullptr) return nullptr;
+  const Stored stored = session->ring.store(*reinterpret_cast<Counters*>(state), plan,
+                                            static_cast<std::uint32_t>(stack));
   return entry_of(stored, Ref::to(state)).release();
 }
 
 // forget(state): Python's object of this group is gone, its address may be reused
 PyObject* forget(PyObject* self, PyObject* state) {
-  auto& groups = of(self).session->groups;
+  Session* session = session_of(self);
+  if (session == nullptr) return nullptr;
+  auto& groups = session->groups;
   for (auto at = groups.begin(); at != groups.end();)
     at = at->second->state.get() == state ? groups.erase(at) : std::next(at);
   Py_RETURN_NONE;
@@ -150,7 +169,9 @@ PyObject* finish(PyObject* self, PyObject* args, PyObject* keywords) {
   if (!PyArg_ParseTupleAndKeywords(args, keywords, "KI$p", const_cast<char**>(names), &record_id,
                                    &flags, &succeeded))
     return nullptr;
-  return PyLong_FromLongLong(of(self).session->ring.finish(record_id, flags, succeeded != 0));
+  Session* session = session_of(self);
+  if (session == nullptr) return nullptr;
+  return PyLong_FromLongLong(session->ring.finish(record_id, flags, succeeded != 0));
 }
 
 // completed(state, sequence number, time): a collective has finished
@@ -158,23 +179,30 @@ PyObject* completed(PyObject* self, PyObject* args) {
   PyObject* state = nullptr;
   long long seq = 0, now = 0;
   if (!PyArg_ParseTuple(args, "O!LL", g_counters, &state, &seq, &now)) return nullptr;
-  if (!complete(*of(self).session, state, seq, now)) return nullptr;
+  Session* session = session_of(self);
+  if (session == nullptr || !complete(*session, state, seq, now)) return nullptr;
   Py_RETURN_NONE;
 }
 
 // waiter(original) -> what stands in for `Work.wait`
 PyObject* waiter(PyObject* self, PyObject* original) {
-  return guarded([&] { return method_for(of(self).session, original); });
+  return guarded([&]() -> PyObject* {
+    return session_of(self) == nullptr ? nullptr : method_for(of(self).session, original);
+  });
 }
 
 PyObject* get_listening(PyObject* self, void*) {
-  return PyBool_FromLong(of(self).session->listening);
+  Session* session = session_of(self);
+  return session == nullptr ? nullptr : PyBool_FromLong(session->listening);
 }
 
 int set_listening(PyObject* self, PyObject* value, void*) {
   const int truth = value == nullptr ? 0 : PyObject_IsTrue(value);
-  if (truth >= 0) of(self).session->listening = truth == 1;
-  return truth < 0 ? -1 : 0;
+  Session* session = session_of(self);
+  if (truth < 0 || session == nullptr) return -1;
+  session->listening = truth == 1;
+  if (current().session.get() == session) current().listening = truth == 1;
+  return 0;
 }
 
 PyMethodDef recording_methods[] = {
@@ -234,7 +262,14 @@ PyObject* inside(PyObject*, PyObject*) {
   });
 }
 
+// leave(): the interpreter is about to shut down
+PyObject* leave(PyObject*, PyObject*) {
+  Gil::leave();
+  Py_RETURN_NONE;
+}
+
 PyMethodDef functions[] = {
+    {"leave", leave, METH_NOARGS, nullptr},
     {"inside", inside, METH_NOARGS, nullptr},
     {"metered", metered, METH_NOARGS, nullptr},
     {"unbox", unbox, METH_O, nullptr},
@@ -270,5 +305,13 @@ PyMODINIT_FUNC HANGSCOPE_INIT() {
     return nullptr;
   }
   count_forks();
+  pthread_atfork(nullptr, nullptr, Gil::forked);
+  const Ref at_exit = Ref::taken(PyImport_ImportModule("atexit"));
+  const Ref leave = Ref::taken(PyObject_GetAttrString(module, "leave"));
+  if (!at_exit || !leave ||
+      !Ref::taken(PyObject_CallMethod(at_exit.get(), "register", "O", leave.get()))) {
+    Py_DECREF(module);
+    return nullptr;
+  }
   return module;
 }

@@ -4,7 +4,10 @@
 #include <Python.h>
 #include <torch/csrc/Exceptions.h>
 
+#include <atomic>
+#include <chrono>
 #include <memory>
+#include <thread>
 #include <utility>
 
 namespace hangscope {
@@ -36,18 +39,6 @@ class Ref {
   PyObject* object_ = nullptr;
 };
 
-// The GIL, for as long as this lives. A thread may have it already.
-class Gil {
- public:
-  Gil() : state_(PyGILState_Ensure()) {}
-  ~Gil() { PyGILState_Release(state_); }
-  Gil(const Gil&) = delete;
-  Gil& operator=(const Gil&) = delete;
-
- private:
-  PyGILState_STATE state_;
-};
-
 // Whether the interpreter is going away or gone: threads that ask for the GIL then are ended.
 inline bool is_finalizing() {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -57,13 +48,62 @@ inline bool is_finalizing() {
 #endif
 }
 
+// The GIL, for as long as this lives, unless the interpreter is on its way out. A thread may have it
+// already.
+class Gil {
+ public:
+  Gil() {
+    if (is_finalizing()) return;
+    if (PyGILState_Check() == 0) {
+      // Counted before the question: whoever has got past it is waited for in `leave`.
+      is_counted_ = true;
+      waited_for()++;
+      if (is_leaving()) return;
+    }
+    state_ = PyGILState_Ensure();
+    is_held_ = true;
+  }
+  ~Gil() {
+    if (is_held_) PyGILState_Release(state_);
+    if (is_counted_) waited_for()--;
+  }
+  Gil(const Gil&) = delete;
+  Gil& operator=(const Gil&) = delete;
+  explicit operator bool() const { return is_held_; }
+
+  // At exit, before finalization, with the GIL: from now on nobody asks for the GIL, and those who
+  // have done so, or have it, are through before this returns. After a second it gives up.
+  static void leave() {
+    is_leaving() = true;
+    Py_BEGIN_ALLOW_THREADS;
+    for (int looks = 0; waited_for() > 0 && looks < 1000; looks++)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    Py_END_ALLOW_THREADS;
+  }
+
+  // In a forked child, which has none of its parent's other threads.
+  static void forked() { waited_for() = 0; }
+
+ private:
+  static std::atomic<bool>& is_leaving() {
+    static std::atomic<bool> leaving{false};
+    return leaving;
+  }
+  static std::atomic<int>& waited_for() {
+    static std::atomic<int> count{0};
+    return count;
+  }
+
+  PyGILState_STATE state_ = PyGILState_UNLOCKED;
+  bool is_held_ = false, is_counted_ = false;
+};
+
 // Shares an object that holds references. Whoever lets go of it last need not have the GIL.
 template <class T>
 std::shared_ptr<T> shared(T* object) {
   return std::shared_ptr<T>(object, [](T* last) {
-    if (is_finalizing()) return;  // nothing of Python can be freed any more
-    Gil gil;
-    delete last;
+    const Gil gil;
+    if (gil) delete last;  // else nothing of Python can be freed any more
   });
 }
 

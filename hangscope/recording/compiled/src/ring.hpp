@@ -72,9 +72,10 @@ class Ring {
     const long long now = now_ns();
 
     char* slot = slot_of(record_id);
-    // From here to the end of the slot its two ids differ: a reader drops it.
+    // From here to the end of the slot its two ids differ: a reader drops it. Fences keep that order
+    // also where processors do not (aarch64); on x86 they only bind the compiler.
     put(slot, layout::SLOT_RECORD_ID, record_id);
-    std::atomic_signal_fence(std::memory_order_seq_cst);
+    std::atomic_thread_fence(std::memory_order_release);
     put(slot, layout::SLOT_CREATED_NS, now);
     put(slot, layout::SLOT_STARTED_NS, 0LL);
     put(slot, layout::SLOT_COMPLETED_NS, 0LL);
@@ -112,6 +113,7 @@ class Ring {
     char* slot = slot_of(record_id);
     if (get<std::uint64_t>(slot, layout::SLOT_RECORD_ID) != record_id) return now;
     put(slot, layout::SLOT_COMPLETED_NS, succeeded ? now : 0LL);
+    std::atomic_thread_fence(std::memory_order_release);
     flags |= succeeded ? layout::RETIRED : layout::RETIRED | layout::FAILED;
     // State and flags lie side by side and change together.
     static_assert(layout::SLOT_FLAGS == layout::SLOT_STATE + 4, "see SLOT in layout.py");

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace hangscope {
 
@@ -74,6 +75,8 @@ struct Callbacks {
   }
 };
 
+struct Operator;
+
 struct Session {
   Session(Py_buffer file, std::size_t slots_at, std::uint64_t slot_count, Callbacks callbacks,
           PyTypeObject* boxed_work, PyThreadState* main_thread)
@@ -93,12 +96,15 @@ struct Session {
   std::atomic<bool> listening{false};  // changed with the GIL only
   Stacks stacks;
   std::unordered_map<const void*, std::shared_ptr<Group>> groups;  // by address
+  std::vector<std::shared_ptr<Operator>> operators;                // by number
 
   // Recording has ended. Python's objects are let go, as they refer to this one in turn.
   void close() {
     listening = false;
     std::unordered_map<const void*, std::shared_ptr<Group>> known;
     known.swap(groups);
+    std::vector<std::shared_ptr<Operator>> unused;
+    unused.swap(operators);
     std::shared_ptr<const Callbacks> callbacks;
     callbacks.swap(python);
   }

@@ -18,10 +18,29 @@ namespace hangscope {
 // One frame: its code, and the current instruction in it.
 using Place = std::pair<PyCodeObject*, int>;
 
-// A stack as far as it has been walked: its innermost frames, and a hash of them.
+// A stack as far as it has been walked: its innermost frames, and a hash of them. Frames hold their
+// code while nothing of Python's runs.
 struct Walk {
   std::vector<Place> places;
   std::uint64_t hash = 0;
+};
+
+// A walk that holds its code, so that no address is reused.
+class KeptWalk {
+ public:
+  explicit KeptWalk(const Walk& walk) : walk_(walk) {
+    for (const Place& place : walk_.places) Py_INCREF(place.first);
+  }
+  KeptWalk(KeptWalk&& other) noexcept : walk_(std::exchange(other.walk_, Walk())) {}
+  KeptWalk(const KeptWalk&) = delete;
+  KeptWalk& operator=(const KeptWalk&) = delete;
+  ~KeptWalk() {
+    for (const Place& place : walk_.places) Py_DECREF(place.first);
+  }
+  const Walk* operator->() const { return &walk_; }
+
+ private:
+  Walk walk_;
 };
 
 class Stacks {
@@ -54,18 +73,18 @@ class Stacks {
   const std::uint32_t* find() const {
     const auto range = known_.equal_range(walk_.hash);
     for (auto found = range.first; found != range.second; ++found)
-      if (found->second.places == walk_.places) return &found->second.marked;
+      if (found->second.walk->places == walk_.places) return &found->second.marked;
     return nullptr;
   }
 
   // A copy of the last walk: Python code that runs from now on may walk as well.
-  Walk set_aside() const { return walk_; }
+  KeptWalk set_aside() const { return KeptWalk(walk_); }
 
-  void remember(Walk walk, std::uint32_t marked) {
-    if (frames_ + walk.places.size() > layout::MAX_KNOWN_FRAMES) forget();
-    frames_ += walk.places.size();
-    for (const Place& place : walk.places) Py_INCREF(place.first);  // so that no address is reused
-    known_.emplace(walk.hash, Known{std::move(walk.places), marked});
+  void remember(KeptWalk walk, std::uint32_t marked) {
+    if (frames_ + walk->places.size() > layout::MAX_KNOWN_FRAMES) forget();
+    frames_ += walk->places.size();
+    const std::uint64_t hash = walk->hash;
+    known_.emplace(hash, Known{std::move(walk), marked});
   }
 
  private:
@@ -78,15 +97,12 @@ class Stacks {
   }
 
   void forget() {
-    std::unordered_multimap<std::uint64_t, Known> old;
-    old.swap(known_);
     frames_ = 0;
-    for (const auto& entry : old)
-      for (const Place& place : entry.second.places) Py_DECREF(place.first);
+    std::unordered_multimap<std::uint64_t, Known>().swap(known_);
   }
 
   struct Known {
-    std::vector<Place> places;
+    KeptWalk walk;
     std::uint32_t marked;
   };
 
