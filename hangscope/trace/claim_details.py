@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Literal, TypedDict
+
+ClaimKind = Literal[
+    "timeout", "desync_report", "fingerprint_mismatch", "monitored_barrier", "missing_ranks",
+    "device_error", "network_error", "ddp_unused_parameters", "ddp_marked_twice",
+    "ddp_model_mismatch", "rendezvous", "launcher_failure", "oom", "nan", "dump_signal",
+    "size_mismatch", "reduction_corrupt", "barrier_timeout", "unreachable", "shared_device",
+    "unrecorded", "own_report", "own_all_clear", "own_verdict", "other",
+]  # fmt: skip
+"""What a claim states. ``own_...``: what HangScope itself has printed or written before."""
 
 
 class ClaimDetails(TypedDict, total=False):

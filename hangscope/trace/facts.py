@@ -6,7 +6,7 @@ Times are integer nanoseconds since the epoch; ``0`` means "unknown" or "not yet
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from hangscope.ring.layout import LEAVING_PHASE
 from hangscope.trace.signals import SIGABRT, codes_of
@@ -30,7 +30,7 @@ def tcp_address(meeting: str) -> tuple[str, str] | None:
     return (host.strip("[]"), port) if scheme == "tcp" else None
 
 
-UNRECORDED = "unrecorded"
+UNRECORDED: Final = "unrecorded"
 """The kind of a claim that a rank is alive but could not be recorded; its text says why."""
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hangscope.trace.claim_details import ClaimDetails
+from hangscope.trace.claim_details import ClaimDetails, ClaimKind
 from hangscope.trace.facts import (
     CAUSED_BY,
     ON_ITS_WAY_OUT,
@@ -46,6 +46,7 @@ __all__ = [
     "RECORD_DTYPE",
     "Claim",
     "ClaimDetails",
+    "ClaimKind",
     "ExceptionFacts",
     "ExitFacts",
     "Flag",
@@ -137,16 +138,9 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Something that a source states outright, kept apart from recorded operations.
+    """Something that a source states outright, kept apart from recorded operations."""
 
-    ``kind`` is one of ``timeout``, ``desync_report``, ``fingerprint_mismatch``,
-    ``monitored_barrier``, ``missing_ranks``, ``device_error``, ``network_error``,
-    ``ddp_unused_parameters``, ``ddp_marked_twice``, ``ddp_model_mismatch``, ``rendezvous``,
-    ``launcher_failure``, ``oom``, ``nan``, ``dump_signal``, ``size_mismatch``,
-    ``reduction_corrupt``, ``barrier_timeout``, ``unreachable``, ``shared_device`` or ``other``.
-    """
-
-    kind: str
+    kind: ClaimKind
     accused: tuple[int, ...] = ()
     """Ranks that the statement itself names as at fault or absent."""
     reporter: int | None = None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from hangscope.trace import clean
 from hangscope.trace.model import Claim
 
-OWN_VERDICT = "own_verdict"
+OWN_VERDICT: Final = "own_verdict"
 """The kind of a claim with a verdict that the monitor gave while the job ran."""
 MOST_VERDICTS = 16
 _MOST_NAMED = 100_000

@@ -161,3 +161,49 @@ def test_communicator_that_nobody_creates(tmp_path: Path) -> None:
     found = of_text("\n".join([*begun, *["step 0"] * 6]), tmp_path)
     assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
     assert "creating a communicator of 4 ranks" in found.summary
+
+
+SPY = """The stack for rank{rank}:
+Thread 0x7FA6E7C01740 (idle): "MainThread"
+    {call} ({file}:{line})
+    train (train.py:27{rank})
+"""
+
+
+def test_stacks_below_headings_are_of_those_ranks(tmp_path: Path) -> None:
+    waits = {"call": "all_reduce", "file": "torch/distributed/distributed_c10d.py", "line": 13}
+    text = SPY.format(rank=0, call="__next__", file="app/data.py", line=64)
+    text += "".join(SPY.format(rank=rank, **waits) for rank in (1, 2, 3))
+    found = of_text(text, tmp_path, "stacks.txt")
+    assert sorted(row.rank for row in found.ranks) == [0, 1, 2, 3]
+    assert "data.py:64 in __next__" in report(found)
+
+
+def test_debugger_shows_in_which_call_of_a_library_a_process_stands(tmp_path: Path) -> None:
+    found = of_text(
+        "Thread 18 (Thread 0x7f0498ffd700 (LWP 135332)):\n"
+        "#0  0x00007f05daa8fe8b in pthread_rwlock_wrlock () from /usr/lib/libpthread.so.0\n"
+        "#1  0x00007f0580bb3641 in ?? () from /usr/lib/libcuda.so\n"
+        "#2  0x00007f04fc98d6e6 in ncclGroupEnd () from /usr/lib/libnccl.so.2\n"
+        "Thread 17 (Thread 0x7f0498ffd800 (LWP 135333)):\n"
+        "#0  0x00007f04fc9e6a92 in ncclProxyService () from /usr/lib/libnccl.so.2\n",
+        tmp_path,
+    )
+    assert found.summary.startswith("A process stands in ncclGroupEnd (libnccl.so.2)")
+
+
+def test_member_that_hccl_waits_for_is_told(tmp_path: Path) -> None:
+    found = of_text(
+        "EI0002: [PID: 29] 2026-10-11-15:09:34 The wait execution of the Notify register times out."
+        " Reason: The Notify register has not received the Notify record from remote rank: [4]. "
+        "base information: [streamID:[9], tag[AllReduce_group_name_16_x]. group information: "
+        "[group:[group_name_16], user define information[Unspecified], rankSize[8], rankId[5 4]]\n",
+        tmp_path,
+    )
+    assert found.summary.startswith("Member 5 of the 8 of group group_name_16 waits in all_reduce")
+
+
+def test_lines_of_pairs_are_something(tmp_path: Path) -> None:
+    line = "NCCL INFO Send: opCount 2 sendbuff (nil) recvbuff 0x7f count 15 datatype 7 op 0 root 1"
+    found = of_text(f"[0] {line} comm 0x55 [nranks=2] stream 0x56\n", tmp_path)
+    assert "send #2 with member 1 by device 0" in found.summary

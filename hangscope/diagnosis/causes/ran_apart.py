@@ -9,6 +9,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.wording.phrases import label_of, rank_s, title_of, wait_s
+from hangscope.trace.model import Flag
 
 _FIX = (
     "look for work that only some of these ranks do, or do more often (a checkpoint, an "
@@ -38,7 +39,14 @@ def ran_apart(context: Context, cause: Cause) -> Cause | None:
     ]
     if not later or context.place_op(later[0]) == context.place_op(place):
         return None
+    if not (_timed_out(context, place) and _timed_out(context, later[0])):
+        return None  # one of them may have lost a peer that ended first
     return _of_both_sides(context, cause, place, later[0])
+
+
+def _timed_out(context: Context, place: Place) -> bool:
+    """Whether a watchdog says that somebody waited there until the timeout."""
+    return place.row >= 0 and bool(context.trace.records["flags"][place.row] & int(Flag.TIMED_OUT))
 
 
 def _of_both_sides(context: Context, cause: Cause, place: Place, later: Place) -> Cause:

@@ -23,6 +23,7 @@ _SIGNS = (
     ("launcher_failure", "A process ended"),
     ("network_error", "A connection between ranks failed"),
     ("missing_ranks", "Members of a group are not equally far"),
+    ("unreachable", "A process does not answer"),
     ("rendezvous", "Ranks did not all meet"),
     ("timeout", "A collective timed out"),
     ("ddp_unused_parameters", "Parameters got no gradient"),
@@ -137,7 +138,7 @@ def rendezvous_advice(claims: Iterable[Claim]) -> str:
 
 def _reporters(context: Context, kind: str, claims: list[Claim]) -> str:
     """Who said so, or more of what was said."""
-    if kind == "missing_ranks":
+    if kind in ("missing_ranks", "unreachable"):
         return f": {shortened(claims[0].text)}"
     by = tuple(sorted({c.reporter for c in claims if c.reporter is not None}))
     whose = f" (reported by {rank_s(by)})" if by else ""
@@ -170,6 +171,9 @@ def _came(meetings: list[Claim]) -> str:
         came, due = details.get("joined", 0), details.get("clients", 0)
         if 0 < came < due:
             return f": the store that rank 0 serves waited for {due} clients and {came} had come"
+        world = details.get("world_size", 0)
+        if 0 < came < world:
+            return f": {came} of {world} ranks had come to the rendezvous"
         if "twice" in details:
             return f": two processes said that they are rank {details['twice']}"
         if "sizes" in details:

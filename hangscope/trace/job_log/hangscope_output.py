@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from hangscope.trace.facts import UNRECORDED
 from hangscope.trace.job_log.evidence.gathered import Evidence
 from hangscope.trace.job_log.lines.line import LogLine
 
-OWN_REPORT = "own_report"
+OWN_REPORT: Final = "own_report"
 """The kind of a claim that repeats the first sentence of a report."""
-OWN_ALL_CLEAR = "own_all_clear"
+OWN_ALL_CLEAR: Final = "own_all_clear"
 """The kind of a claim which repeats that a hung job is moving again."""
 _OWN = "[hangscope]"
 _LONGEST = 400

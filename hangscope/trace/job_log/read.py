@@ -101,15 +101,17 @@ def gather(lines: Iterable[LogLine], year: int, meaning: NumberMeaning | None = 
         line = _with_known_rank(line, evidence)
         at_ns = _at_ns(line.at, year) if line.at is not None else 0
         readers.read(line, at_ns, evidence)
-        if evidence.attempt != readers.attempt:  # nothing carries over from an earlier attempt
-            readers = Readers(year, evidence.attempt)
-            numbers = RankNumbers(meaning)
+        if evidence.over:
+            again = evidence.over == "again"
+            evidence = evidence.next_attempt()
+            readers, numbers = Readers(year), RankNumbers(meaning)
             readers.truncation.note(line)
+            if again:
+                readers.read(_with_known_rank(line, evidence), at_ns, evidence)
     readers.finish(evidence)
     if newest is not None:
         _note_last(newest, readers, evidence)
-    evidence.fall_back()
-    return evidence
+    return evidence.newest_that_tells()
 
 
 @contextmanager

@@ -132,7 +132,7 @@ def _unattributed(guess: Fragment, *, unheard: bool) -> Fragment:
         end = facts.exit
         how = f"exit status {end.code}" if end.signal is None else signals.name_of(end.signal)
         said = f"a process with local rank {facts.rank} ended: {how}"
-        kind = "launcher_failure"
-        claims.append(Claim(kind, text=said, at_ns=end.at_ns, certain=False, details=details))
+        told = Claim("launcher_failure", text=said, at_ns=end.at_ns, certain=False, details=details)
+        claims.append(told)
     nobody = RankFacts(rank=NONE, world_size=facts.world_size)
     return replace(guess, facts=nobody, claims=tuple(claims))

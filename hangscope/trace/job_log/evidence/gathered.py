@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 
 from hangscope.trace.job_log.evidence.process_ends import Ends
 from hangscope.trace.job_log.evidence.process_ranks import ProcessRanks
 from hangscope.trace.job_log.lines.line import UNKNOWN_MACHINE, LogLine, Machine
 from hangscope.trace.job_log.lines.rank_numbers import NumberMeaning
-from hangscope.trace.model import MAX_RANK, Claim, ClaimDetails, Frame, Signature
+from hangscope.trace.model import MAX_RANK, Claim, ClaimDetails, ClaimKind, Frame, Signature
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -126,6 +126,30 @@ class DesyncReport:
 
 
 @dataclass(slots=True)
+class Communicators:
+    """NCCL's largest communicators, whose members' numbers are ranks if there is one of that
+    size."""
+
+    size: int | None = None
+    devices: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """Host and device of each process, by its rank in them."""
+    are_groups: bool = False
+    """There are several of that size: their numbers are ranks inside groups."""
+
+
+@dataclass(slots=True)
+class Raised:
+    """Exceptions that are not (yet) a rank's."""
+
+    pending: list[UnattributedException] = field(default_factory=list)
+    """Of writers whose rank is not yet known."""
+    anonymous: list[LoggedException] = field(default_factory=list)
+    """Without any hint of their writer."""
+    unranked: list[LoggedException] = field(default_factory=list)
+    """Of processes whose rank is unknown."""
+
+
+@dataclass(slots=True)
 class KernelWaits:
     """Which ranks' kernels gave up waiting for which, as they print it."""
 
@@ -225,7 +249,7 @@ class RankNotes:
 
 @dataclass(slots=True)
 class Evidence:
-    """Everything one log has shown so far; reset when a new attempt starts.
+    """Everything that one attempt in a log has shown so far.
 
     Readers fill it in line by line; it is completed in place once all lines are read (`resolving`).
     """
@@ -245,15 +269,8 @@ class Evidence:
     """The rank that wrote the newest line with a rank."""
     shared_places: bool = False
     """Two processes used the same number for themselves: it is a rank inside smaller groups."""
-    comm_size: int | None = None
-    comm_devices: dict[int, tuple[str, str]] = field(default_factory=dict)
-    """Host and device of each process, by its rank in the largest communicators."""
-    comms_are_groups: bool = False
-    """There are several of that size: their numbers are ranks inside groups."""
-    pending_exceptions: list[UnattributedException] = field(default_factory=list)
-    """Exceptions of writers whose rank is not yet known."""
-    anonymous_exceptions: list[LoggedException] = field(default_factory=list)
-    """Exceptions without any hint of their writer."""
+    communicators: Communicators = field(default_factory=Communicators)
+    raised: Raised = field(default_factory=Raised)
     stacks: list[ProcessStacks] = field(default_factory=list)
     helpers: int = 0
     """How many stacks were those of data loader workers and launchers."""
@@ -281,8 +298,6 @@ class Evidence:
     """When the last watchdog gave up."""
     trapped: bool = False
     """A kernel ended itself because it had waited too long for a peer."""
-    unranked_exceptions: list[LoggedException] = field(default_factory=list)
-    """Exceptions of processes whose rank is unknown."""
     unattributed_ends: int = 0
     """Number of ended processes whose rank is unknown."""
     attempt: int = 0
@@ -301,7 +316,10 @@ class Evidence:
     lines: int = 0
     mentions: int = 0
     """How often reports mentioned ranks."""
-    _earlier: dict[str, Any] | None = None
+    earlier: Evidence | None = None
+    """The last attempt before this one with any evidence."""
+    over: Literal["", "over", "again"] = ""
+    """Whether a line began a new attempt, and whether it is to be read again as a part of that."""
     _said: dict[tuple[object, ...], int] = field(default_factory=dict)
 
     def of(self, rank: int) -> RankNotes:
@@ -315,7 +333,7 @@ class Evidence:
 
     def claim(
         self,
-        kind: str,
+        kind: ClaimKind,
         line: LogLine,
         at_ns: int,
         *,
@@ -360,15 +378,15 @@ class Evidence:
     def of_larger_communicators(self, size: int) -> None:
         """A larger communicator than any before: numbers in the smaller ones were group ranks."""
         self._forget_places()
-        self.comm_size, self.comms_are_groups, self.comm_devices = size, False, {}
+        self.communicators = Communicators(size)
 
     def of_groups_alone(self) -> None:
         """No communicator is the world's: all their numbers are group ranks."""
         self._forget_places()
-        self.comms_are_groups = True
+        self.communicators.are_groups = True
 
     def _forget_places(self) -> None:
-        for place in self.comm_devices:
+        for place in self.communicators.devices:
             notes = self.ranks.get(place)
             if notes is not None:
                 self.processes.forget(place)
@@ -387,31 +405,32 @@ class Evidence:
         """How many ranks there are at least, by the stated world size and by those heard from."""
         return max(self.world_size or 0, max(self.ranks, default=-1) + 1)
 
-    def restart(self) -> None:
-        """Begin a new attempt: everything so far is about an earlier one."""
-        attempt = self.attempt + 1
-        world = self.world_at_least or None
-        earlier = {f.name: getattr(self, f.name) for f in fields(self)} if self._tells() else None
-        earlier, processes = earlier or self._earlier, self.processes.of_next_attempt()
-        self.__init__()  # type: ignore[misc]
-        self.processes = processes
-        self.world_size, self.attempt, self._earlier = world, attempt, earlier
+    def restart(self, *, again: bool = False) -> None:
+        """Note that the line being read begins a new attempt, to which (``again``) what it says
+        belongs."""
+        self.over = "again" if again else "over"
 
-    def fall_back(self) -> None:
-        """Return to the last attempt with evidence if the newest has none."""
-        if self._earlier is None or self._tells():
-            return
-        attempt, lines = self.attempt, self.lines
-        for name, value in self._earlier.items():
-            setattr(self, name, value)
-        self.attempt, self.lines, self.fell_back = attempt, lines, True
+    def next_attempt(self) -> Evidence:
+        """What is known at the beginning of the next attempt."""
+        found = Evidence(attempt=self.attempt + 1, world_size=self.world_at_least or None)
+        found.processes = self.processes.of_next_attempt()
+        found.earlier = self if self._tells() else self.earlier
+        return found
+
+    def newest_that_tells(self) -> Evidence:
+        """The newest attempt with evidence; this one if there is none."""
+        earlier = self.earlier
+        if earlier is None or self._tells():
+            return self
+        earlier.attempt, earlier.lines, earlier.fell_back = self.attempt, self.lines, True
+        return earlier
 
     def _tells(self) -> bool:
         """Whether there is any evidence beyond who has written."""
         return bool(
             self.claims
-            or self.pending_exceptions
-            or self.anonymous_exceptions
+            or self.raised.pending
+            or self.raised.anonymous
             or self.ends.failures
             or self.ends.of_tasks
             or self.stacks

@@ -19,7 +19,7 @@ CONTEXT = 20
 
 _ABOVE = 3
 """How many lines above a traceback or dump may state whose it is."""
-_HEADS = (b"Traceback", b"Python v")
+_HEADS = (b"Traceback", b"Python v", b"MainThread", b"most recent call first")
 _STACKS = (
     b"most recent call first",
     b"Traceback for thread",

@@ -333,8 +333,8 @@ def _has_stood(evidence: Evidence) -> bool:
     """Whether anything in the log says that the job stood still or was ended."""
     return bool(
         any(c.kind in _STOOD or c.details.get("stopped") for c, _ in evidence.claims)
-        or evidence.pending_exceptions
-        or evidence.anonymous_exceptions
+        or evidence.raised.pending
+        or evidence.raised.anonymous
         or evidence.ends.failures
         or evidence.ends.stopped
         or any(n.exceptions for n in evidence.ranks.values())

@@ -10,6 +10,7 @@ import re
 
 from hangscope.trace.job_log.evidence.gathered import Evidence
 from hangscope.trace.job_log.lines.line import LogLine, Machine
+from hangscope.trace.model import ClaimKind
 
 _HEAD = re.compile(r"^\s*#(\d+)-(\d+) \(([0-9a-f]{1,16})\) (INCOMPLETE|ERROR|MISMATCH)")
 _GPUS = re.compile(r"^\s+\d+\s+\d+\s+\d+\s+\d+\s+(\d{1,7})\s*$")
@@ -119,7 +120,7 @@ class RasReport:
         found = _REPORTED.match(text)
         if found:
             peer = "remote" in found.group(2) or "network" in found.group(2)
-            kind = "network_error" if peer else "device_error"
+            kind: ClaimKind = "network_error" if peer else "device_error"
             accused = (int(found.group(1)),) if self._is_world() and not peer else ()
             evidence.claim(kind, line, at_ns, accused=accused, certain=False)
             return True

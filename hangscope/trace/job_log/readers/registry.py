@@ -83,8 +83,7 @@ def telling_words() -> tuple[bytes, ...]:
 class Readers:
     """All readers for one attempt of the job."""
 
-    def __init__(self, year: int, attempt: int = 0) -> None:
-        self.attempt = attempt
+    def __init__(self, year: int) -> None:
         self._logged = logging_tracebacks.LoggingTracebacks()
         self._table = elastic_table.ElasticTable(year)
         self._ras = ras.RasReport()

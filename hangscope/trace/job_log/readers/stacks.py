@@ -24,8 +24,8 @@ _LONGEST_HEADING = 120
 _HEADING_NEAR = 4
 """Maximum distance from a heading above a py-spy dump to its first line."""
 _SPY_THREAD = re.compile(
-    r"^\s*Thread (?P<ident>0x[0-9A-Fa-f]+|\d+) \((?:idle|active)[^)]*\)"
-    r"(?:: \"(?P<name>[^\"]*)\")?\s*$"
+    r"^\s*Thread (?:(?P<ident>0x[0-9A-Fa-f]+|\d+) )?\((?:idle|active)[^)]*\)"
+    r"(?::? \"(?P<name>[^\"]*)\")?\s*$"
 )
 _SPY_FRAME = re.compile(
     r"^\s{2,}(?P<name>\S.{0,200}?) \((?P<file>[^()]{1,400}?):(?P<line>\d{1,8})\)\s*$"
@@ -142,7 +142,9 @@ class Stacks:
             return True
         if len(text) <= _LONGEST_HEADING and "ank" in text.lower():
             heading = _HEADING.match(text)
-            self._heading = (line.number, int(heading.group(1))) if heading else self._heading
+            if heading:
+                self._heading = (line.number, int(heading.group(1)))
+                self._open.pop(key, None)  # whatever follows is another one's
         numbered = _NUMBERED.match(text) if len(text) <= _LONGEST_HEADING else None
         if numbered:
             self._numbered = (line.number, f"process {numbered['n']}")
@@ -230,6 +232,8 @@ class Stacks:
         )
         if self._numbered is not None and line.number - self._numbered[0] <= _HEADING_NEAR:
             seen.called = self._numbered[1]
+        if seen.rank is None and seen.pid is None:
+            seen.rank = self._named_above(line)
         self._open[key] = seen
         self._line[key] = line.number
         if len(evidence.stacks) < _MAX_DUMPS:

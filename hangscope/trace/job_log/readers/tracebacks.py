@@ -264,7 +264,7 @@ def _file(trouble: LoggedException, line: LogLine, evidence: Evidence) -> None:
         if len(notes.exceptions) < _MAX_TROUBLES:
             notes.exceptions.append(trouble)
     else:
-        evidence.pending_exceptions.append(
+        evidence.raised.pending.append(
             UnattributedException(trouble, line.local_rank, line.pid, line.machine)
         )
 

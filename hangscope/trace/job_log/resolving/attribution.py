@@ -18,7 +18,7 @@ def attribute_exceptions(evidence: Evidence) -> None:
     several = spans_nodes(evidence)
     several_in_a_task = evidence.elastic or evidence.ends.failures or evidence.shared_tasks
     processes = evidence.processes
-    for trouble, local, pid, machine in evidence.pending_exceptions:
+    for trouble, local, pid, machine in evidence.raised.pending:
         node = machine.node
         rank = processes.of_pid(pid, machine)
         if rank is None and local is not None:
@@ -38,12 +38,12 @@ def attribute_exceptions(evidence: Evidence) -> None:
         if rank is not None:
             evidence.of(rank).exceptions.append(trouble)
         elif local is not None or node is not None or pid is not None:
-            evidence.unranked_exceptions.append(trouble)
+            evidence.raised.unranked.append(trouble)
         else:
-            evidence.anonymous_exceptions.append(trouble)
+            evidence.raised.anonymous.append(trouble)
             if trouble.thread_name != "MainThread":
                 evidence.claims.append((dead_thread_claim(trouble), None))
-    evidence.pending_exceptions.clear()
+    evidence.raised.pending.clear()
 
 
 def _signed_by(trouble: LoggedException) -> int | None:

@@ -63,7 +63,7 @@ def _failures(evidence: Evidence) -> None:
 def _tells_more(evidence: Evidence) -> bool:
     """Whether there is other evidence: about a rank, or an anonymous exception."""
     heard = any(notes.tells() for notes in evidence.ranks.values())
-    return heard or bool(evidence.anonymous_exceptions or evidence.unranked_exceptions)
+    return heard or bool(evidence.raised.anonymous or evidence.raised.unranked)
 
 
 def _is_unheard_of(failure: LauncherFailure, evidence: Evidence) -> bool:
@@ -233,7 +233,7 @@ def _all_of_them(evidence: Evidence) -> list[RankNotes]:
     every = [*evidence.ranks.values()]
     ranks = {notes.rank for notes in every}
     others = [n for n in every if n.exit_code is None or n.exit_signal is not None]
-    known = ranks == set(range(len(evidence.anonymous_exceptions))) and evidence.world_size in (
+    known = ranks == set(range(len(evidence.raised.anonymous))) and evidence.world_size in (
         None,
         len(every),
     )
@@ -255,13 +255,12 @@ def _explain_by_anonymous_exceptions(evidence: Evidence) -> None:
     if not ended or evidence.unattributed_ends or any(n.exceptions for n in ended):
         return
     reasons = {
-        (t.type_name, mask_numbers(t.message.partition("\n")[0]))
-        for t in evidence.anonymous_exceptions
+        (t.type_name, mask_numbers(t.message.partition("\n")[0])) for t in evidence.raised.anonymous
     }
-    if len(reasons) == 1 and len(evidence.anonymous_exceptions) >= len(ended):
+    if len(reasons) == 1 and len(evidence.raised.anonymous) >= len(ended):
         for notes in _all_of_them(evidence) or ended:
-            notes.exceptions.append(replace(evidence.anonymous_exceptions[0], uncaught=True))
-        evidence.anonymous_exceptions.clear()
+            notes.exceptions.append(replace(evidence.raised.anonymous[0], uncaught=True))
+        evidence.raised.anonymous.clear()
     elif not reasons and len(ended) == 1 and not ended[0].exit_text:
         said = [c for c, _ in evidence.claims if c.kind in _REASONS and c.reporter is None]
         own = [c for c in said if c.kind in _OWN_REASONS]

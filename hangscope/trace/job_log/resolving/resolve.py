@@ -44,8 +44,8 @@ def resolve(evidence: Evidence) -> None:
 
 def _resolve_world_size(evidence: Evidence) -> None:
     """The largest communicator has the world's size; an impossible size is damage."""
-    if evidence.comm_size is not None and not evidence.comms_are_groups:
-        evidence.world_size = max(evidence.world_size or 0, evidence.comm_size)
+    if evidence.communicators.size is not None and not evidence.communicators.are_groups:
+        evidence.world_size = max(evidence.world_size or 0, evidence.communicators.size)
     if (evidence.world_size or 0) > MAX_RANK + 1:
         evidence.world_size = None
 

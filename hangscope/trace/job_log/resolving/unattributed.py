@@ -25,7 +25,7 @@ def claim_unattributed(evidence: Evidence) -> None:
     """Add claims for unattributed exceptions that are not failed waits; if the log says nothing
     else, for the last one of any kind.
     """
-    raised = [*evidence.anonymous_exceptions, *evidence.unranked_exceptions]
+    raised = [*evidence.raised.anonymous, *evidence.raised.unranked]
     own = [t for t in raised if not is_wait_failure(t.message) and _name(t) not in _NO_FAILURES]
     alone = not any(notes.tells() for notes in evidence.ranks.values())
     if alone and not evidence.claims:

@@ -16,7 +16,7 @@ from hangscope.trace.job_log.lines.line import LogLine, Machine
 from hangscope.trace.job_log.rows import network_errors
 from hangscope.trace.job_log.rows.row import Said, row
 from hangscope.trace.job_log.rows.statements import claim, of_process, own_error
-from hangscope.trace.model import ClaimDetails
+from hangscope.trace.model import ClaimDetails, ClaimKind
 
 _GARBAGE_SIZE = "more than 1EB memory"
 _ECHOES = frozenset({43, 45, 63, 92})
@@ -60,7 +60,7 @@ def _raised(kind: str, words: str, line: LogLine, at_ns: int, evidence: Evidence
     if line.rank is not None:
         evidence.of(line.rank).exceptions.append(trouble)
         return
-    evidence.pending_exceptions.append(
+    evidence.raised.pending.append(
         UnattributedException(trouble, line.local_rank, line.pid, line.machine)
     )
 
@@ -70,7 +70,7 @@ def _own_device(said: Said, evidence: Evidence) -> None:
     rank, where = said.line.rank, _NCCL_PID.match(said.line.text)
     if rank is None and where:
         rank = evidence.processes.of_pid(int(where[2][:9]), _nccls_machine(where, said.line))
-    kind = "oom" if said.text("what") == "out of memory" else "device_error"
+    kind: ClaimKind = "oom" if said.text("what") == "out of memory" else "device_error"
     accused = () if rank is None else (rank,)
     evidence.claim(kind, said.line, said.at_ns, accused=accused, certain=rank is not None)
 
@@ -86,7 +86,7 @@ def _shared_device(said: Said, evidence: Evidence) -> None:
 def _network(said: Said, evidence: Evidence) -> None:
     """A connection failed, or a peer announced more bytes than there is room for."""
     text = said.line.text
-    kind = "size_mismatch" if "collective mismatch" in text else "network_error"
+    kind: ClaimKind = "size_mismatch" if "collective mismatch" in text else "network_error"
     details = network_errors.lost_peer(text)
     if evidence.given_up:
         details["after_timeout"] = True
@@ -158,9 +158,9 @@ def _loader(said: Said, evidence: Evidence) -> None:
 def _communicator(said: Said, evidence: Evidence) -> bool:
     """NCCL's own lines show which process has which rank in the largest communicator."""
     line, rank, size = said.line, said.number("rank", 7) or 0, said.number("size", 7) or 0
-    if size < (evidence.comm_size or 0):
+    if size < (evidence.communicators.size or 0):
         return False
-    if size > (evidence.comm_size or 0):
+    if size > (evidence.communicators.size or 0):
         evidence.of_larger_communicators(size)
     where = _NCCL_PID.match(line.text)
     host, pid = (where[1], int(where[2][:9])) if where else (line.host, line.pid)
@@ -184,9 +184,9 @@ def _is_of_a_group(found: re.Match[str], rank: int, host: str | None, evidence: 
     device = _BUS.search(found[0])
     if device is not None:
         place = (host or "", device[1])
-        if evidence.comm_devices.setdefault(rank, place) != place:
+        if evidence.communicators.devices.setdefault(rank, place) != place:
             evidence.of_groups_alone()
-    return evidence.comms_are_groups
+    return evidence.communicators.are_groups
 
 
 def _nccls_machine(where: re.Match[str], line: LogLine) -> Machine:

@@ -73,6 +73,8 @@ def _stalled(missing: _Missing, said: Said, evidence: Evidence) -> None:
     sets.discard(frozenset())
     if not sets:
         return
+    shown = ", ".join([*missing][:2])
+    line = line.saying(f"Horovod: {len(missing)} tensors wait for some ranks, such as {shown}")
     absent = frozenset.intersection(*sets)
     if absent:
         few = not world or len(absent) * 2 <= world

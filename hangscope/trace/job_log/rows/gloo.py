@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Final
 
 from hangscope.trace.job_log.evidence.gathered import Evidence, rank_ranges
 from hangscope.trace.job_log.rows.row import Said, row
 from hangscope.trace.job_log.rows.statements import claim
 from hangscope.trace.model import ClaimDetails, Signature
 
-_BARRIER = "monitored_barrier"
+_BARRIER: Final = "monitored_barrier"
 _GLOO = re.compile(r"gloo/(?:transport|common)|\[Gloo\]|gloo::")
 _FAILED = re.compile(
     r"\[Rank (?P<own>\d+)\]: Ranks? (?P<late>[\d,\s]+?) failed to pass monitoredBarrier in "

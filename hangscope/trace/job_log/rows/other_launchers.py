@@ -175,7 +175,7 @@ ROWS = (
         "heartbeats from it.", "srun: error: Node failure on node7"),
     row("no-sign-of-life", "timeout",
         r"Did not get (?:subsequent|initial) heartbeat\. Waited|"
-        r"No available shared memory broadcast block found in \d+ seconds?|"
+        r"No available (?:shared memory broadcast )?block found in \d+ second|"
         r"reason=\[(?:task|stream sync) timeout\]|"
         r"atchdog timeout \(self\.watchdog_timeout=|"
         r"Hang detected on rank (?P<rank>\d{1,7}) in PyExec", _silent,

@@ -55,8 +55,8 @@ def _note(message: Message, work: re.Match[str], evidence: Evidence) -> None:
     ran = _RAN.search(line.text)
     ran_ms = (number(ran["ms"]) or 0) if ran else 0
     if _is_another_incarnation(evidence.of(rank), at_ns - ran_ms * 10**6, evidence):
-        evidence.restart()
-        evidence.given_up = True
+        evidence.restart(again=True)
+        return
     evidence.gave_up_ns = max(evidence.gave_up_ns, at_ns)
     notes = evidence.of(rank)
     notes.host = notes.host or line.host or None

@@ -8,14 +8,14 @@ from hangscope.trace import signals
 from hangscope.trace.job_log.evidence.gathered import Evidence
 from hangscope.trace.job_log.evidence.process_ends import LauncherFailure, TaskEnd
 from hangscope.trace.job_log.rows.row import Note, Said
-from hangscope.trace.model import MAX_RANK, ClaimDetails
+from hangscope.trace.model import MAX_RANK, ClaimDetails, ClaimKind
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
 def claim(
-    kind: str, *, certain: bool = False, passes: bool = False, **details: Unpack[ClaimDetails]
+    kind: ClaimKind, *, certain: bool = False, passes: bool = False, **details: Unpack[ClaimDetails]
 ) -> Note:
     """A claim of this kind. It accuses the ranks in the group ``accused``; ``rank`` is who says so.
 
@@ -35,7 +35,7 @@ def claim(
     return note
 
 
-def own_error(kind: str, *, certain: bool = True) -> Note:
+def own_error(kind: ClaimKind, *, certain: bool = True) -> Note:
     """An error of the rank that writes the line, or of the one in ``rank`` or ``other``."""
 
     def note(said: Said, evidence: Evidence) -> None:
@@ -47,7 +47,7 @@ def own_error(kind: str, *, certain: bool = True) -> Note:
     return note
 
 
-def of_process(kind: str, said: Said, pid: int, evidence: Evidence) -> None:
+def of_process(kind: ClaimKind, said: Said, pid: int, evidence: Evidence) -> None:
     """A claim about a process whose rank another file may state."""
     host = said.line.host or ""
     words = f"{pid} {host}"
