@@ -125,15 +125,17 @@ class Relay:
     when a job that spans nodes makes no progress, and exchanges files with the monitor.
     """
 
-    def __init__(self, store: tuple[str, str], *, first: bool) -> None:
+    def __init__(self, store: tuple[str, str], *, first: bool, most_nodes: int) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="hangscope-relay-"))
         self._seen: dict[Path, int] = {}
         self._reports: dict[Path, Report] = {}
+        self._noted = 0
         (self._directory / "in").mkdir()
         self._process = subprocess.Popen(
             [
                 sys.executable, "-m", "hangscope.toolkit.launching.relay",
                 "--directory", str(self._directory),
+                "--most-nodes", str(most_nodes),
                 *(["--first"] if first else []),
             ],
             stdin=subprocess.PIPE,
@@ -188,6 +190,15 @@ class Relay:
             self._reports[path] = report_of(said, self._ahead_ns(path))
         new = [report for report in self._reports.values() if report.moment_ns >= since_ns]
         return [fragment for report in new for fragment in report.fragments]
+
+    def notes(self) -> list[str]:
+        """Lines about messages that do not count, since the last call."""
+        try:
+            lines = (self._directory / "notes").read_text("utf-8", "replace").splitlines()
+        except OSError:
+            return []
+        new, self._noted = lines[self._noted :], len(lines)
+        return new
 
     def close(self) -> None:
         """End the relay and remove its files."""

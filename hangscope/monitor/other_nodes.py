@@ -76,7 +76,7 @@ class OtherNodes:
             self._moved_ns = time.time_ns() - int((stalled_s + MARGIN_S) * 1e9)
         if self._relay is None and (store := store_of(trace, os.environ)) is not None:
             self._is_first = first
-            self._relay = Relay(store, first=first)
+            self._relay = Relay(store, first=first, most_nodes=trace.world_size or len(trace.ranks))
 
     def publish_report(self, trace: Trace, rings: list[tuple[int, Path]]) -> None:
         """Send this node's report while it is stalled: when its state changes, else repeatedly."""
@@ -126,6 +126,10 @@ class OtherNodes:
         """On node 0, send the verdict to the other nodes."""
         if self._relay is not None and self._is_first:
             self._relay.publish_verdict(summary)
+
+    def notes(self) -> list[str]:
+        """Lines about messages of other nodes that do not count, since the last call."""
+        return self._relay.notes() if self._relay is not None else []
 
     def close(self) -> None:
         """End the relay, which gets a moment to deliver a verdict."""

@@ -330,6 +330,8 @@ class Monitor:
         rings = [(ring.rank, ring.reader.path) for ring in self._ranks.rings]
         self._others.stalled(stalled_s, trace, first=self._holds_first, asks=self._asks_others)
         self._others.publish_report(trace, rings)
+        for line in self._others.notes():
+            print_line(line, self._out)
         fragments = self._others.fragments()
         return self._run.look(fragments) if fragments else trace
 

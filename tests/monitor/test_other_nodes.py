@@ -71,7 +71,7 @@ def test_each_stall_waits_anew_for_other_nodes(
         other_nodes, "time", SimpleNamespace(monotonic=lambda: clock.now_s, time_ns=time.time_ns)
     )
     others = other_nodes.OtherNodes(5.0)
-    monkeypatch.setattr(other_nodes, "Relay", lambda store, first: carrier)
+    monkeypatch.setattr(other_nodes, "Relay", lambda store, **how: carrier)
     monkeypatch.setenv("MASTER_ADDR", "node0")
     monkeypatch.setenv("MASTER_PORT", "1234")
 
