@@ -11,9 +11,9 @@ from hangscope.diagnosis.causes.halted import needs_a_cause, without_own_waiting
 from hangscope.diagnosis.causes.left_over_halves import blame_left_over
 from hangscope.diagnosis.causes.lost import or_lost
 from hangscope.diagnosis.causes.ran_apart import ran_apart
-from hangscope.diagnosis.causes.run_ahead import blame_stayed
 from hangscope.diagnosis.causes.sibling_cycles import Cycle, ranks_of_sibling_cycles
 from hangscope.diagnosis.causes.sinks import DisjointSets, sink_causes
+from hangscope.diagnosis.causes.unfit import blame_unfit
 from hangscope.diagnosis.causes.unlisted_members import wait_for_unlisted, waits_for_unlisted
 from hangscope.diagnosis.causes.unrecorded import (
     accuse_unseen,
@@ -29,13 +29,10 @@ from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.operation_totals import outliers_by_total
 from hangscope.diagnosis.processes.process_state import End
-from hangscope.diagnosis.records.agreement import family
 from hangscope.diagnosis.records.coverage import cut_off, cut_short
 from hangscope.diagnosis.wording.phrases import capital, label_of, rank_s, title_of
-from hangscope.trace.job_selection.duplicate_ranks import duplicate_ranks
 from hangscope.trace.model import NONE, Group
 
-_FROM_ONE = ("broadcast", "scatter")
 _SMALLER = "{} issued something smaller, which is no longer on record"
 
 
@@ -247,20 +244,10 @@ def _stuck(context: Context, index: int) -> Cause:
         cause = cause.with_unknown(gone)
         cause = replace(cause, verdict=Verdict.INCONCLUSIVE, confidence=Confidence.LIKELY)
     if cause.verdict is Verdict.STUCK_COLLECTIVE:
-        cause = _blame_unfit(context, index, cause)
+        cause = blame_unfit(context, index, cause)
     members = place.members if place.p2p else ()
     victims = set(place.waiters).difference(cause.culprits).union(members)
     return replace(cause, victims=frozenset(victims))
-
-
-def _blame_unfit(context: Context, index: int, cause: Cause) -> Cause:
-    """Blame a stuck place on ranks that do not carry out their part of it."""
-    place = context.waits.places[index]
-    double = sorted(duplicate_ranks(context.trace).keys() & {*place.waiters, *place.members})
-    odd = tuple(double) or _unserved(context, place)
-    if odd:
-        return replace(cause, culprits=odd, confidence=Confidence.LIKELY)
-    return blame_stayed(context, place, cause)
 
 
 def _doubt_sends_before(context: Context, causes: list[Cause]) -> list[Cause]:
@@ -292,37 +279,6 @@ def _doubt_sends_before(context: Context, causes: list[Cause]) -> list[Cause]:
 def _row_at(context: Context, place: Place, rank: int) -> int:
     """The row in which a rank waits at a place, or -1."""
     return place.row if place.p2p else context.row_of(place.group, rank, place.seq)
-
-
-def _unserved(context: Context, place: Place) -> tuple[int, ...]:
-    """The few ranks that cannot finish a one-to-all or all-to-one operation others could finish.
-
-    One of those that could finish may be the root of a one-to-all, which needs nobody; the rest
-    have received their part. In an all-to-one the root waits for those few, and only the root has
-    room for all parts.
-    """
-    signature = context.signature(place.row)
-    if signature is None or place.absent or place.unknown:
-        return ()
-    stuck, what = set(place.waiters), family(signature.op)
-    if what == "gather":
-        stuck -= set(_collecting(context, place))
-        if len(place.waiters) - len(stuck) != 1:
-            return ()
-    elif what not in _FROM_ONE:
-        return ()
-    return tuple(sorted(stuck)) if len(place.done) > max(len(stuck), 1) else ()
-
-
-def _collecting(context: Context, place: Place) -> list[int]:
-    """The waiters with room for everybody's part."""
-    records = context.trace.records
-    with_room = {
-        int(records["rank"][row])
-        for row in context.rows_at(place.group, place.seq).tolist()
-        if (what := context.signature(row)) is not None and what.output_sizes
-    }
-    return sorted(with_room & set(place.waiters))
 
 
 def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:

@@ -76,7 +76,7 @@ def advice(context: Context, cause: Cause, place: Place | None, sides: tuple[Sid
 
 def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side, ...]) -> Advice:
     advice = ordering_advice.mismatch(found.aspect, guarded=guarded(sides))
-    if found.aspect == "numel" and sides and all(in_backward(s) for s in sides):
+    if found.aspect in ("numel", "op") and _met_a_bucket(context, found.group, sides):
         advice = ordering_advice.buckets()
     elif (
         found.aspect == "op"
@@ -98,6 +98,17 @@ def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side
         advice = ordering_advice.leave_together()
     lines = diverging_lines(sides[1], sides[0]) if len(sides) > 1 else []
     return _comparing(advice, cause, lines)
+
+
+def _met_a_bucket(context: Context, group: int, sides: tuple[Side, ...]) -> bool:
+    """Whether gradients met other gradients, or what their ranks issue after the backward pass,
+    too: one side has produced a bucket less."""
+    reducing = [side for side in sides if in_backward(side)]
+    others = [side for side in sides if not in_backward(side)]
+    return bool(reducing) and all(
+        bool(side.stack) and been_there(context, reducing[0].ranks, group, side.stack)
+        for side in others
+    )
 
 
 def _runs(functions: re.Pattern[str], side: Side) -> bool:
@@ -260,6 +271,9 @@ def _for_stuck(
 def _for_cycle(context: Context, cause: Cause, advice: Advice, sides: tuple[Side, ...]) -> Advice:
     """The shape of a cycle, and which of its lines to look at."""
     lines = [where(s.stack[0]) for s in sides if s.stack]
+    reducing = [in_backward(side) for side in sides]
+    if any(reducing) and not all(reducing) and all(side.op is not None for side in sides):
+        return ordering_advice.buckets()
     if _crossed_handles(context, cause, sides):
         again = _all_of_a_world(context, cause)
         who = rank_s(cause.culprits)

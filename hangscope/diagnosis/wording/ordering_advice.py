@@ -84,8 +84,8 @@ def one_of_many(ranks: str) -> Advice:
     parameters."""
     return Advice(
         f"that line passes a different size each time: look for what {ranks} skipped, repeated or "
-        "took in a different order there (a missing key, a skipped layer, iteration over a set); "
-        "if sizes depend on the data, pad them to one size on all ranks",
+        "took in a different order there (a missing key, a skipped layer, a layer or buffer that "
+        "depends on train or eval mode, iteration over a set)",
         "D19, D8",
     )
 
@@ -202,9 +202,10 @@ def inside_join() -> Advice:
 
 
 def buckets() -> Advice:
-    """Gradient buckets of different sizes under one number."""
+    """Gradient buckets of different sizes under one number, or one that a rank never reduced."""
     return Advice(
-        "use the same parameters on every rank in every step: a branch that one rank skips shifts "
-        "its gradient buckets",
+        "use the same parameters on every rank in every step: a branch that one rank skips, or a "
+        "loss without some output, leaves gradient buckets out (find_unused_parameters=True only "
+        "if a branch is skipped on purpose)",
         "D8, D19",
     )
