@@ -8,7 +8,7 @@ from pathlib import Path
 from hangscope.diagnosis.engine import diagnose
 from hangscope.trace.load import load_trace
 from tests.real_jobs import environment, free_port, run_each, worlds
-from tests.recording.launcher import JOBS
+from tests.recording.launcher import JOBS, recording
 
 
 def test_members_outside_the_job_are_not_confused_with_its_ranks(tmp_path: Path) -> None:
@@ -29,3 +29,16 @@ def test_members_outside_the_job_are_not_confused_with_its_ranks(tmp_path: Path)
         "Rank 0 waits in all_reduce #1 in group weights for a process that is no known rank of "
         "this job"
     )
+
+
+def test_recording_begun_by_hand_before_its_own_start(tmp_path: Path) -> None:
+    """HANGSCOPE=1 without a launcher waits for ``init_process_group``, which by then is ours."""
+    code = (
+        "import torch.distributed as dist, hangscope\n"
+        "assert hangscope.start()\n"
+        "dist.init_process_group('gloo', rank=0, world_size=1, store=dist.HashStore())\n"
+        "dist.destroy_process_group()\n"
+        "print('initialised')\n"
+    )
+    job = run_each([sys.executable, "-c", code], [recording(tmp_path)])
+    assert job.output.strip().endswith("initialised"), job.output[-2000:]
