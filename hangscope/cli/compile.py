@@ -54,9 +54,9 @@ def _plugin(into: Path | None) -> None:
     try:
         path = build_plugin(best_directory() if into is None else into)
     except PluginBuildError as error:
-        click.echo(f"no plugin for NCCL: {error}", err=True)
+        say(f"no plugin for NCCL: {error}", err=True)
     else:
-        click.echo(f"built the plugin for NCCL: {path}")
+        say(f"built the plugin for NCCL: {path}")
 
 
 def _built(into: Path | None) -> Path:

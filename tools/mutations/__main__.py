@@ -20,7 +20,9 @@ _IMPORTED = (
     "hangscope.report.json", "hangscope.report.html", "hangscope.report.perfetto",
     "hangscope.report.flight_recorder", "hangscope.replay.write", "hangscope.trace.load",
     "hangscope.trace.job_log.read", "hangscope.trace.external_reports.journal",
-    "hangscope.trace.live.follow", "hangscope.monitor.main_threads",
+    "hangscope.trace.live.follow", "hangscope.monitor.main_threads", "hangscope.lateness.lateness",
+    "hangscope.toolkit.doctor.traffic", "hangscope.trace.loading.archives", "numpy.ma.extras",
+    "rich.bar", "psutil", "email.parser",
 )  # fmt: skip
 
 
