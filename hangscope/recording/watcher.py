@@ -9,8 +9,10 @@ import threading
 import time
 from collections.abc import Callable
 
+from hangscope.recording.compiled.load import compiled
 from hangscope.recording.native_status import NativeStatus
 from hangscope.recording.recorder import Recorder
+from hangscope.recording.ring_guard import RingGuard
 from hangscope.recording.stack_samples import sample_threads
 
 POLL_INTERVAL_S = 0.25
@@ -38,6 +40,7 @@ class Watcher(threading.Thread):
         self._native = native
         self.on_beats: list[Callable[[], object]] = []
         """Called at every heartbeat."""
+        self._guard = RingGuard(recorder.ring, compiled())
         self._stop_event = threading.Event()
         self._idle = threading.Event()
         self._turn = threading.Event()
@@ -45,6 +48,7 @@ class Watcher(threading.Thread):
 
     def stop(self) -> None:
         """Ask the thread to end; returns at once."""
+        self._guard.remove()
         self._watches_exit = False
         self._stop_event.set()
         self._turn.set()
@@ -77,6 +81,7 @@ class Watcher(threading.Thread):
             # Nothing of torch, no lock: the interpreter may end this thread at any instruction.
             time.sleep(HEARTBEAT_INTERVAL_S)
             try:
+                self._guard.check()
                 self._recorder.ring.beat()
                 if self._stacks:
                     self._recorder.ring.write_sample(sample_threads(skip=self.ident))
@@ -85,12 +90,14 @@ class Watcher(threading.Thread):
 
     def _watch_program(self) -> None:
         due = 0.0
+        self._guard.check()
         # Signals that request stacks go to this thread only: in another thread, a signal could
         # interrupt the very system call it hangs in.
         self._recorder.ring.put_i8("watcher_thread", threading.get_native_id())
         wait = self._stop_event.wait
         interval_s = POLL_INTERVAL_S
         while not wait(interval_s):
+            self._guard.check()
             quiet_s = POLL_INTERVAL_S if self._recorder.catch_up() else QUIET_INTERVAL_S
             now = time.monotonic()
             if now >= due:

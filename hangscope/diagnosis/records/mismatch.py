@@ -196,11 +196,13 @@ def _positions(trace: Trace, rows: Ints) -> tuple[Ints, Ints, Ints]:
     high = np.full(count, -1, np.int64)
     np.minimum.at(low, group, seq)
     np.maximum.at(high, group, seq)
-    width = np.where(high >= 0, high - low + 1, 0)
-    if int(width.sum()) > _SPARSE_FACTOR * len(rows) + 1_000_000:
+    # As floats: numbers from a damaged file may be so far apart that integers overflow.
+    span = np.where(high >= 0, high.astype(np.float64) - low.astype(np.float64) + 1, 0)
+    if span.sum() > _SPARSE_FACTOR * len(rows) + 1_000_000:
         keys = np.stack([group, seq], axis=1)
         unique, inverse = np.unique(keys, axis=0, return_inverse=True)
         return inverse.reshape(-1).astype(np.int64), unique[:, 0], unique[:, 1]
+    width = span.astype(np.int64)
     base = np.concatenate([[0], np.cumsum(width)[:-1]])
     position = base[group] + seq - low[group]
     group_of = np.repeat(np.arange(count), width)

@@ -1,5 +1,6 @@
-// `hangscope.recording.compiled` as Python sees it: Counters, BoxedWork, Recording, Waiter, unbox,
-// inside, metered.
+// `hangscope.recording.compiled` as Python sees it: Counters, BoxedWork, Recording, Waiter, guard,
+// inside, metered, unbox, unguard.
+#include "guard.hpp"
 #include "kernel.hpp"
 #include "waits.hpp"
 
@@ -269,10 +270,12 @@ PyObject* leave(PyObject*, PyObject*) {
 }
 
 PyMethodDef functions[] = {
+    {"guard", guard, METH_O, nullptr},
     {"leave", leave, METH_NOARGS, nullptr},
     {"inside", inside, METH_NOARGS, nullptr},
     {"metered", metered, METH_NOARGS, nullptr},
     {"unbox", unbox, METH_O, nullptr},
+    {"unguard", unguard, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 
