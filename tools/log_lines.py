@@ -57,6 +57,8 @@ Kinds of lines that no recorded log and no public report stands behind have been
 | was | printed by |
 |---|---|
 | `_pmiu_daemon(SIGCHLD): [NID ...] PE RANK 3 exit signal Killed` | Cray's aprun |
+| `ERROR: One or more process (first noticed rank 3) terminated with signal 9` | IBM's jsrun |
+| `Container rank 1 status failed cmd [...] code -9` | Paddle's launcher, which starts no torch |
 """
 _LONGEST = 160
 

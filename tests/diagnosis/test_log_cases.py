@@ -37,15 +37,15 @@ def report(found: Diagnosis) -> str:
     [
         ("two-members-apart", "collective_mismatch", (0, 1), "ambiguous"),
         ("sides-are-hosts", "collective_mismatch", (5, 8, 9, 13), "ambiguous"),
-        ("abort-after-timeouts", "inconclusive", (), "likely"),
+        ("abort-after-timeouts", "inconclusive", (), None),
         ("backend-refuses-arguments", "rank_crashed", (2, 3), None),
         ("coalesced-collective", "shape_mismatch", (4, 6), "ambiguous"),
-        ("stack-of-failed-collective", "inconclusive", (), "likely"),
+        ("stack-of-failed-collective", "inconclusive", (), None),
         ("explanation-beats-status", "shape_mismatch", (0, 1, 2), "ambiguous"),
         ("nccl-info-lines", "collective_mismatch", (2,), "likely"),
         ("assert-is-a-program-bug", "rank_crashed", (3,), None),
         ("line-that-stands-alone", "rank_crashed", (3,), "likely"),
-        ("four-processes-in-one-file", "inconclusive", (), "likely"),
+        ("four-processes-in-one-file", "inconclusive", (), None),
         ("coll-lines-a-file-per-rank", "collective_mismatch", (0,), "likely"),
         ("ras-json-without-comma", "rank_lost", (2,), "likely"),
         ("init-hang", "missing_rank", (2,), "likely"),
@@ -207,3 +207,24 @@ def test_lines_of_pairs_are_something(tmp_path: Path) -> None:
     line = "NCCL INFO Send: opCount 2 sendbuff (nil) recvbuff 0x7f count 15 datatype 7 op 0 root 1"
     found = of_text(f"[0] {line} comm 0x55 [nranks=2] stream 0x56\n", tmp_path)
     assert "send #2 with member 1 by device 0" in found.summary
+
+
+RAS = """Job summary
+===========
+
+  Nodes  Processes         GPUs  Processes     GPUs
+(total)   per node  per process    (total)  (total)
+      1          4            1          4        4
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         1         1         4         4         4   RUNNING      OK
+"""
+
+
+def test_report_of_ras_that_finds_nothing_is_evidence(tmp_path: Path) -> None:
+    assert of_text(RAS, tmp_path).summary.startswith("Every process answers NCCL's RAS")
+
+
+def test_name_that_is_a_hash_is_shown_by_its_beginning() -> None:
+    assert "in group d03ba143…" in report(judged("stack-of-failed-collective"))

@@ -109,7 +109,7 @@ def _of_last_dumped(context: Context) -> str:
         return f"The log announces operations but no waits; the last were {last}"
     calls = [c.text for c in claims if c.details.get("stands")]
     if calls:  # a lock says less than what took it
-        return f"{capital(min(calls, key=lambda text: 'pthread' in text))}, {_NOBODY}"
+        return capital(min(calls, key=lambda text: "pthread" in text))
     waited = places_of_waits(context)
     if waited:
         return f"{capital(waited[0])}, {_NOBODY}"

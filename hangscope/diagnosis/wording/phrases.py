@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from hangscope.diagnosis.context import Context
@@ -9,6 +10,10 @@ from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.processes.process_state import ProcessState
 from hangscope.trace.dtypes import readable_dtype
 from hangscope.trace.model import NONE, Signature
+
+_HASH = re.compile(r"[0-9a-f]{16,}")
+"""The name of a group that nobody has named."""
+_SHOWN_OF_HASH = 8
 
 
 def spell(ranks: Iterable[int], limit: int = 12) -> str:
@@ -65,7 +70,8 @@ def describe(signature: Signature | None, *, reduction: bool = True) -> str:
 def label_of(context: Context, group: int) -> str:
     """A group's description or name; ``default`` if it is not in the trace."""
     if 0 <= group < len(context.trace.groups):
-        return context.trace.groups[group].label
+        label = context.trace.groups[group].label
+        return f"{label[:_SHOWN_OF_HASH]}…" if _HASH.fullmatch(label) else label
     return "default"
 
 

@@ -42,6 +42,8 @@ class RasReport:
     def __init__(self) -> None:
         self._gpus = 0
         self._sizes: dict[int, int] = {}
+        self._healthy: tuple[LogLine, int] | None = None
+        """The last row of a table of communicators, if RAS finds nothing in them."""
         self._clear()
 
     def _clear(self) -> None:
@@ -66,6 +68,7 @@ class RasReport:
         text = line.text
         row = _GROUP_ROW.match(text)
         if row:
+            self._healthy = (line, at_ns) if text.rstrip().endswith("OK") else None
             size = self._sizes[int(row.group("group")[:6])] = int(row.group("size"))
             if size == self._gpus:
                 evidence.world_size = evidence.world_size or size
@@ -154,6 +157,10 @@ class RasReport:
     def finish(self, evidence: Evidence) -> None:
         """Conclude the last communicator once the log has ended."""
         self._settle(evidence)
+        if self._healthy is not None and not evidence.claims:
+            line, at_ns = self._healthy
+            text = "every process answers NCCL's RAS, and all have launched the same operations"
+            evidence.claim("other", line.saying(text), at_ns, certain=False, stands=True)
 
     def _settle(self, evidence: Evidence) -> None:
         """Accuse ranks that have launched less than most, if they are listed."""

@@ -176,6 +176,11 @@ ROWS = (
         r"\[(?P<ranks>[\d, ]{1,4096})\]", _ray_train,
         "Waiting for the following ranks to join the `ray.train.report` call: "
         "The following ranks have not called it: [2, 3]"),
+    row("ray-data-split", "timeout",
+        r"StreamSplitDataIterator\(epoch=\d+, split=\d+\) blocked waiting on other clients for "
+        r"more than \d+s", claim("timeout"),
+        "StreamSplitDataIterator(epoch=2, split=3) blocked waiting on other clients for more than "
+        "30s. All clients must read from the DataIterator splits at the same time."),
     row("jax-barrier", "missing ranks", "imed out task names:", _tasks,
         "Barrier timed out. # of tasks that reached the barrier: 3/4. The first task at the "
         "barrier: /job:w/task:0. Some timed out task names:"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hangscope.trace import signals
 from hangscope.trace.job_log.evidence.gathered import Evidence
 from hangscope.trace.job_log.rows.row import Said, row
-from hangscope.trace.job_log.rows.statements import claim, local_ended, stopped, task_ended
+from hangscope.trace.job_log.rows.statements import claim, stopped, task_ended
 
 _STATES_OF_NODES = ("NODE_FAIL", "BOOT_FAIL", "FAILED")
 
@@ -38,16 +38,10 @@ ROWS = (
         r"(?:died from signal (?P<signal>\d{1,2})|exited with code (?P<code>\d{1,3}))\b",
         task_ended, "x1001c0s2b0n0.hostmgmt: rank 3 died from signal 9",
         "x1001c0s2b0n0.hostmgmt: rank 3 exited with code 1"),
-    row("jsrun-task", "end",
-        r"first noticed rank (?P<task>\d{1,7})\) terminated with signal (?P<signal>\d{1,2})",
-        task_ended, "ERROR:  One or more process (first noticed rank 3) terminated with signal 9"),
     row("mpich-abort", "end",
         r"Abort\((?P<code>-?\d{1,12})\) on node (?P<rank>\d{1,7}) \(rank \d{1,7} in comm \d{1,12}"
         r"\): (?P<what>.{1,40})", _mpich,
         "Abort(1) on node 3 (rank 3 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1)"),
-    row("paddle-container", "end",
-        r"Container rank (?P<local>\d{1,4}) status failed cmd .* code (?P<code>-?\d{1,4})\b",
-        local_ended, "Container rank 1 status failed cmd ['python3', 'train.py'] code -9 log x"),
     row("called-process", "end",
         r"CalledProcessError: Command .* (?:returned non-zero exit status (?P<code>-?\d{1,4})|"
         r"died with <Signals\.SIG\w+: (?P<signal>\d{1,2})>)", claim("launcher_failure"),
