@@ -33,6 +33,8 @@ class RingRank:
         ``HANGSCOPE_TIMEOUT``.
     run_id, seal, local_world_size:
         The run it claims to be of, and its seal; how many ranks its node has.
+    backend:
+        Of its groups. Only on Gloo the ends of operations are observed.
     """
 
     def __init__(
@@ -51,7 +53,9 @@ class RingRank:
         run_id: str = "live",
         seal: str = "",
         local_world_size: int = 1,
+        backend: str = "gloo",
     ) -> None:
+        self.backend = backend
         identity = RingIdentity(
             run_id=run_id,
             seal=seal,
@@ -85,16 +89,22 @@ class RingRank:
     def join(self, name: str, desc: str, ranks: Sequence[int]) -> int:
         """Add a group; returns its index."""
         index = list(ranks).index(self.rank)
-        group = self.ring.add_group(name, desc, ranks, "gloo", 0, index, observable=True)
+        seen = self.backend == "gloo"
+        group = self.ring.add_group(name, desc, ranks, self.backend, 0, index, observable=seen)
         self.seqs[group] = [0, 0]
         return group
 
     def _interned(self, op: str, line: int, sizes: object) -> tuple[int, int]:
         key = (f"{op}{sizes}", line)
         if key not in self.ids:
-            fields = {"op": f"gloo:{op}", "in": sizes, "out": sizes, "in_dtypes": ["Float"]}
+            fields = {
+                "op": f"{self.backend}:{op}",
+                "in": sizes,
+                "out": sizes,
+                "in_dtypes": ["Float"],
+            }
             if sizes is None:
-                fields = {"op": f"gloo:{op}"}
+                fields = {"op": f"{self.backend}:{op}"}
             frames = [
                 self.ring.intern(ValueKind.FRAME, f"{name}\0{file}\0{at}".encode())
                 for name, file, at in (

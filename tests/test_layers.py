@@ -40,6 +40,7 @@ FROM_BELOW = {
         "files",
         "processes",
         "job_selection",
+        "nccl",
         "flight_recorder",
         "merging",
         "rings",

@@ -1,4 +1,7 @@
-"""Moves rings from local memory into the run directory after the job has ended."""
+"""Moves rings from local memory into the run directory after the job has ended.
+
+A device ring lies beside the ring that the link points to.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import shutil
 from pathlib import Path
 
+from hangscope.ring.device_layout import device_file
 from hangscope.ring.local_store import stored_at
 from hangscope.ring.run_directory import RunDirectory, opened
 from hangscope.ring.stack_requests import stacks_file
@@ -23,8 +27,9 @@ def replace_ring_links(directory: Path) -> None:
             if stored is None:
                 continue
             with contextlib.suppress(OSError), opened(stored.parent) as store:
-                with contextlib.suppress(FileNotFoundError):
-                    _move(store, stacks_file(stored.name), folder, stacks_file(name))
+                for beside in (stacks_file, device_file):
+                    with contextlib.suppress(FileNotFoundError):
+                        _move(store, beside(stored.name), folder, beside(name))
                 _move(store, stored.name, folder, name)
 
 

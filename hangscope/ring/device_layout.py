@@ -51,9 +51,9 @@ COMMUNICATOR = np.dtype(
         ("hash", "<u8"),  # the same on all members
         ("created_ns", "<i8"),
         ("destroyed_ns", "<i8"),
-        ("enqueued", "<u8"),  # operations, ever
-        ("begun", "<u8"),
-        ("ended", "<u8"),
+        ("collectives", "<u8"),  # ever enqueued, those of replays apart
+        ("pairs", "<u8"),  # sends and receives
+        ("replays", "<u8"),  # collectives of replays
         ("proxy_ns", "<i8"),  # the newest event from a proxy thread; 0: none
         ("proxy_state", "<u4"),
         ("reserved", "<u4"),
@@ -126,6 +126,11 @@ class LinkState(IntEnum):
     RECEIVE_GPU = 12
 
 
+def device_file(ring: str) -> str:
+    """The name of the device ring beside a ring: the same with another suffix."""
+    return ring.removesuffix(".ring") + SUFFIX
+
+
 def device_path(ring: Path) -> Path:
-    """The device ring beside a ring: the same name with another suffix."""
-    return ring.with_suffix(SUFFIX)
+    """The device ring beside a ring."""
+    return ring.with_name(device_file(ring.name))

@@ -50,7 +50,7 @@ def read_device_ring(path: str | os.PathLike[str]) -> DeviceRing:
     OSError
         If it cannot be opened or read.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
         return _read(descriptor)
     finally:

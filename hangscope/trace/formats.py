@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 RING = "hangscope-ring"
+DEVICE_RING = "hangscope-device-ring"
+"""Read together with the ring it lies beside, never alone."""
 JOURNAL = "hangscope-journal"
 PICKLE = "flight-recorder-pickle"
 JSON = "flight-recorder-json"

@@ -25,6 +25,7 @@ from hangscope.trace.merging.log_clock import align_log_clocks
 from hangscope.trace.merging.merge import merge
 from hangscope.trace.merging.pid_attribution import attribute_by_pid
 from hangscope.trace.model import Fragment, Signature, Stack, Trace, Unread
+from hangscope.trace.nccl.merge import with_device_events
 from hangscope.trace.rings.batch import RingBatch
 
 Progress = Callable[[int, int], None]
@@ -134,10 +135,11 @@ def _read(
     others = [*foreign, *others, *stale]
     if not fragments:
         raise NothingReadable([*(u.line for u in unread), *warnings, *others])
+    devices = {f.facts.rank: f.device for f in fragments if f.device is not None}
     trace = merge(
         _drain(fragments), warnings=[*warnings, *others], unread=unread, block=rings.block
     )
-    return _with_time(trace, begun_ns)
+    return _with_time(with_device_events(trace, devices), begun_ns)
 
 
 def _with_time(trace: Trace, begun_ns: int) -> Trace:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from hangscope.ring.device_reader import DeviceRing
 from hangscope.trace.claim_details import ClaimDetails, ClaimKind
 from hangscope.trace.facts import (
     CAUSED_BY,
@@ -210,6 +211,8 @@ class Fragment:
     implied: Records | None = None
     """The counters that the records imply (`hangscope.trace.merging.records.counters_of`), if the
     reader has already computed them."""
+    device: DeviceRing | None = None
+    """What NCCL told in the rank's process, if its plugin was loaded."""
     of_earlier_attempt: bool = False
     """It describes an earlier attempt; the source says nothing about its newest one."""
     in_pieces: bool = False

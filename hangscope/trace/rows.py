@@ -66,6 +66,9 @@ class Flag(IntFlag):
     HANDLING = 4096
     """Issued while an exception was handled: in an ``except`` or ``finally`` clause, or at the end
     of a ``with`` block. Only HangScope's recorder sets it."""
+    FROM_NCCL = 8192
+    """Told by NCCL, not recorded where it was issued: a graph's replay, or an operation of a
+    communicator that torch does not know. It has no stack."""
 
 
 _SLOT_OFFSETS = {name: int(place[1]) for name, place in (layout.SLOT.fields or {}).items()}

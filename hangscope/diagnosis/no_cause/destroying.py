@@ -6,6 +6,7 @@ from hangscope.diagnosis.cause import Words
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.duration_text import lasting
 from hangscope.trace.facts import Phase
+from hangscope.trace.nccl.own_records import REPLAYS
 from hangscope.trace.units import SECOND_NS
 
 _DESTROY = "destroy_process_group"
@@ -21,7 +22,7 @@ def stuck_in_destruction(context: Context) -> Words | None:
         return None
     spent_s = (trace.observed_ns - max(begun)) / SECOND_NS
     summary = f"Every rank has been inside {_DESTROY} for {lasting(spent_s)}"
-    captured = any(
+    captured = any(REPLAYS in group.desc for group in trace.groups) or any(
         text.startswith(_GRAPH) for facts in trace.ranks.values() for text in facts.unobservable
     )
     if captured:

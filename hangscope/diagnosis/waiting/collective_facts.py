@@ -61,8 +61,14 @@ class CollectiveFacts:
 
     def would_show_end(self, before: int, row: int) -> bool:
         """Whether an earlier operation on the same backend was seen to finish, so that the end of
-        this one would have been seen as well. A group may have several backends."""
+        this one would have been seen as well. A group may have several backends.
+
+        Of a graph's replay nothing shows the end but the next one.
+        """
         if before < 0 or self.trace.records["state"][before] != int(State.COMPLETED):
+            return False
+        record = self.trace.records[before]
+        if int(record["flags"]) & int(Flag.FROM_NCCL) and not record["completed_ns"]:
             return False
         return same_backend(self.trace, before, row)
 

@@ -141,6 +141,16 @@ def not_begun(place: Place) -> str:
     return f"{'its device has' if alone else 'their devices have'} not begun it"
 
 
+def never_began(place: Place, operation: str) -> str:
+    """Whose devices have not begun an operation of a place, as a sentence without its full stop."""
+    ranks = rank_s(place.not_begun)
+    if len(place.not_begun) == 1:
+        whose, its = f"{capital(ranks)}'s device", "its"
+    else:
+        whose, its = f"The devices of {ranks}", "their"
+    return f"{whose} never began {operation}, which {its} peers' devices are in"
+
+
 def need(ranks: Iterable[int]) -> str:
     """``needs`` or ``need``, after `rank_s`."""
     return "needs" if len(set(ranks)) == 1 else "need"

@@ -27,7 +27,7 @@ from hangscope.diagnosis.wording.phrases import (
     members_are_untold,
     members_of,
     need,
-    not_begun,
+    never_began,
     rank_s,
     title_of,
     wait_s,
@@ -238,7 +238,7 @@ def _stuck(context: Context, cause: Cause, place: Place) -> Words:
     if place.not_begun and set(cause.culprits) >= place.not_begun.keys():
         idle = rank_s(place.not_begun)
         return Words(
-            f"{capital(idle)} issued {title}{members_of(context, place)}, and {not_begun(place)}",
+            never_began(place, f"{title}{members_of(context, place)}"),
             f"it has begun on {_waiters(place)}; the device of {idle} is held up by something "
             "else (a kernel, a copy, a wait for an event) that is no recorded communication",
         )

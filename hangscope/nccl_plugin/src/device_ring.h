@@ -39,7 +39,8 @@ struct communicator {
   int32_t ranks, rank, nodes; /* 0 ranks: NCCL does not say */
   uint64_t hash;
   int64_t created_ns, destroyed_ns;
-  uint64_t enqueued, begun, ended; /* operations, ever */
+  uint64_t collectives, pairs, replays; /* ever enqueued: not replayed ones, sends and receives,
+                                            replayed collectives */
   int64_t proxy_ns; /* the newest event from a proxy thread */
   uint32_t proxy_state, reserved;
   char name[48];

@@ -99,6 +99,11 @@ struct new_operation {
   uint16_t channels, flags;
 };
 
+static uint64_t *counter_for(struct communicator *communicator, uint16_t flags) {
+  if (flags & OPERATION_P2P) return &communicator->pairs;
+  return flags & OPERATION_REPLAYED ? &communicator->replays : &communicator->collectives;
+}
+
 static void *enqueued(struct device_ring *ring, const struct new_operation *of) {
   uint64_t id = __atomic_add_fetch(&ring->header->operations_used, 1, __ATOMIC_RELAXED);
   struct operation *new = &ring->operations[(id - 1) % OPERATIONS];
@@ -120,13 +125,18 @@ static void *enqueued(struct device_ring *ring, const struct new_operation *of) 
   copy_text(new->algorithm, sizeof new->algorithm, of->algorithm);
   __atomic_store_n(&new->commit, id, __ATOMIC_RELEASE);
   struct communicator *communicator = communicator_at(ring, of->communicator);
-  if (communicator) __atomic_fetch_add(&communicator->enqueued, 1, __ATOMIC_RELEASE);
+  if (communicator) __atomic_fetch_add(counter_for(communicator, of->flags), 1, __ATOMIC_RELEASE);
   return handle_of(OPERATION, id);
 }
 
 static uint16_t flags_of(const void *parent, uint32_t interface) {
   if (interface < 5) return OPERATION_GRAPH_UNKNOWN;
   return kind_of(parent) == CAPTURED_CALL ? OPERATION_REPLAYED : 0;
+}
+
+/* NCCL's names begin with "nccl". */
+static const char *bare(const char *datatype) {
+  return datatype && strncmp(datatype, "nccl", 4) == 0 ? datatype + 4 : datatype;
 }
 
 static void *start_coll(struct device_ring *ring, void *context, const struct coll *coll,
@@ -136,7 +146,7 @@ static void *start_coll(struct device_ring *ring, void *context, const struct co
       .seq = coll->seq,
       .count = coll->count,
       .func = coll->func,
-      .datatype = coll->datatype,
+      .datatype = bare(coll->datatype),
       .algorithm = coll->algorithm,
       .root_or_peer = coll->root,
       .channels = coll->channels,
@@ -151,7 +161,7 @@ static void *start_p2p(struct device_ring *ring, void *context, const struct p2p
       .communicator = (uintptr_t)context,
       .count = p2p->count,
       .func = p2p->func,
-      .datatype = p2p->datatype,
+      .datatype = bare(p2p->datatype),
       .root_or_peer = p2p->peer,
       .channels = channels,
       .flags = flags | OPERATION_P2P,
@@ -168,8 +178,6 @@ static void *start_channel(struct device_ring *ring, const void *parent, uint64_
   if (__atomic_fetch_add(&operation->channels_begun, 1, __ATOMIC_RELAXED) == 0) {
     operation->device_begun_ns = device_ns;
     __atomic_store_n(&operation->begun_ns, at_ns, __ATOMIC_RELEASE);
-    struct communicator *communicator = communicator_at(ring, operation->communicator);
-    if (communicator) __atomic_fetch_add(&communicator->begun, 1, __ATOMIC_RELEASE);
   }
   return handle_of(CHANNEL, id_of(parent));
 }
@@ -180,10 +188,8 @@ static void stop_channel(struct device_ring *ring, const void *handle) {
   if (operation == NULL) return;
   int64_t at_ns = proxy_lives(ring, operation->communicator);
   uint16_t ended = __atomic_add_fetch(&operation->channels_ended, 1, __ATOMIC_RELAXED);
-  if (ended != operation->channels) return;
-  __atomic_store_n(&operation->ended_ns, at_ns, __ATOMIC_RELEASE);
-  struct communicator *communicator = communicator_at(ring, operation->communicator);
-  if (communicator) __atomic_fetch_add(&communicator->ended, 1, __ATOMIC_RELEASE);
+  if (ended == operation->channels)
+    __atomic_store_n(&operation->ended_ns, at_ns, __ATOMIC_RELEASE);
 }
 
 static void *start_proxy_op(struct device_ring *ring, void *context, const void *parent,

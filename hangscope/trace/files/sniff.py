@@ -10,6 +10,7 @@ from typing import BinaryIO, cast
 
 import orjson
 
+from hangscope.ring.device_layout import PREFIX as DEVICE_PREFIX
 from hangscope.ring.layout import HEADER_BYTES, PREFIX
 from hangscope.ring.reader import expected_records
 from hangscope.trace.files.compression import (
@@ -21,7 +22,7 @@ from hangscope.trace.files.debug_pages import is_page_of_dumps
 from hangscope.trace.files.log_exports import log_text
 from hangscope.trace.files.regular_files import open_descriptor
 from hangscope.trace.files.utf16 import encoding_of
-from hangscope.trace.formats import JOURNAL, JSON, LOG, PICKLE, RING
+from hangscope.trace.formats import DEVICE_RING, JOURNAL, JSON, LOG, PICKLE, RING
 
 HEAD = 1 << 16
 _RING_HEAD = HEADER_BYTES
@@ -93,7 +94,7 @@ def _sniff_inside(path: str | Path, compression: str) -> Kind:
     if damaged:
         return Kind(UNKNOWN, compression, f"damaged {compression} data")
     inside = sniff(head)
-    if inside.name in (RING, JOURNAL):
+    if inside.name in (RING, DEVICE_RING, JOURNAL):
         return Kind(UNKNOWN, compression, f"a compressed {inside.name}; unpack it first")
     return replace(inside, compression=compression)
 
@@ -109,6 +110,8 @@ def _by_magic(head: bytes) -> Kind | None:
     """The kind of a file with a magic number; None for everything else."""
     if head.startswith(PREFIX):
         return Kind(RING)
+    if head.startswith(DEVICE_PREFIX):
+        return Kind(DEVICE_RING, why="it is read with the ring beside it; name that, or the folder")
     if len(head) >= 2 and head[0] == 0x80 and head[1] <= 5:
         return Kind(PICKLE)
     if head.startswith(_ZIP):

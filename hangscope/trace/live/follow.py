@@ -27,6 +27,8 @@ from hangscope.trace.merging.groups import GroupMatcher
 from hangscope.trace.merging.host_names import with_unique_host_names
 from hangscope.trace.merging.merge import merge, sort_fragments
 from hangscope.trace.model import NONE, Fragment, RankFacts, Records, Source, Trace
+from hangscope.trace.nccl.merge import with_device_events
+from hangscope.trace.nccl.rings import device_ring_of, fingerprint_of
 from hangscope.trace.processes.file_locks import FileLocks
 from hangscope.trace.processes.signals import target_of
 from hangscope.trace.rings.facts import main_thread_call, writer_of
@@ -91,6 +93,7 @@ class LiveRun:
         self._newest_records: int | None = None
         self._merged: _Merged | None = None
         self._counters = b""
+        self._told = b""
         self._locks_now: Callable[[Path], FileLocks] = FileLocks.now
         self.looks = 0
         self.moved = True
@@ -119,7 +122,14 @@ class LiveRun:
             trace = replace(
                 trace, claims=(*trace.claims, *duplicate_rank_claims(self.duplicate_ranks))
             )
+        trace = self._with_devices(trace)
         return replace(trace, live=live, looks=self.looks, observed_ns=now_ns)
+
+    def _with_devices(self, trace: Trace) -> Trace:
+        devices = {r.rank: device_ring_of(r.reader.path, r.process.pid) for r in self._rings}
+        before, self._told = self._told, fingerprint_of(devices)
+        self.moved |= before not in (b"", self._told)
+        return with_device_events(trace, devices)
 
     @property
     def is_partial(self) -> bool:

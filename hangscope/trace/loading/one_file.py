@@ -16,6 +16,7 @@ from hangscope.trace.files.unpickle import TruncatedPickle, load_checked, load_p
 from hangscope.trace.flight_recorder.read import Origin, read_document
 from hangscope.trace.loading.json_files import read_json
 from hangscope.trace.model import Fragment, Unread
+from hangscope.trace.nccl.rings import with_device_ring
 from hangscope.trace.rings.batch import RingBatch
 from hangscope.trace.rings.read import read_ring
 
@@ -74,7 +75,8 @@ def _failed(task: Task, problem: str) -> Loaded:
 def _read(task: Task, isolated: bool, rings: RingBatch | None) -> list[Fragment]:
     kind = task.kind.name
     if kind == formats.RING:
-        return [read_ring(task.path, shown=task.shown, batch=rings)]
+        fragment = read_ring(task.path, shown=task.shown, batch=rings)
+        return [with_device_ring(fragment, Path(task.path))]
     if kind == formats.JOURNAL:
         from hangscope.trace.external_reports.journal import read_journal
 

@@ -97,14 +97,14 @@ def _task(
     except OSError as error:
         unread.append(Unread(shown, os_error_text(error)))
         return None
-    if kind.name == sniff.EMPTY and not explicit and path.endswith((".log", ".out", ".err")):
+    if not explicit and _says_nothing(kind, path):
         return None
     if kind.name in sniff.ARCHIVES and not explicit:  # usually checkpoints or data sets
         what = f"a {kind.name} archive; name it on the command line, or unpack it first"
         unread.append(Unread(shown, what))
         seen.discard((info.st_dev, info.st_ino))  # the user may also name it explicitly
         return None
-    if kind.name in (sniff.EMPTY, sniff.UNKNOWN):
+    if kind.name in (sniff.EMPTY, sniff.UNKNOWN, formats.DEVICE_RING):
         unread.append(Unread(shown, kind.why))
         return None
     why = _refusal(kind, info, budget)
@@ -112,6 +112,12 @@ def _task(
         unread.append(Unread(shown, why))
         return None
     return Task(path, shown, kind, info.st_size, info.st_mtime_ns, explicit)
+
+
+def _says_nothing(kind: sniff.Kind, path: str) -> bool:
+    """Whether a file that was only found is not even worth a warning."""
+    empty_log = kind.name == sniff.EMPTY and path.endswith((".log", ".out", ".err"))
+    return empty_log or kind.name == formats.DEVICE_RING
 
 
 def _refusal(kind: sniff.Kind, info: os.stat_result, budget: Budget) -> str:

@@ -1,0 +1,1 @@
+"""What NCCL told about the devices, brought together with the recorded operations."""

@@ -1,0 +1,132 @@
+"""Brings a trace together with what NCCL told in each rank's process."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from hangscope.ring.device_reader import DeviceRing
+from hangscope.trace.facts import RankFacts
+from hangscope.trace.model import NONE, Records, Trace
+from hangscope.trace.nccl.matching import Tables, records_of_operations
+from hangscope.trace.nccl.own_records import Own, OwnTables, own_side, tables_of
+from hangscope.trace.nccl.progress import majority, with_progress
+
+Ints = npt.NDArray[np.int64]
+
+GRAPH = "CUDA graph replay"
+"""How a ring says that a graph's replay leaves no record."""
+_TELLS_REPLAYS = 5
+"""From this version of the interface on, NCCL tells what a graph has captured."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the ranks' device rings told, gathered rank by rank."""
+
+    sides: dict[int, list[tuple[int, DeviceRing, int, Ints]]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    votes: dict[int, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
+    """Per communicator's hash, in which groups its recorded operations are."""
+
+
+def with_device_events(trace: Trace, told: Mapping[int, DeviceRing | None]) -> Trace:
+    """The trace with the devices' progress, and with records of what NCCL alone told.
+
+    Parameters
+    ----------
+    trace:
+        Of a job, live or past; its tables are not changed.
+    told:
+        Per rank what NCCL told in its process, if it did.
+    """
+    rings = {rank: ring for rank, ring in told.items() if ring and len(ring.communicators)}
+    if not rings:
+        return trace
+    records = trace.records.copy()
+    tables = Tables.of(trace.signatures, trace.groups)
+    found = _Found()
+    for rank, ring in rings.items():
+        low, high = np.searchsorted(records["rank"], [rank, rank + 1])
+        part = records[low:high]
+        rows = records_of_operations(part, tables, ring)
+        with_progress(part, rows, ring)
+        _gather(found, rank, ring, part["group"], rows)
+    labels = {
+        hash_: trace.groups[group].label
+        for hash_, votes in found.votes.items()
+        if (group := votes.most_common(1)[0][0]) < len(trace.groups)
+    }
+    own = tables_of(_sides(found, labels), labels)
+    return replace(
+        _joined(replace(trace, records=records), own), ranks=_without_replays(trace.ranks, rings)
+    )
+
+
+def _gather(found: _Found, rank: int, ring: DeviceRing, groups: Ints, rows: Ints) -> None:
+    for index, communicator in enumerate(ring.communicators):
+        if not communicator["commit"] or communicator["ranks"] < 1:
+            continue
+        hash_ = int(communicator["hash"])
+        matched = rows[(ring.operations["communicator"] == index + 1) & (rows >= 0)]
+        group = majority(groups[matched])
+        if group != NONE:
+            found.votes[hash_][group] += len(matched)
+        found.sides[hash_].append((rank, ring, index, rows))
+
+
+def _sides(found: _Found, labels: Mapping[int, str]) -> dict[int, list[Own]]:
+    return {
+        hash_: [
+            own_side(rank, ring, index, rows, torchs=hash_ in labels)
+            for rank, ring, index, rows in sides
+        ]
+        for hash_, sides in found.sides.items()
+    }
+
+
+def _joined(trace: Trace, own: OwnTables) -> Trace:
+    """The trace with further groups; each rank's records stay in the order of issue."""
+    if not own.groups:
+        return trace
+    more, members = own.records.copy(), own.members.copy()
+    more["group"] += len(trace.groups)
+    members["group"] += len(trace.groups)
+    more["signature"] += len(trace.signatures)
+    joined = np.concatenate([trace.records, more])
+    order = np.lexsort((_issue_times(trace.records, more), joined["rank"]))
+    return replace(
+        trace,
+        records=joined[order],
+        members=np.concatenate([trace.members, members]),
+        groups=(*trace.groups, *own.groups),
+        signatures=(*trace.signatures, *own.signatures),
+    )
+
+
+def _issue_times(records: Records, more: Records) -> Ints:
+    """Times by which to sort: never decreasing among the recorded operations of a rank."""
+    times = records["created_ns"].copy()
+    ranks = records["rank"]
+    starts = [0, *(np.flatnonzero(np.diff(ranks)) + 1).tolist(), len(ranks)]
+    for low, high in itertools.pairwise(starts):
+        np.maximum.accumulate(times[low:high], out=times[low:high])
+    return np.concatenate([times, more["created_ns"]])
+
+
+def _without_replays(
+    ranks: Mapping[int, RankFacts], rings: Mapping[int, DeviceRing]
+) -> dict[int, RankFacts]:
+    """The ranks' facts; that replays leave no record is no longer so where NCCL tells of them."""
+    return {
+        rank: replace(facts, unobservable=tuple(t for t in facts.unobservable if t != GRAPH))
+        if facts.unobservable and rank in rings and rings[rank].interface >= _TELLS_REPLAYS
+        else facts
+        for rank, facts in ranks.items()
+    }
