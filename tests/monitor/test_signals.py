@@ -97,13 +97,31 @@ def _forged(folder: Path, pid: int, number: int = signal.SIGKILL) -> None:
     ids=" ".join,
 )
 def test_commands_do_not_signal_what_a_forged_ring_names(
-    tmp_path: Path, victim: subprocess.Popen[bytes], command: list[str]
+    tmp_path: Path, command: list[str]
 ) -> None:
-    _forged(tmp_path, victim.pid)
-    done = subprocess.run(
-        [sys.executable, "-m", "hangscope", *command, str(tmp_path)],
-        cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    """The process that it names only reads the rings, as any other command would."""
+    reads = (
+        "import mmap, sys, time; sys.stdin.readline()\n"
+        "files = [open(path, 'rb') for path in sys.argv[1:]]\n"
+        "maps = [mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) for f in files]\n"
+        "print(flush=True); time.sleep(60)"
+    )
+    rings = [str(tmp_path / f"rank_{rank}.ring") for rank in range(2)]
+    with subprocess.Popen(
+        [sys.executable, "-c", reads, *rings], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as victim:
+        _forged(tmp_path, victim.pid)
+        assert victim.stdin is not None
+        assert victim.stdout is not None
+        victim.stdin.write(b"\n")
+        victim.stdin.flush()
+        victim.stdout.readline()
+        done = subprocess.run(
+            [sys.executable, "-m", "hangscope", *command, str(tmp_path)],
+            cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert victim.poll() is None, "it was signalled"
+        victim.kill()
     assert done.returncode in (0, 1), done.stderr
 
 
