@@ -40,7 +40,7 @@ def main() -> int:
     if arguments.tests:
         cases["tests"] = list(from_tests())
     _say(f"{sum(map(len, cases.values()))} cases made", began_s)
-    base = baseline(cases, everything)
+    base = baseline(cases, [] if arguments.calibration else everything)
     _say("diagnosed", began_s)
     print(tables.scores(base), tables.calibration(base), sep="\n\n", end="\n\n")
     if not arguments.calibration:

@@ -36,7 +36,6 @@ from hangscope.diagnosis.exits.primary_failures import judge_ends
 from hangscope.diagnosis.exits.vanished_hosts import with_vanished
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.groups.memberships import with_credible_members
-from hangscope.diagnosis.groups.mesh_hypotheses import by_mesh_hypotheses
 from hangscope.diagnosis.model import Diagnosis, Verdict
 from hangscope.diagnosis.no_cause.monitor_verdict import with_monitor_verdict
 from hangscope.diagnosis.no_cause.nothing_found import without_cause
@@ -46,7 +45,6 @@ from hangscope.diagnosis.records.frontier import frontiers
 from hangscope.diagnosis.records.inferred_numbers import with_inferred_numbers
 from hangscope.diagnosis.records.mismatch import diverged_before, mismatches
 from hangscope.diagnosis.records.refused_calls import with_refused_calls
-from hangscope.diagnosis.records.unobserved_p2p import with_unpaired_halves
 from hangscope.diagnosis.waiting import wait_duration
 from hangscope.diagnosis.waiting.early_dumps import overtaken, without_dumps_of
 from hangscope.diagnosis.waiting.graph_builder import GraphBuilder
@@ -91,7 +89,7 @@ def diagnose(trace: Trace) -> Diagnosis:
         The diagnosis, its findings ordered by cause, the first one first. Never raises on odd
         input: what cannot be used is left out and lowers the confidence.
     """
-    return by_mesh_hypotheses(trace, _judge) or _judge(trace)
+    return _judge(trace)
 
 
 def _judge(trace: Trace) -> Diagnosis:
@@ -148,8 +146,8 @@ def _comparable(given: Trace) -> tuple[Trace, Inferred]:
     trace = with_refused_calls(with_original_exceptions(with_vanished(trace)))
     trace, members = with_credible_members(trace)
     trace, numbers = with_inferred_numbers(with_own_counters(with_first_numbers(trace)))
-    trace, halves = with_unpaired_halves(without_late_arrivals(rewound_to_first_timeout(trace)))
-    return trace, Inferred(members, numbers, clocks=skewed, halves=halves)
+    trace = without_late_arrivals(rewound_to_first_timeout(trace))
+    return trace, Inferred(members, numbers, clocks=skewed)
 
 
 def _standstill(trace: Trace, inferred: Inferred) -> _Standstill:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from signal import SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV
 
-from hangscope.diagnosis.processes.failure_messages import is_secondary
+from hangscope.diagnosis.processes.failures import is_secondary
 from hangscope.trace.model import RankFacts
 
 _DEADLY = frozenset({SIGKILL, SIGSEGV, SIGBUS, SIGFPE, SIGILL})

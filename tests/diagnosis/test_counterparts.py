@@ -222,27 +222,6 @@ def test_stage_with_another_program_is_no_measure_beside_a_lost_rank() -> None:
     assert blame(diagnose(job.trace())) == (Verdict.RANK_LOST, (3,), Confidence.LIKELY)
 
 
-def test_rank_that_proceeded_alone_is_no_measure() -> None:
-    """Rank 0 skips the end of its step. The others are not at fault for having done more before."""
-    for followed in (False, True):
-        job = Job(4)
-        tensor = [job.group(0, 1, desc="TENSOR"), job.group(2, 3, desc="TENSOR")]
-        data = [job.group(r, r + 2, desc="DATA") for r in (0, 1)]
-        for _ in range(3):
-            for group in (*tensor, *tensor, *data, 0):
-                job.all(group=group)
-        for rank in (0, 1) if followed else (0,):
-            job.op(rank, group=tensor[0])
-            job.op(rank, "barrier", done=False)
-        for group in (tensor[1], tensor[1]):
-            job.all(group=group)
-        for rank in (2, 3):
-            job.op(rank, group=data[rank - 2], done=False)
-        trace = job.trace()
-        context = Context(trace, frontiers(trace), {}, Waits([], {}, {}))
-        assert unlike_whom(context, 2, [tensor[1]]) == ((0,) if followed else ())
-
-
 @pytest.mark.parametrize(("lengths", "apart"), [((3, 3, 3), (2, 4, 6)), ((1, 3, 4), ())])
 def test_counterparts_that_differ_from_each_other_are_no_measure(
     lengths: tuple[int, ...], apart: tuple[int, ...]
@@ -297,20 +276,4 @@ def test_group_that_diverges_again_and_again_runs_another_program(
         if step in steps:
             job.all(group=pairs[0])
         job.all()
-    assert unlike_whom(context_of(job.trace()), 0, pairs[:1]) == unlike
-
-
-@pytest.mark.parametrize(("lagging", "unlike"), [((0,), (2, 4)), ((0, 1), ())], ids=str)
-def test_rank_that_lags_at_the_only_common_place_is_compared_with_its_group(
-    lagging: tuple[int, ...], unlike: tuple[int, ...]
-) -> None:
-    """If both members of a group lag, it runs another program."""
-    job = Job(6)
-    pairs = [job.group(first, first + 1, desc="data") for first in (0, 2, 4)]
-    for number in range(3):
-        for group in pairs:
-            for rank in job.groups[group].ranks:
-                if number < 2 or rank not in lagging:
-                    job.op(rank, group=group)
-    job.all()
     assert unlike_whom(context_of(job.trace()), 0, pairs[:1]) == unlike

@@ -186,39 +186,3 @@ def test_member_unable_to_complete_a_gather_that_others_completed_is_named() -> 
     found = diagnose(replace(trace, signatures=no_room))
     assert (found.verdict, found.culprits) == (Verdict.STUCK_COLLECTIVE, (3,))
     assert found.confidence is Confidence.LIKELY
-
-
-def test_rank_that_differs_from_others_than_its_fellow_suspect_has_deviated() -> None:
-    """Rank 4 repeats its pair's operation; its counterparts are rank 5 in the columns and ranks 0
-    and 2 in the pairs. Rank 5 differs from rank 4 alone."""
-    job = Job(6)
-    columns = [job.group(0, 2, 4), job.group(1, 3, 5)]
-    pairs = [job.group(r, r + 1) for r in (0, 2, 4)]
-
-    def column(index: int, *ranks: int) -> None:
-        for rank in ranks:
-            job.op(rank, group=columns[index], line=11, size=(24,))
-
-    for _ in range(3):
-        for pair in pairs:
-            job.all(group=pair, line=10)
-        column(0, 0, 2, 4)
-        column(1, 1, 3, 5)
-    for pair in pairs:
-        job.all(group=pair, line=10)
-    job.op(4, group=pairs[2], line=15)
-    column(1, 1, 3, 5)
-    job.op(5, group=pairs[2], line=10)
-    for pair in pairs[:2]:
-        job.all(group=pair, line=10)
-    column(0, 0, 2, 4)
-    column(1, 1, 3, 5)
-    job.op(4, group=pairs[2], line=10, done=False)
-    for rank in (0, 2):
-        job.op(rank, group=columns[0], line=11, size=(24,), done=False)
-    for rank in (1, 3, 5):
-        job.op(rank, "barrier", line=12, size=(), done=False)
-    job.lose(1)
-    found = diagnose(job.trace())
-    assert (found.verdict, found.culprits) == (Verdict.DEADLOCK_CYCLE, (4,))
-    assert found.confidence is Confidence.LIKELY

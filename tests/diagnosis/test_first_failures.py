@@ -13,6 +13,7 @@ from hangscope.diagnosis.exits.primary_failures import (
     judge_ends,
     primary_crashes,
 )
+from hangscope.diagnosis.processes.failures import failure_of
 from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, RankFacts
 from tests.diagnosis.builder import SECOND, START, Job
@@ -28,7 +29,7 @@ def state(
     """A process that ended so many seconds after the job began; 0: nobody noted when."""
     return ProcessState(
         rank, end, "gone", end_ns=int(at_s * SECOND) and START + int(at_s * SECOND),
-        end_text=text, **how,
+        end_text=text, failure=failure_of(text, None, None, echo=False), **how,
     )  # fmt: skip
 
 

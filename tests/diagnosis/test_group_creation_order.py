@@ -145,11 +145,6 @@ def _as_dumps(job: Job) -> tuple[Verdict, tuple[int, ...], Confidence]:
     return judged(replace(job.trace(), sources=(Source("dump", formats.PICKLE, "2.9"),)))
 
 
-def test_dumps_show_groups_under_each_others_numbers() -> None:
-    found = _as_dumps(_of_dumps(used=True))
-    assert found == (Verdict.COLLECTIVE_MISMATCH, (3,), Confidence.LIKELY)
-
-
 def test_group_that_no_rank_waits_in_contradicts_nothing() -> None:
     """Rank 3 reached neither: the names of its groups are not on record."""
     verdict, culprits, _ = _as_dumps(_of_dumps(used=False))

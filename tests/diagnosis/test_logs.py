@@ -308,7 +308,7 @@ def test_cycle_known_only_from_a_log_is_likely() -> None:
 @pytest.mark.parametrize(
     ("heard", "size", "verdict", "confidence"),
     [
-        ((0, 2), "", "inconclusive", "likely"),
+        ((0, 2), "", "inconclusive", "ambiguous"),
         ((0, 2), "world_size=3\n", "rank_lost", "likely"),
         ((0, 2, 3), "", "rank_lost", "likely"),
         ((0, 2, 3, 4, 5, 6), "", "rank_lost", "ambiguous"),

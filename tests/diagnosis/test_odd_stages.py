@@ -63,15 +63,6 @@ def test_ranks_that_left_after_different_numbers_are_no_measure() -> None:
     assert _odd("aaaaab", "aab", "aaab") is None
 
 
-def test_rank_with_fewer_visits_than_all_others_is_odd() -> None:
-    """Only this rank has been at the first line, which shows nothing."""
-    assert _odd("xab", "aa", "aa", "aa") == _of("a", 1, (1, 2, 3), 2)
-
-
-def test_lines_that_no_rank_has_left_are_no_phase() -> None:
-    assert _odd("ab", "acac", "acac", "acacc") == _of("a", 1, (1, 2, 3), 2)
-
-
 @pytest.mark.parametrize(
     "others",
     [

@@ -64,13 +64,6 @@ def _fewer(world: int, odd: int, batches: int = 4) -> Diagnosis:
     return diagnose(job.trace())
 
 
-@pytest.mark.parametrize(("world", "odd"), [(4, 2), (4, 1), (5, 3)])
-def test_stage_that_stops_before_its_siblings(world: int, odd: int) -> None:
-    found = _fewer(world, odd)
-    assert found.culprits == (odd,)
-    assert found.confidence.value == "likely"
-
-
 def test_without_siblings_nothing_is_certain() -> None:
     """Of three stages only one other has left the forward pass that both of the two know."""
     found = _more(3)

@@ -39,14 +39,6 @@ def test_counterparts_are_the_ranks_at_the_same_place() -> None:
     assert counterparts(context, 4, groups[0]) == {}, "no member"
 
 
-def test_counterparts_exclude_a_pipeline_whose_stages_are_placed_the_other_way_round() -> None:
-    job = Job(6)
-    groups = pipelines(job, [(0, 1), (3, 2), (4, 5)])
-    context = context_of(job)
-    assert counterparts(context, 0, groups[0]) == {groups[2]: 4}
-    assert counterparts(context, 2, groups[1]) == {}
-
-
 @pytest.mark.parametrize("fault", ["other", "extra"])
 def test_counterparts_include_those_that_a_faulty_rank_deviates_from(fault: str) -> None:
     """One mistake does not make a rank another stage."""
@@ -56,63 +48,6 @@ def test_counterparts_include_those_that_a_faulty_rank_deviates_from(fault: str)
     job.op(2, "send", group=groups[1], peer=3, done=False)
     job.op(0, "send", group=groups[0], peer=1, done=False)
     assert counterparts(context_of(job), 0, groups[0]) == {groups[1]: 2}
-
-
-@pytest.mark.parametrize("rank", [0, 1])
-def test_counterparts_exclude_another_stage_though_the_rank_deviated_in_the_end(rank: int) -> None:
-    """Stages 0, 1 and 2 of the second pipeline are ranks 4, 3 and 5.
-
-    Ranks 0 and 1 did what ranks 4 and 3 did, until both wait for each other.
-    """
-    job = Job(6)
-    groups = [job.group(0, 1, 2, desc="PIPELINE"), job.group(3, 4, 5, desc="PIPELINE")]
-    for group, (first, middle, last) in zip(groups, ((0, 1, 2), (4, 3, 5)), strict=True):
-        for _ in range(6):
-            for sender, receiver in ((first, middle), (middle, last)):
-                job.op(sender, "send", group=group, peer=receiver)
-                job.op(receiver, "recv", group=group, peer=sender)
-            job.op(middle, "send", group=group, peer=first)
-            job.op(first, "recv", group=group, peer=middle)
-    context = context_of(job)
-    assert counterparts(context, rank, groups[0]) == {}
-    job.op(0, "recv", group=groups[0], peer=1, size=(9,), done=False)
-    job.op(1, "recv", group=groups[0], peer=0, size=(9,), done=False)
-    for sender, receiver in ((4, 3), (3, 5)):
-        job.op(sender, "send", group=groups[1], peer=receiver)
-        job.op(receiver, "recv", group=groups[1], peer=sender)
-    assert counterparts(context_of(job), rank, groups[0]) == {}
-
-
-def test_counterparts_exclude_another_stage_without_common_numbers() -> None:
-    """Rank 4 is the first stage of the second pipeline, rank 3 its middle one.
-
-    A middle stage issues more: of rank 3 only halves are left that no first stage has come to.
-    """
-    job = Job(6)
-    groups = [job.group(0, 1, 2, desc="PIPELINE"), job.group(3, 4, 5, desc="PIPELINE")]
-    for group, (first, middle, last) in zip(groups, ((0, 1, 2), (4, 3, 5)), strict=True):
-        for _ in range(4):
-            for sender, receiver in ((first, middle), (middle, last)):
-                job.op(sender, "send", group=group, peer=receiver)
-                job.op(receiver, "recv", group=group, peer=sender)
-            job.op(middle, "send", group=group, peer=first)
-            job.op(first, "recv", group=group, peer=middle)
-    job.rows = [row for row in job.rows if row["rank"] != 3 or row["p2p_seq"] > 8]
-    assert counterparts(context_of(job), 0, groups[0]) == {}
-
-
-def test_counterparts_exclude_groups_whose_collector_has_another_place() -> None:
-    """Ranks 0 and 5 collect from the rest of their groups; 2 sends to place 0, 4 to place 2."""
-    job = Job(6)
-    groups = [job.group(0, 1, 2, desc="WORKERS"), job.group(3, 4, 5, desc="WORKERS")]
-    for group, collector, senders in ((groups[0], 0, (1, 2)), (groups[1], 5, (3, 4))):
-        for _ in range(3):
-            for sender in senders:
-                job.op(sender, "send", group=group, peer=collector)
-                job.op(collector, "recv", group=group, peer=sender)
-    context = context_of(job)
-    assert counterparts(context, 0, groups[0]) == {}, "it only receives, rank 3 only sends"
-    assert counterparts(context, 1, groups[0]) == {}, "its partner is elsewhere each time"
 
 
 def test_lost_rank_beside_a_pipeline_placed_the_other_way_round_is_lost() -> None:

@@ -55,7 +55,7 @@ def test_rank_ended_with_all_others_may_lack_the_last_completion() -> None:
     for rank in (0, 1):
         silent_since(job, rank, 0.1)
     job.lose(2)
-    assert judged(job.trace()) == (Verdict.INCONCLUSIVE, (), Confidence.LIKELY)
+    assert judged(job.trace()) == (Verdict.INCONCLUSIVE, (), Confidence.AMBIGUOUS)
 
 
 def test_rank_past_an_unobservable_operation_waits_in_a_later_one() -> None:

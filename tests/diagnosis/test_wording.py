@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hangscope.diagnosis.engine import diagnose
-from hangscope.diagnosis.processes.failure_messages import is_secondary
+from hangscope.diagnosis.processes.failures import is_secondary
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.wording.crash_advice import crash
 from hangscope.trace.load import load_trace

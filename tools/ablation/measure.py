@@ -87,7 +87,7 @@ class Baseline:
 
 
 def baseline(cases: dict[str, list[Case]], items: list[Item]) -> Baseline:
-    """Diagnose every case once for its answer and once for the items that have a say in it."""
+    """Diagnose every case once for its answer and, with items, once for those that have a say."""
     _CASES.clear()
     _CASES.update(cases)
     _ITEMS[:] = items
@@ -104,7 +104,7 @@ def baseline(cases: dict[str, list[Case]], items: list[Item]) -> Baseline:
 
 def _first(task: tuple[str, int]) -> tuple[Answer, list[int]]:
     case = _CASES[task[0]][task[1]]
-    return answer(case), _heard(case)
+    return answer(case), _heard(case) if _ITEMS else []
 
 
 def _heard(case: Case) -> list[int]:

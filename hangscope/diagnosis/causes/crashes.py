@@ -40,7 +40,7 @@ def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
     ambiguous = not shared.isdisjoint(accused)
     if ambiguous:  # the device chosen by either rank is the wrong one
         accused |= shared & context.processes.keys()
-    bare = len(rest) > 1 and all(h.end_text.startswith("exit status") for h in rest)
+    bare = len(rest) > 1 and all(h.failure.by_status for h in rest)
     # Nothing distinguishes the first failure from its echo.
     ambiguous |= bare or not same_failure(rest)
     cause = Cause(

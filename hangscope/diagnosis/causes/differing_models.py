@@ -12,15 +12,11 @@ from dataclasses import replace
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.processes.failures import differing_parameter
 from hangscope.diagnosis.processes.stacks import user_frames, where
 from hangscope.diagnosis.wording.crash_advice import crash
 from hangscope.diagnosis.wording.phrases import rank_s
 
-_DIFFERS = re.compile(
-    r"(?:\[(?P<rank>\d+)\]: )?(?P<what>params\[\d+\]) in this process with "
-    r"(?P<own>sizes|strides) (?P<value>\[[\d, ]*\]) appears not to match \w+ of the same param "
-    r"in process"
-)
 _REFERENCE = 0
 
 
@@ -65,4 +61,6 @@ def _of_the_reference(context: Context, cause: Cause, said: re.Match[str]) -> Ca
 
 def _said(context: Context, rank: int) -> re.Match[str] | None:
     """What DDP has found on a rank."""
-    return _DIFFERS.search(context.processes[rank].end_text) if rank in context.processes else None
+    return (
+        differing_parameter(context.processes[rank].end_text) if rank in context.processes else None
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
@@ -26,8 +25,6 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.processes.stacks import innermost, where
 from hangscope.diagnosis.wording.phrases import rank_s, title_of
-
-_GLOO = re.compile(r"gloo.{0,200}timed out", re.IGNORECASE | re.DOTALL)
 
 
 class DisjointSets:
@@ -109,7 +106,7 @@ def _on_the_host(context: Context, rank: int) -> bool:
     low, high = context.bounds[rank]
     used = np.unique(context.trace.records["signature"][low:high])
     recorded = {context.trace.signatures[i].backend for i in used.tolist() if i >= 0}
-    return _GLOO.search(context.processes[rank].end_text) is not None and "gloo" not in recorded
+    return context.processes[rank].failure.timed_out_over_gloo and "gloo" not in recorded
 
 
 def _unknown_wait(context: Context, ranks: list[int], waited_for: dict[int, list[int]]) -> Cause:
@@ -126,7 +123,7 @@ def _unknown_wait(context: Context, ranks: list[int], waited_for: dict[int, list
     cause = Cause(
         Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, began(context, places), everybody
     ).with_unknown(f"what {rank_s(ranks)} gave up waiting in: it is not on record")
-    alike = all(_GLOO.search(context.processes[r].end_text) for r in ranks) and len(lines) == 1
+    alike = all(context.processes[r].failure.timed_out_over_gloo for r in ranks) and len(lines) == 1
     what = context.signature(here[0].row)
     if not alike or len(here) != 1 or what is None or what.backend == "gloo":
         return cause

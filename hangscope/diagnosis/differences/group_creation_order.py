@@ -12,9 +12,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from itertools import combinations, islice, product
-
-import numpy as np
 
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
@@ -47,12 +44,10 @@ def with_creation_order(context: Context, causes: list[Cause]) -> list[Cause]:
     calls = {rank: call for rank, f in context.trace.ranks.items() if (call := call_of(f))}
     may_omit_unused = _may_omit_unused(context)
     if may_omit_unused and not calls:
-        reports = _in_use(context)
-        edges = _unused_group_conflicts(context, reports)
-    else:
-        reports = _reports(context, calls)
-        under_way = {(call.number, rank) for rank, call in calls.items()}
-        edges = _contradictions(reports, _past(reports, calls), under_way, may_omit_unused)
+        return causes
+    reports = _reports(context, calls)
+    under_way = {(call.number, rank) for rank, call in calls.items()}
+    edges = _contradictions(reports, _past(reports, calls), under_way, may_omit_unused)
     if not edges or not _held_up(context, edges):
         return causes
     culprits, decided = _fewest(edges)
@@ -73,60 +68,6 @@ def _numbered(trace: Trace) -> dict[int, tuple[int, tuple[int, ...]]]:
         for i, g in enumerate(trace.groups)
         if g.epoch == newest and g.ranks and _NUMBER.fullmatch(g.name)
     }
-
-
-def _in_use(context: Context) -> Reports:
-    """What the numbers of groups in use stand for, if a source lists their members."""
-    groups, numbered = context.trace.groups, _numbered(context.trace)
-    reports: Reports = defaultdict(dict)
-    front = context.front
-    used = front.enqueued > 0
-    for rank, group in zip(front.rank[used].tolist(), front.group[used].tolist(), strict=True):
-        if group in numbered and groups[group].listed:
-            number, ranks = numbered[group]
-            reports[number][rank] = ranks
-    return reports
-
-
-def _unused_group_conflicts(context: Context, reports: Reports) -> list[Edge]:
-    """(number, rank, rank): one is a member of the other's group with that number but uses a
-    different group of its own, and one of the two groups has never completed anything.
-
-    Groups that all members have used together were created consistently, however each rank counts
-    them. If there are such pairs, contradictions in which ranks wait in vain in one group under
-    different numbers are included.
-    """
-    front, groups = context.front, context.trace.groups
-    worked = {
-        (int(groups[group].name), groups[group].ranks)
-        for group in np.unique(front.group[front.completed > 0]).tolist()
-        if _NUMBER.fullmatch(groups[group].name)
-    }
-    edges: list[Edge] = []
-    in_vain: dict[tuple[int, ...], dict[int, list[int]]] = defaultdict(dict)
-    for number, by_rank in sorted(reports.items()):
-        users: dict[tuple[int, ...], list[int]] = defaultdict(list)
-        for rank, ranks in sorted(by_rank.items()):
-            users[ranks].append(rank)
-        for ranks, by in users.items():
-            if (number, ranks) not in worked:
-                in_vain[ranks][number] = by
-        for ranks, by in users.items() if len(users) > 1 else ():
-            unranked = [r for r in ranks if by_rank.get(r, ranks) != ranks]
-            if (number, ranks) in worked:
-                unranked = [r for r in unranked if (number, by_rank[r]) not in worked]
-            edges += [(number, a, b) for a, b in islice(product(by, unranked), _MAX_EDGES)]
-            if len(edges) > _MAX_EDGES:
-                return edges[:_MAX_EDGES]
-    renamed = [numbers for numbers in in_vain.values() if edges and len(numbers) > 1]
-    edges += [
-        (number, a, b)
-        for numbers in renamed
-        for (number, by), (_, rest) in combinations(sorted(numbers.items()), 2)
-        for a, b in islice(product(by, rest), _MAX_EDGES)
-        if a != b
-    ]
-    return edges[: 2 * _MAX_EDGES]
 
 
 def _reports(context: Context, calls: Calls) -> Reports:

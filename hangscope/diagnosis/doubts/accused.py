@@ -8,7 +8,7 @@ from hangscope.diagnosis.duration_text import lasting
 from hangscope.diagnosis.exits.shared_stop_signals import signal_of, signalled_alone
 from hangscope.diagnosis.graph.lock_places import is_lock, is_polled
 from hangscope.diagnosis.model import Verdict
-from hangscope.diagnosis.processes.failure_messages import lost_a_peer
+from hangscope.diagnosis.processes.failures import lost_a_peer
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.records.device_counts import counts_as_unfinished
 from hangscope.diagnosis.wording.blocked import blocked_in

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hangscope.diagnosis.cause import Cause, rank_list
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Verdict
-from hangscope.diagnosis.processes.failure_messages import lost_a_peer
+from hangscope.diagnosis.processes.failures import lost_a_peer
 from hangscope.diagnosis.processes.process_state import End, in_communication, is_unseen
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, where

@@ -16,7 +16,6 @@ import numpy as np
 from hangscope.diagnosis.exits.external_stop import NOTICED_LATE_NS, TOGETHER_NS
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP
 from hangscope.diagnosis.graph.store_places import PREFIX
-from hangscope.diagnosis.processes.failure_messages import WAITED_IN_VAIN
 from hangscope.diagnosis.processes.process_state import End, ProcessState, is_unseen
 from hangscope.diagnosis.records.coverage import (
     Bounds,
@@ -345,7 +344,7 @@ def _was_ended(trace: Trace, process: ProcessState) -> bool:
 
 def _timed_out(process: ProcessState) -> bool:
     """Whether a rank timed out waiting for others that were still there."""
-    return bool(WAITED_IN_VAIN.search(process.end_text))
+    return process.failure.waited_in_vain
 
 
 def _was_waiting(trace: Trace, front: Frontiers, bounds: Bounds, rank: int) -> bool:

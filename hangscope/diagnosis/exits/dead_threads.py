@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.processes.failure_messages import is_secondary
+from hangscope.diagnosis.processes.failures import is_secondary
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.trace.model import ExceptionFacts
 

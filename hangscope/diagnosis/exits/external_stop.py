@@ -14,7 +14,7 @@ from hangscope.diagnosis.exits.shared_stop_signals import (
     signalled_together,
 )
 from hangscope.diagnosis.graph.places import INIT
-from hangscope.diagnosis.processes.failure_messages import lost_a_peer
+from hangscope.diagnosis.processes.failures import lost_a_peer
 from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.records.pace import last_moved_ns, standstill_s

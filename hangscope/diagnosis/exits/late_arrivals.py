@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.diagnosis.processes.failure_messages import WAITED_IN_VAIN
+from hangscope.diagnosis.processes.failures import waited_in_vain
 from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.records.coverage import rank_bounds
 from hangscope.trace.model import NONE, Flag, RankFacts, Records, State, Trace, flagged
@@ -92,7 +92,7 @@ def came_too_late(
     before_ns = process.end_ns - (0 if exact else MARGIN_NS)
     return (
         len(known) == len(waiters) > 0
-        and any(WAITED_IN_VAIN.search(one.end_text) for one in known)
+        and any(one.failure.waited_in_vain for one in known)
         and all(0 < one.end_ns < before_ns for one in known)
     )
 
@@ -107,7 +107,7 @@ def gave_up_ns(trace: Trace) -> dict[int, int]:
         and rank in recorded
         and facts.exception.is_main_thread
         and facts.exception.at_ns
-        and WAITED_IN_VAIN.search(facts.exception.message)
+        and waited_in_vain(facts.exception)
     }
 
 

@@ -5,7 +5,6 @@ A launcher ends all ranks once one has failed, and peers fail because of its fai
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +14,7 @@ from hangscope.diagnosis.exits.shared_stop_signals import ANSWERED_NS
 from hangscope.diagnosis.exits.stop_signals import with_isolated_stops, without_echoes_of_stop
 from hangscope.diagnosis.processes.active_thread import newest_threads
 from hangscope.diagnosis.processes.embedded_exceptions import failed_ranks, own_places
+from hangscope.diagnosis.processes.failures import broke_over_gloo, compared_models
 from hangscope.diagnosis.processes.process_state import (
     End,
     ProcessState,
@@ -24,16 +24,9 @@ from hangscope.diagnosis.processes.process_state import (
 )
 from hangscope.diagnosis.records.coverage import known_only_from_journal
 from hangscope.trace.facts import WITHOUT_A_WORD
-from hangscope.trace.message_template import mask_numbers
 from hangscope.trace.model import Claim, RankFacts, Trace
 
 _TWIN_NS = 2_000_000_000
-
-_GLOO_BROKE = re.compile(r"gloo/transport.{0,200}(?:closed by peer|reset by peer)", re.DOTALL)
-_MODEL = re.compile(
-    r"Rank (\d+) has (\d+) params, while rank (\d+) has inconsistent (\d+) params", re.IGNORECASE
-)
-"""What DDP raises on every rank; each compares itself with one other."""
 
 
 def judge_ends(trace: Trace) -> dict[int, ProcessState]:
@@ -90,8 +83,8 @@ def aborted_alone(trace: Trace) -> int | None:
     if first is not None:
         return first
     aborted = [rank for rank, f in trace.ranks.items() if f.exit is not None and f.exit.aborted]
-    said = [f.exception.message for f in trace.ranks.values() if f.exception is not None]
-    broken = bool(said) and all(_GLOO_BROKE.search(words) for words in said)
+    said = [f.exception for f in trace.ranks.values() if f.exception is not None]
+    broken = bool(said) and all(map(broke_over_gloo, said))
     gave_up = any(c.kind in ("timeout", "size_mismatch") for c in trace.claims)
     return aborted[0] if len(aborted) == 1 and broken and not gave_up else None
 
@@ -118,13 +111,12 @@ def _with_another_model(
     """
     messages = {}
     for rank, process in processes.items():
-        exception = trace.ranks[rank].exception
-        message = _MODEL.search(exception.message) if exception is not None else None
+        message = compared_models(trace.ranks[rank].exception)
         if message is not None and process.end is End.CRASHED:
             messages[rank] = message
-    sizes = {rank: message[2] for rank, message in messages.items()}
-    if all(int(message[1]) == rank for rank, message in messages.items()):
-        sizes = {int(message[3]): message[4] for message in messages.values()} | sizes
+    sizes = {rank: message.own for rank, message in messages.items()}
+    if all(message.place == rank for rank, message in messages.items()):
+        sizes = {message.other: message.theirs for message in messages.values()} | sizes
     if not trace.only_logs:  # for logs, each message is compared word by word
         processes = {
             r: replace(h, secondary=False) if r in messages else h for r, h in processes.items()
@@ -272,17 +264,17 @@ def first_to_fail(failed: Sequence[ProcessState]) -> list[ProcessState]:
     undated = sorted((h for h in failed if not h.end_ns), key=lambda h: h.rank)
     if not dated:
         return undated
-    first, words = dated[0], mask_numbers(dated[0].end_text)
+    first, words = dated[0], dated[0].failure.template
     return undated + [
         h
         for h in dated
-        if h is first or (mask_numbers(h.end_text) == words and h.end_ns - first.end_ns <= _TWIN_NS)
+        if h is first or (h.failure.template == words and h.end_ns - first.end_ns <= _TWIN_NS)
     ]
 
 
 def same_failure(failed: Sequence[ProcessState]) -> bool:
     """Whether all failed for the same reason: one fault in all of them."""
-    return len({mask_numbers(h.end_text) for h in failed}) < 2
+    return len({h.failure.template for h in failed}) < 2
 
 
 _OWN_ERRORS = frozenset({"device_error", "oom", "nan", "ddp_unused_parameters", "ddp_marked_twice"})

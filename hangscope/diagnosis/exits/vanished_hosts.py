@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hangscope.diagnosis.processes.failure_messages import lost_a_peer
+from hangscope.diagnosis.processes.failures import lost_a_peer
 from hangscope.trace.model import ExitFacts, RankFacts, Trace
 
 _BEATS = 2

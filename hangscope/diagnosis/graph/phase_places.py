@@ -10,7 +10,7 @@ import numpy as np
 
 from hangscope.diagnosis.graph.local_groups import local_places, members_asked_for
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place
-from hangscope.diagnosis.processes.failure_messages import WAITED_IN_VAIN
+from hangscope.diagnosis.processes.failures import waited_in_vain
 from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.records.coverage import known_only_from_journal
 from hangscope.diagnosis.records.frontier import Frontiers
@@ -109,7 +109,7 @@ def _gave_up_meeting(facts: RankFacts) -> bool:
         and facts.heartbeat_ns > 0
         and facts.initialized is False
         and not facts.finalized
-        and bool(WAITED_IN_VAIN.search(failure.message))
+        and waited_in_vain(failure)
         and any(frame.name == INIT for frame in failure.stack)
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
@@ -13,7 +12,6 @@ from hangscope.trace.model import NONE, Trace
 
 PREFIX = "store."
 """How the recorder names the phases of such waits."""
-_TIMED_OUT = re.compile(r"wait timeout after \d+ ?ms, keys: (\S+)")
 
 
 def waits_in_store(process: ProcessState | None) -> bool:
@@ -25,8 +23,7 @@ def waits_in_store(process: ProcessState | None) -> bool:
 
 def key_given_up(process: ProcessState | None) -> str:
     """The store key a rank timed out on; empty if it failed otherwise."""
-    said = _TIMED_OUT.search(process.end_text) if process is not None else None
-    return said[1] if said is not None else ""
+    return process.failure.store_key if process is not None else ""
 
 
 def without_store_waits(sinks: Iterable[int], processes: Mapping[int, ProcessState]) -> list[int]:

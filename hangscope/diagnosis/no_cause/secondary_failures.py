@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import re
-
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.store_places import key_given_up
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.no_cause.claims import accused_by_exceptions
-from hangscope.diagnosis.processes.failure_messages import DIFFER
 from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.processes.stacks import user_frames, where
 from hangscope.diagnosis.wording import playbook
 from hangscope.diagnosis.wording.crash_advice import crash
 from hangscope.diagnosis.wording.phrases import rank_s
-
-_LOST_STORE = re.compile(r"(?:\w+\.)*DistNetworkError\b")
-"""Torch raises this only for its store."""
 
 
 def secondary_failures(context: Context) -> Finding:
@@ -38,7 +32,7 @@ def _failed_alone(context: Context, failed: tuple[int, ...]) -> Finding | None:
         return None
     (rank,) = failed
     process = context.processes[rank]
-    if process.aborted or DIFFER.search(process.end_text):
+    if process.aborted or process.failure.replicas_differ:
         return None
     frames = user_frames(process.stack)
     advice = crash(process.end_text, where(frames[0]) if frames else "")
@@ -95,7 +89,7 @@ def _failed_of_the_unknown(context: Context, failed: tuple[int, ...]) -> Finding
             f"{rank_s(failed).capitalize()} aborted, as a watchdog does after waiting too long, "
             "and nothing on record says for whom"
         )
-    if all(DIFFER.search(process.end_text) for process in processes):
+    if all(process.failure.replicas_differ for process in processes):
         summary = "The replicas differ, as every rank reports, and nothing says which is wrong"
         advice = crash(processes[0].end_text, "")
     if all(_has_lost_the_store(context, process) for process in processes):
@@ -128,6 +122,4 @@ def _failed_of_the_unknown(context: Context, failed: tuple[int, ...]) -> Finding
 
 def _has_lost_the_store(context: Context, process: ProcessState) -> bool:
     """Whether a rank had been in the job and failed because the store did not answer."""
-    return bool(
-        _LOST_STORE.match(process.end_text) and context.trace.ranks[process.rank].initialized
-    )
+    return process.failure.lost_store and bool(context.trace.ranks[process.rank].initialized)

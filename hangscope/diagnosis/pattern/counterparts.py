@@ -64,10 +64,6 @@ def _compared(
         sibling = _activity_of(context, counterpart, other)
         differs = _pairs_differ(own, sibling)
         fell_behind = _diverged(own.progress, sibling.progress)
-        if fell_behind is None:
-            fell_behind = _lags_at_common_place(context, rank, group, other)
-        if fell_behind is False:
-            fell_behind = _ran_past_counterpart(context, rank, group, own, sibling)
         if differs is not None or fell_behind is not None:
             votes[bool(differs) or bool(fell_behind)].append(sibling)
     return votes[True], votes[False]
@@ -119,50 +115,6 @@ def _diverged(own: Progress, sibling: Progress) -> bool | None:
     if sum(a != b for a, b in pairwise(ahead)) > _MOST_DIVERGENCES:
         return None
     return ahead[-1] != (0, 0)
-
-
-def _lags_at_common_place(context: Context, rank: int, group: int, other: int) -> bool | None:
-    """Whether only this rank lagged its counterpart at the one place both have reached.
-
-    Without older records the group's other members are the reference: at least one of them must be
-    as far as its own counterpart. None if there is no such place.
-    """
-    mates, counterparts = (context.trace.groups[g].ranks for g in (group, other))
-    apart: dict[int, bool] = {}
-    for mate, counterpart in zip(mates, counterparts, strict=True):
-        own, sibling = progress_in(context, mate, group), progress_in(context, counterpart, other)
-        common = [place for place in own if place in sibling]
-        if len(common) == 1:
-            apart[mate] = own[common[0]] != sibling[common[0]]
-    return apart[rank] if rank in apart and False in apart.values() else None
-
-
-def _ran_past_counterpart(
-    context: Context, rank: int, group: int, own: _Activity, sibling: _Activity
-) -> bool:
-    """Whether the rank has issued more in ``group`` than its counterpart had when that one went on
-    to the next collective of another group, where this rank is still expected.
-
-    A counterpart that nobody else followed there is ignored: it may have gone there too early.
-    """
-    last = {other: max(seq for g, seq in own.progress if g == other) for other, _ in own.progress}
-    due = [
-        sibling.progress[place]
-        for place in ((g, seq + 1) for g, seq in last.items())
-        if place in sibling.progress and not _is_alone_at(context, sibling.rank, *place)
-    ]
-    if not due:
-        return False
-    issued, _ = context.last_in_group(rank, group)
-    return issued > max(collectives for collectives, _ in due)
-
-
-def _is_alone_at(context: Context, rank: int, group: int, seq: int) -> bool:
-    """Whether none of the other members (at least two) has issued a collective of the rank's."""
-    if len(context.trace.groups[group].ranks) <= _FEW:
-        return False
-    come = context.trace.records["rank"][context.rows_at(group, seq)]
-    return not (come != rank).any()
 
 
 def progress_in(context: Context, rank: int, group: int) -> Progress:

@@ -66,7 +66,6 @@ def odd_stage(context: Context, suspects: Iterable[int], groups: Iterable[int]) 
     for suspect in sorted(suspects):
         others = {r: p for r, p in phases.items() if r != suspect}
         odd = _unlike_those_done(suspect, phases.get(suspect, {}), others)
-        odd = odd or _fewer_than_all(suspect, phases.get(suspect, {}), others)
         if odd is not None:
             found[suspect] = odd
     return next(iter(found.values())) if len(found) == 1 else None
@@ -84,32 +83,6 @@ def _unlike_those_done(suspect: int, own: Phases, others: dict[int, Phases]) -> 
         if (phase.left and phase.times != times) or (phase.last and phase.times > times):
             odd = OddStage(suspect, phase.times, tuple(sorted(left)), times, _line(site))
     return odd
-
-
-def _fewer_than_all(suspect: int, own: Phases, others: dict[int, Phases]) -> OddStage | None:
-    """The suspect, if it left its lines after fewer visits than any other rank has made.
-
-    Ranks after it in the pipeline wait in vain for one more, so few others can have left. All of
-    them must agree, and there must be enough of them: stages that leave a phase after different
-    counts (1F1B) agree only by chance.
-    """
-    for site in {site for phases in others.values() for site in phases}:
-        if len({p[site].times for p in others.values() if site in p and p[site].left}) > 1:
-            return None
-    less, more, fewest = set(), set(), None
-    for site, phase in own.items():
-        there = {r: p[site].times for r, p in others.items() if site in p}
-        if not phase.left or not there or min(there.values()) <= phase.times:
-            continue
-        less.add(phase.times)
-        more |= set(there.items())
-        fewest = fewest or site
-    ranks = tuple(sorted({r for r, _ in more}))
-    if fewest is None or len(less) != 1 or len({n for _, n in more}) != 1:
-        return None
-    if len(ranks) < max(len(others), _ENOUGH_UNFINISHED):
-        return None
-    return OddStage(suspect, less.pop(), ranks, next(iter(more))[1], _line(fewest))
 
 
 def _line(site: Site) -> str:

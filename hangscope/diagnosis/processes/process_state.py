@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from hangscope.diagnosis.processes.active_thread import awaited_threads, working_stack
-from hangscope.diagnosis.processes.failure_messages import (
-    SECONDARY_TYPES,
-    is_about_others,
-    is_secondary,
+from hangscope.diagnosis.processes.failures import (
+    NO_FAILURE,
+    Failure,
+    FailureKind,
+    failure_of,
+    speaks_of_others,
 )
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import in_python, innermost, is_over
@@ -92,6 +94,7 @@ class ProcessState:
     """Whether its main thread keeps waking up, and so is not in one endless call."""
     beat_ns: int = 0
     """When its own recorder last ran; 0 if unknown."""
+    failure: Failure = NO_FAILURE
 
     @property
     def is_observed(self) -> bool:
@@ -139,7 +142,7 @@ class ProcessState:
     @property
     def aborted(self) -> bool:
         """Whether it ended by SIGABRT: its own, a watchdog's or Gloo's."""
-        return self.end_text == "killed by SIGABRT"
+        return self.failure.kind is FailureKind.ABORTED or self.end_text == "killed by SIGABRT"
 
 
 def process_of(
@@ -157,7 +160,10 @@ def process_of(
         The ranks of processes on the same host.
     """
     wakes = bool(facts.alive) and (facts.wakeups_hz or 0.0) > _WAKES_HZ
-    process = replace(_process_of(facts, thread), beat_ns=facts.heartbeat_ns, wakes=wakes)
+    process = _process_of(facts, thread)
+    echo = process.secondary and process.end is End.CRASHED
+    failure = failure_of(process.end_text, facts.exception, facts.exit, echo=echo)
+    process = replace(process, beat_ns=facts.heartbeat_ns, wakes=wakes, failure=failure)
     wait = facts.wait
     if wait is None or process.stack is not facts.main_stack or _went_on(facts):
         return process
@@ -226,7 +232,7 @@ def _process_of(facts: RankFacts, thread: int | None) -> ProcessState:
         stack = ()  # it was sampled before the process left
     if not stack and facts.exception is not None:
         stack = facts.exception.stack
-    state, secondary = held_up or "crashed", _speaks_of_others(facts)
+    state, secondary = held_up or "crashed", speaks_of_others(facts.exception, facts.exit)
     return ProcessState(
         rank,
         End.CRASHED,
@@ -274,17 +280,6 @@ def _failure(facts: RankFacts) -> str:
     return text
 
 
-def _speaks_of_others(facts: RankFacts) -> bool:
-    """Whether the process failed because of another rank's failure."""
-    own = _own_failure(facts)
-    if own is not None and is_about_others(own) is False:
-        return False
-    exception, exit_ = facts.exception, facts.exit
-    words = [f"{exception.type_name}: {exception.message}"] if exception else []
-    text = "\n".join([*words, exit_.text] if exit_ and exit_.text else words)
-    return is_secondary(text) or any(t in text for t in SECONDARY_TYPES)
-
-
 def _how(facts: RankFacts) -> str:
     exit_ = facts.exit
     if exit_ is None or exit_.kind == "unknown":
@@ -305,7 +300,7 @@ def _how(facts: RankFacts) -> str:
 
 def is_late_abort(process: ProcessState) -> bool:
     """Whether a signal killed the process after its program had already ended."""
-    return process.end is End.CRASHED and process.end_text.endswith(ON_ITS_WAY_OUT)
+    return process.end is End.CRASHED and process.failure.late
 
 
 def _held_up_to_the_end(facts: RankFacts) -> str:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Verdict
-from hangscope.diagnosis.processes.failure_messages import is_secondary
+from hangscope.diagnosis.processes.failures import is_secondary
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, where
 from hangscope.trace.model import ExceptionFacts, Flag, flagged

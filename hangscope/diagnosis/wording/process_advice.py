@@ -13,7 +13,7 @@ from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.graph.store_places import PREFIX as STORE
 from hangscope.diagnosis.model import Verdict
-from hangscope.diagnosis.processes.failure_messages import is_secondary
+from hangscope.diagnosis.processes.failures import is_secondary
 from hangscope.diagnosis.processes.process_state import ProcessState, is_late_abort
 from hangscope.diagnosis.processes.stacks import calls_exit, innermost, user_frames, where
 from hangscope.diagnosis.records.coverage import is_unknown_form
