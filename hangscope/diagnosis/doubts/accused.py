@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import takewhile
+
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.duration_text import lasting
@@ -10,14 +13,17 @@ from hangscope.diagnosis.graph.lock_places import is_lock, is_polled
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.failures import lost_a_peer
 from hangscope.diagnosis.processes.process_state import End
+from hangscope.diagnosis.processes.stacks import in_framework, inside_package, is_library
 from hangscope.diagnosis.records.device_counts import counts_as_unfinished
 from hangscope.diagnosis.wording.blocked import blocked_in
 from hangscope.diagnosis.wording.phrases import is_are, rank_s
 from hangscope.trace.facts import RUNNABLE
-from hangscope.trace.model import Flag, RankFacts
+from hangscope.trace.model import Flag, Frame, RankFacts, Stack
 from hangscope.trace.signals import SIGKILL
 from hangscope.trace.units import SECOND_NS
 
+_MEETINGS = frozenset({"barrier", "_barrier", "report", "wait_for_everyone", "wait_for_all"})
+"""Functions of frameworks that return once every worker has called them."""
 _OF_THE_ABSENT = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED)
 _COUNTED_NS = 3 * SECOND_NS
 _TELLS = int(Flag.BLOCKING | Flag.ASYNC)
@@ -66,6 +72,24 @@ def held_up(context: Context, cause: Cause) -> str:
         if wait.kind == "locked file":
             return f"{others} holds a lock that rank {rank} may wait for"
     return ""
+
+
+def meets_elsewhere(context: Context, cause: Cause) -> str:
+    """The accused waits inside a framework's call that needs every worker: others did not come."""
+    if cause.verdict is not Verdict.MISSING_RANK or not cause.culprits:
+        return ""
+    stacks = [context.processes[r].stack for r in cause.culprits if r in context.processes]
+    calls = [next((f for f in _called(stack) if f.name in _MEETINGS), None) for stack in stacks]
+    if not stacks or None in calls:
+        return ""
+    name = {call.name for call in calls if call is not None}.pop()
+    return f"{rank_s(cause.culprits)} may itself wait there: {name} needs every worker"
+
+
+def _called(stack: Stack) -> Iterator[Frame]:
+    """The frames of an installed package that the user's innermost line has called."""
+    called = takewhile(is_library, stack) if inside_package(stack) is not None else ()
+    return (frame for frame in called if in_framework(frame))
 
 
 def stands_on_device(context: Context, cause: Cause) -> str:

@@ -41,7 +41,11 @@ _LIKELY = (
     accused.status_unseen,
     accused.reaction,
 )
-_AMBIGUOUS = (completions.one_of_several, moments.failed_after_waiting)
+_AMBIGUOUS = (
+    completions.one_of_several,
+    moments.failed_after_waiting,
+    accused.meets_elsewhere,
+)
 _NOBODY = (
     missing_evidence.one_rank_more,
     missing_evidence.unnamed_sender,

@@ -362,6 +362,8 @@ def activity(process: ProcessState | None, facts: RankFacts | None) -> str:
             words.append("at the end of its program")
         elif frame is not None:
             words.append(f"in {frame.name}")
+        if words and process.cannot_run and any(CHECKPOINT.search(f.name) for f in process.stack):
+            words.append("during a checkpoint")
     if not words and process.end is End.TORN_DOWN:
         words.append(process.end_text)
     return ", ".join(words)
