@@ -24,6 +24,20 @@ _LIBRARY = re.compile(
 _PATH = re.compile(r"(?<![\w./~-])(?:~|/[\w.@+=~-]+)(?:/[\w.@+=~-]+)+/?")
 _URL = re.compile(r"\b([A-Za-z][A-Za-z0-9+.-]*)://[^\s'\"<>\])]+")
 _ADDRESS = re.compile(r"(?<![\w.])(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})(?![\w.]*\d)")
+_ADDRESS_6 = re.compile(
+    r"(?<![\w:])(?:fe80|f[cd][0-9a-f]{2}|[23][0-9a-f]{3}):[0-9a-f:]{2,38}[0-9a-f:](?!\w)", re.I
+)
+"""Link-local, private and public addresses; `c10::add` is none."""
+_KEY = re.compile(
+    r"\b(?:hf_|gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA)[A-Za-z0-9_-]{16,}"
+    r"|(?<=Bearer )[\w.~+/=-]{8,}"
+)
+_SECRET = re.compile(
+    r"""(?i)\b(\w*(?:password|passwd|secret|token|api[_-]?key|access[_-]?key)['"]?\s*[=:]\s*['"]?)"""
+    r"""(?![\d.]+\b)([^\s'",;)}\]]{6,})"""
+)
+"""A count of tokens is no secret."""
+_HOME = re.compile(r"/(?:home|Users|users|scratch)/([\w.-]{3,})")
 _NOT_SECRET = ("127.", "0.", "255.")
 _PUBLIC = re.compile(r"^/(?:dev|proc|sys)(?:/|$)")
 _HOST_MUST_HAVE = 3
@@ -43,6 +57,7 @@ class Redactor:
         self._folders: dict[str, str] = {}
         self._hosts: dict[str, str] = {}
         self._addresses: dict[str, str] = {}
+        self._users: dict[str, str] = {}
         self._host_pattern: re.Pattern[str] | None = None
         for host in sorted(set(hosts)):
             self.host(host)
@@ -61,6 +76,7 @@ class Redactor:
 
     def path(self, path: str) -> str:
         """An absolute path's substitute: its file name below a numbered directory."""
+        self.note_users(path)
         if not path.startswith(("/", "~")) or path.startswith(ROOT) or _PUBLIC.match(path):
             return path
         library = _LIBRARY.search(path)
@@ -72,11 +88,31 @@ class Redactor:
 
     def text(self, text: str) -> str:
         """Free text with every URL, absolute path, known host and IPv4 address replaced."""
+        self.note_users(text)
+        text = _SECRET.sub(r"\1redacted", _KEY.sub("redacted", text))
         text = _URL.sub(r"\1://redacted", text)
         text = _PATH.sub(lambda m: self.path(m[0]), text)
         if self._host_pattern is not None:
             text = self._host_pattern.sub(lambda m: self._hosts[m[0]], text)
+        for user, substitute in self._users.items():
+            text = re.sub(rf"(?<![\w.-]){re.escape(user)}(?![\w-])", substitute, text)
+        text = _ADDRESS_6.sub(lambda m: self._address_6(m[0]), text)
         return _ADDRESS.sub(lambda m: self._address(m[1]), text)
+
+    def note_users(self, text: str) -> None:
+        """Learn the names of users from the paths of their home directories."""
+        for user in _HOME.findall(text):
+            self._users.setdefault(user, f"user{len(self._users) + 1}")
+
+    def left_in(self, content: bytes) -> str:
+        """A host, user or address of the original that content still names; empty if none."""
+        text = content.decode("latin-1")
+        known = self._hosts | self._users | self._addresses
+        words = known.keys() - known.values()  # it may have been redacted before
+        for word in sorted(word for word in words if len(word) >= _HOST_MUST_HAVE):
+            if re.search(rf"(?<![\w.-]){re.escape(word)}(?![\w-])", text):
+                return word
+        return ""
 
     def value(self, value: Any, key: str = "") -> Any:
         """Builtin objects (of a pickle or JSON) with all texts replaced, recursively."""
@@ -98,6 +134,13 @@ class Redactor:
         if isinstance(value, tuple):
             return tuple(self.value(item, key) for item in value)
         return value
+
+    def _address_6(self, address: str) -> str:
+        if ("::" not in address and address.count(":") < 5) or address.startswith("2001:db8:"):
+            return address
+        # 2001:db8::/32 is reserved for documentation.
+        number = len(self._addresses) + 1
+        return self._addresses.setdefault(address, f"2001:db8::{number:x}")
 
     def _address(self, address: str) -> str:
         if address.startswith(_NOT_SECRET) or address.startswith("192.0.2."):

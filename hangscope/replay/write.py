@@ -11,6 +11,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -33,7 +34,7 @@ from hangscope.replay.verify import verify
 from hangscope.ring.checks import RingError
 from hangscope.trace import formats
 from hangscope.trace.files import sniff
-from hangscope.trace.files.compression import compress
+from hangscope.trace.files.compression import compress, compression_of
 from hangscope.trace.files.unpickle import load_plain
 from hangscope.trace.model import Trace
 
@@ -85,7 +86,9 @@ def write_fixture(
         _copy_sources(trace, paths, dumps, redactor)
         if not write_observed(trace, dumps / OBSERVED, redactor):
             write_dump_time(trace, dumps / OBSERVED)
-        _write_expectation(folder, expected or expectation(diagnosis))
+        _write_expectation(folder, _redacted(expected or expectation(diagnosis), redactor))
+        if redactor is not None:
+            _check_nothing_is_left(folder, redactor)
         fixture = load_fixture(folder)
         if check:
             _same_verdict(fixture, diagnosis)
@@ -136,6 +139,29 @@ def expectation(diagnosis: Diagnosis) -> Expected:
 
 def _write_expectation(folder: Path, expected: Expected) -> None:
     (folder / EXPECTED).write_text(to_toml(expected), encoding="utf-8")
+
+
+def _redacted(expected: Expected, redactor: Redactor | None) -> Expected:
+    if redactor is None:
+        return expected
+    return replace(
+        expected,
+        story=redactor.text(expected.story),
+        must_mention=tuple(map(redactor.text, expected.must_mention)),
+        must_not_mention=tuple(map(redactor.text, expected.must_not_mention)),
+    )
+
+
+def _check_nothing_is_left(folder: Path, redactor: Redactor) -> None:
+    """Raise `FixtureError` if a file, or its name, still tells where the job ran."""
+    for file in (path for path in sorted(folder.rglob("*")) if path.is_file()):
+        compression = compression_of(file.read_bytes()[:8])
+        content = sniff.read_all(file, compression) + str(file.relative_to(folder)).encode()
+        if left := redactor.left_in(content):
+            raise FixtureError(
+                f"{file.relative_to(folder)} still says {left!r} after it was redacted; nothing "
+                "was written. Take it out of the original by hand"
+            )
 
 
 def _same_verdict(fixture: Fixture, diagnosis: Diagnosis) -> None:

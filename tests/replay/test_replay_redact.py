@@ -94,3 +94,30 @@ def test_journal_loses_its_host_and_keeps_torn_lines() -> None:
 def test_second_redaction_changes_nothing(text: str) -> None:
     once = Redactor().text(text)
     assert Redactor().text(once) == once
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[fe80::1ff:fe23:4567:890a]:29500", "[2001:db8::1]:29500"),
+        ("fd00:1:2:3:4:5:6:7 at 10:11:12", "2001:db8::1 at 10:11:12"),
+        ("c10::add, 12:34:56", "c10::add, 12:34:56"),
+        ("HF_TOKEN=hf_abcdefghijklmnopqrstuv", "HF_TOKEN=redacted"),
+        ("password: 'hunter22' tokens: 4096", "password: 'redacted' tokens: 4096"),
+        ("Authorization: Bearer eyJhbGciOi.J9", "Authorization: Bearer redacted"),
+        ("/home/ann.b/x.py failed for ann.b", "/redacted/1/x.py failed for user1"),
+    ],
+)
+def test_addresses_users_and_secrets_are_redacted(text: str, expected: str) -> None:
+    redactor = Redactor()
+    assert redactor.text(text) == expected
+    assert redactor.text(expected) == expected
+    assert not redactor.left_in(expected.encode())
+
+
+def test_what_is_left_of_the_original_is_found() -> None:
+    redactor = Redactor(["gpu17"])
+    redactor.text("/home/annabel/x.py")
+    assert redactor.left_in(b"\x00def gpu17(") == "gpu17"
+    assert redactor.left_in(b"by annabel\n") == "annabel"
+    assert not redactor.left_in(b"gpu170 annabelle")
