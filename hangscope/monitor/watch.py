@@ -14,6 +14,7 @@ from hangscope.monitor.clock_steps import ClockSteps
 from hangscope.monitor.config import MonitorConfig
 from hangscope.monitor.corruption import Corruptions
 from hangscope.monitor.doubled_ranks import DoubledRanks
+from hangscope.monitor.hardware.evidence import with_hardware
 from hangscope.monitor.leaving_ranks import LeavingRanks
 from hangscope.monitor.local_ranks import TICK_S, Counters, LocalRanks
 from hangscope.monitor.log_output import print_line, print_report
@@ -362,7 +363,7 @@ class Monitor:
         if trace.ranks.keys() - self._ranks.known or self._sees_part(trace):
             where += " and the run directories of the other nodes"
         self._ranks.note_look(trace.ranks, hung=True)
-        print_report(diagnosis, where=where, out=self._out)
+        print_report(with_hardware(diagnosis), where=where, out=self._out)
         if self._others is not None:
             self._others.publish_verdict(diagnosis.summary)
         if self._ranks.journal is not None:

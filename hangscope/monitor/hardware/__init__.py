@@ -1,0 +1,1 @@
+"""What the machine's devices and links say about themselves, gathered when a hang is reported."""
