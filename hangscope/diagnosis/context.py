@@ -11,6 +11,7 @@ import numpy as np
 
 from hangscope.diagnosis.graph.places import Place, Waits
 from hangscope.diagnosis.groups.dimensions import kinds_of_groups
+from hangscope.diagnosis.knowledge.streams import Streams
 from hangscope.diagnosis.model import GroupRef, LastOperation
 from hangscope.diagnosis.processes.active_thread import group_stack
 from hangscope.diagnosis.processes.process_state import End, ProcessState
@@ -163,6 +164,11 @@ class Context:
         rows = self.collectives_of(group)
         found: Ints = rows[self.trace.records["collective_seq"][rows] == seq]
         return found
+
+    @cached_property
+    def streams(self) -> Streams:
+        """What each rank has issued, comparable between ranks."""
+        return Streams(self)
 
     @cached_property
     def families(self) -> list[str]:

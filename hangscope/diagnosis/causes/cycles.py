@@ -8,8 +8,9 @@ from dataclasses import replace
 from hangscope.diagnosis.cause import Cause, Words, began, rank_list
 from hangscope.diagnosis.causes.awaited_ranks import UNKNOWN_KEY_SETTER
 from hangscope.diagnosis.causes.cycle_breakers import breakers_of, places_at, smallest_breaking_side
-from hangscope.diagnosis.causes.p2p_cycles import p2p_cycle_cause
+from hangscope.diagnosis.causes.p2p_cycles import p2p_cycle_cause, pointing_to_halves
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.faults.contest import contest
 from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.graph.store_places import PREFIX
@@ -77,8 +78,29 @@ def cycle_cause(
         )
     if any(place.p2p for place in here):
         settled = p2p_cycle_cause(context, cause, ranks, groups - {NONE}, fellow_suspects)
-        return _doubt_unfinished(settled, here)
-    return _collective_cycle(context, cause, ranks, groups - {NONE}, fellow_suspects)
+        return _doubt_unfinished(_tried(context, settled, ranks, fellow_suspects), here)
+    settled = _collective_cycle(context, cause, ranks, groups - {NONE}, fellow_suspects)
+    return _tried(context, settled, ranks, fellow_suspects)
+
+
+def _tried(
+    context: Context, cause: Cause, ranks: set[int], fellow_suspects: frozenset[int]
+) -> Cause:
+    """The cause of a cycle that nothing has decided, after all explanations were tried.
+
+    Cycles of its shape beside it have the same explanation: a row of ranks made one mistake.
+    """
+    if cause.confidence is not Confidence.AMBIGUOUS:
+        return cause
+    row = ranks | fellow_suspects
+    indices = sorted({i for rank in row for i in context.waits.out(rank)})
+    places = [p for p in context.waits.at(indices) if not row.isdisjoint(p.targets)]
+    accused = (contest(context, row, places) or frozenset()) & ranks
+    if not accused:
+        return cause
+    named = replace(cause, culprits=tuple(sorted(accused)), confidence=Confidence.LIKELY)
+    here = context.waits.at(cause.places)
+    return pointing_to_halves(context, named) if any(p.p2p for p in here) else named
 
 
 def _sides(context: Context, ranks: set[int], places: set[int]) -> tuple[tuple[int, ...], ...]:

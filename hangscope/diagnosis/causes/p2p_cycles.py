@@ -98,7 +98,7 @@ def _deviating(cycle: _Cycle) -> Cause | None:
     context, cause, ranks = cycle.context, cycle.cause, cycle.ranks
     stage = odd_stage(context, ranks, cycle.groups)
     if stage is not None:
-        return _pointing_to_halves(
+        return pointing_to_halves(
             context, _accusing(cause.with_evidence(_often(stage)), (stage.rank,), alone=True)
         )
     # Finished operations must be recorded to be compared.
@@ -113,7 +113,7 @@ def _deviating(cycle: _Cycle) -> Cause | None:
         odd = ()  # if most deviated, it is everybody's code
     odd = odd or outliers_by_total(context, ranks, cycle.groups, cycle.fellow_suspects)
     # A rank that deviated keeps members of its groups from reaching theirs.
-    return _pointing_to_halves(context, _accusing(cause, odd, alone=len(odd) == 1)) if odd else None
+    return pointing_to_halves(context, _accusing(cause, odd, alone=len(odd) == 1)) if odd else None
 
 
 def _different_order(cycle: _Cycle) -> Cause | None:
@@ -125,7 +125,7 @@ def _different_order(cycle: _Cycle) -> Cause | None:
         return None
     cause = _accusing(cycle.cause, astray, alone=True)
     owes = any(p.p2p and astray[0] in p.absent for p in cycle.places)
-    return _pointing_to_halves(cycle.context, cause) if owes else cause
+    return pointing_to_halves(cycle.context, cause) if owes else cause
 
 
 def _blame_missing_half(cycle: _Cycle) -> Cause | None:
@@ -138,13 +138,13 @@ def _blame_missing_half(cycle: _Cycle) -> Cause | None:
     if len(odd) > 1 and _outnumber(context, odd, unmatched):
         return None  # the fewer ranks that wait for them may have gone on too early
     if cycle.strayed and (odd != cycle.strayed or _may_be_either(cycle)):
-        return _pointing_to_halves(context, _accusing(cause, cycle.strayed, alone=True))
+        return pointing_to_halves(context, _accusing(cause, cycle.strayed, alone=True))
     if odd and (len(ranks) == 2 or len(odd) > 1) and _may_be_either(cycle):
         return replace(cause, confidence=Confidence.AMBIGUOUS)
     if odd:
         hidden = len(ranks) > 2 and bool(ranks & context.hidden)
         sure = Confidence.LIKELY if hidden else cause.confidence
-        return _pointing_to_halves(context, replace(cause, culprits=odd, confidence=sure))
+        return pointing_to_halves(context, replace(cause, culprits=odd, confidence=sure))
     breakers = breakers_of(cycle.places, ranks)
     return replace(cause, culprits=(breakers[0],)) if len(breakers) == 1 else None
 
@@ -175,7 +175,7 @@ def _blame_unusual_step(cycle: _Cycle) -> Cause | None:
     odd = deviating_rank(cycle.context, cycle.ranks) or out_of_step(cycle.context, cycle.ranks)
     if not odd:
         return None
-    return _pointing_to_halves(cycle.context, _accusing(cycle.cause, odd, alone=True))
+    return pointing_to_halves(cycle.context, _accusing(cycle.cause, odd, alone=True))
 
 
 def _blame_dropped_half(cycle: _Cycle) -> Cause | None:
@@ -228,7 +228,7 @@ def _often(stage: OddStage) -> str:
     return f"rank {stage.rank} came to {stage.line} {stage.times} times, {others} each"
 
 
-def _pointing_to_halves(context: Context, cause: Cause) -> Cause:
+def pointing_to_halves(context: Context, cause: Cause) -> Cause:
     """Point out halves that the accused left out and others wait for, on the cycle or behind it."""
     accused, places = set(cause.culprits), context.waits.places
     due = [i for i, p in enumerate(places) if p.p2p and not accused.isdisjoint(p.targets)]

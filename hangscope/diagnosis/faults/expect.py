@@ -1,0 +1,231 @@
+"""What should a rank have issued? Votes of ranks that run the same program, and of its own past.
+
+The streams of all ranks, and what a rank did before, are texts of one program. Another rank votes
+on an operation if everything before it is the same in both streams; a rank's past votes where the
+operations before have come in this order before. A rank *departs* where the votes are against it.
+A program that differs from rank to rank (stages, a leader) does so in every step: only what a rank
+did once counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.knowledge.streams import Stream
+from hangscope.diagnosis.records.frontier import Ints
+from hangscope.trace.model import NONE
+
+_CONTEXT = 16
+"""So many operations before one tell whether it has come in this way before."""
+_WINDOW = 24
+"""So many operations before and behind the one a rank stands in are compared with its past."""
+_ENOUGH = 4
+"""Fewer equal operations before one tell little about what follows."""
+_OFTEN = 2
+"""After an operation that came so often, anything that never followed it is unusual."""
+_COMMON = 0.7
+"""Streams without a beginning are of one program if they share so much of what they consist of."""
+_ONE_VOTE, _PAST_AGAINST, _PAST_IN_FAVOUR = 0.5, 0.5, -0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """Where a rank did something else than others, or than its past lets expect.
+
+    ``what``: what it did. ``against``, ``agree``: ranks with the same stream before it that did
+    something else there, or the same. ``past``: whether the rank's own past is against it; None:
+    says nothing.
+    """
+
+    row: int
+    what: int
+    against: frozenset[int] = frozenset()
+    agree: frozenset[int] = frozenset()
+    past: bool | None = None
+
+    def weight(self, accused: Collection[int]) -> float:
+        """How surely it is one, from 0 to 1, if ranks that are accused are no measure."""
+        against, agree = (len(who.difference(accused)) for who in (self.against, self.agree))
+        if against > agree:
+            mine = {None: 0.0, True: _PAST_AGAINST, False: _PAST_IN_FAVOUR}[self.past]
+            return min(1.0, _ONE_VOTE * (against - agree) + mine)
+        excused = 0 < agree >= len(self.against)
+        return _PAST_AGAINST if self.past and not excused else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Conduct:
+    """What a rank did, compared with what was expected of it.
+
+    ``stands``: what it waits in, or issued last; ``followed``: ranks that did the same until there;
+    ``past``: whether that is unlike its own past.
+    """
+
+    departures: tuple[Departure, ...] = ()
+    followed: frozenset[int] = frozenset()
+    past: bool | None = None
+    stands: int = NONE
+
+    def worst(self, accused: Collection[int] = ()) -> tuple[float, Departure | None]:
+        """The surest departure and its weight, if ranks that are accused are no measure."""
+        weights = [d.weight(accused) for d in self.departures]
+        best = max(weights, default=0.0)
+        return best, self.departures[weights.index(best)] if best else None
+
+    def is_measured(self, accused: Collection[int] = ()) -> bool:
+        """Whether anything is known of what was expected of it."""
+        asked = self.followed.union(*(d.against for d in self.departures))
+        return self.past is not None or not asked.issubset(accused)
+
+
+class _Vote(NamedTuple):
+    """Another rank did the same until ``end``, and can be compared until ``known``.
+
+    Both are indices in the stream that is judged.
+    """
+
+    end: int
+    known: int
+
+
+_Votes = dict[int, _Vote]
+
+
+def conduct_of(
+    context: Context, rank: int, suspects: Collection[int], asked: Iterable[int]
+) -> Conduct:
+    """What a rank did, compared with what was expected of it.
+
+    Parameters
+    ----------
+    context:
+        The trace and what was derived from it.
+    rank:
+        The rank that is judged.
+    suspects:
+        Ranks that were in step at each collective they all finished: from the last one on, the
+        rank's own past is asked.
+    asked:
+        Ranks that may vote; those that run another program do not count.
+    """
+    own = context.streams.of(rank)
+    stands = np.flatnonzero(context.front.unfinished[own.rows])
+    at = int(stands[0]) if len(stands) else len(own) - 1
+    if at < 0:
+        return Conduct()
+    if not own.lacks_none:
+        return Conduct(stands=int(own.what[at]))
+    votes = _votes(context, own, asked)
+    found = _departures(own, votes)
+    end = min((int(np.searchsorted(own.rows, d.row)) for d in found), default=at + _WINDOW)
+    since = _last_meeting(context, own, at, suspects) + 1
+    for index in range(since, min(end, len(own))):
+        if unlike_past(own.what, index):
+            found.append(_departure(own, votes, index, past=True))
+            break
+    followed, _ = _counted(votes, at)
+    return Conduct(tuple(found), followed, unlike_past(own.what, at), int(own.what[at]))
+
+
+def _last_meeting(context: Context, own: Stream, at: int, ranks: Collection[int]) -> int:
+    """Index of the last collective of all these ranks before ``at``; -1 if there is none near."""
+    wanted = set(ranks)
+    common = [i for i, g in enumerate(context.trace.groups) if wanted.issubset(g.ranks)]
+    low = max(0, at - _WINDOW)
+    rows = own.rows[low:at]
+    met = np.isin(context.trace.records["group"][rows], common) & context.front.collective[rows]
+    hits = np.flatnonzero(met)
+    return low + int(hits[-1]) if len(hits) else low - 1
+
+
+def _votes(context: Context, own: Stream, asked: Iterable[int]) -> _Votes:
+    found = {}
+    for rank in asked:
+        other = context.streams.of(rank)
+        aligned = _aligned(own, other) if rank != own.rank else None
+        if aligned is not None:
+            a, b = aligned
+            known = min(len(own) - a, len(other) - b)
+            differs = np.flatnonzero(own.what[a : a + known] != other.what[b : b + known])
+            alike = int(differs[0]) if len(differs) else known
+            found[rank] = _Vote(a + alike, a + known)
+    return found
+
+
+def _aligned(own: Stream, other: Stream) -> tuple[int, int] | None:
+    """Indices in two streams of one place of the program; None if they have none in common."""
+    if not len(other) or not other.lacks_none:
+        return None
+    if own.is_whole and other.is_whole:
+        return 0, 0
+    place = next((place for place in own.places if place in other.places), None)
+    if place is None or not _run_alike(own, other):
+        return None
+    return own.places[place], other.places[place]
+
+
+def _run_alike(own: Stream, other: Stream) -> bool:
+    """Whether two streams consist of the same operations, but for a few."""
+    mine, its = set(own.what.tolist()), set(other.what.tolist())
+    return len(mine & its) >= _COMMON * len(mine | its)
+
+
+def _counted(votes: _Votes, at: int) -> tuple[frozenset[int], frozenset[int]]:
+    """Who agrees with what was issued at an index, and who did something else there."""
+    agree = frozenset(r for r, vote in votes.items() if vote.end > at)
+    return agree, frozenset(r for r, vote in votes.items() if vote.end == at < vote.known)
+
+
+def _departures(own: Stream, votes: _Votes) -> list[Departure]:
+    """Where a rank departs from what other ranks did, first to last."""
+    found = []
+    for at in sorted({vote.end for vote in votes.values() if vote.end < vote.known}):
+        agree, against = _counted(votes, at)
+        is_new_half = not own.numbers[at] and is_new(own.what, at)
+        if len(against) >= len(agree) and not is_new_half and not _recurs(own.what, at):
+            found.append(_departure(own, votes, at, unlike_past(own.what, at)))
+    return found
+
+
+def _departure(own: Stream, votes: _Votes, at: int, past: bool | None) -> Departure:
+    agree, against = _counted(votes, at)
+    return Departure(int(own.rows[at]), int(own.what[at]), against, agree, past)
+
+
+def _recurs(what: Ints, at: int) -> bool:
+    """Whether what is issued at an index came after the same operations elsewhere in the stream."""
+    pattern = what[at - min(at, _CONTEXT) : at + 1]
+    windows = np.lib.stride_tricks.sliding_window_view(what, len(pattern))
+    return int((windows == pattern).all(axis=1).sum()) > 1
+
+
+def unlike_past(what: Ints, at: int) -> bool | None:
+    """Whether something else followed whenever the rank came this way before.
+
+    The longest run of operations that came before decides if it is long enough; a shorter one only
+    if none of what ever followed the operation before is the same. None if that decides nothing,
+    or if the rank has never issued this before: something new has begun, perhaps for all.
+    """
+    if is_new(what, at):
+        return None
+    earlier = np.arange(1, at)
+    length = 0
+    while at - 1 - length >= 0:
+        longer = earlier[earlier - 1 - length >= 0]
+        longer = longer[what[longer - 1 - length] == what[at - 1 - length]]
+        if not len(longer):
+            break
+        if not length and len(longer) >= _OFTEN and not (what[longer] == what[at]).any():
+            return True
+        earlier, length = longer, length + 1
+    return None if length < _ENOUGH else not bool((what[earlier] == what[at]).any())
+
+
+def is_new(what: Ints, at: int) -> bool:
+    """Whether the rank has never issued before what it issues at an index."""
+    return not bool((what[:at] == what[at]).any())
