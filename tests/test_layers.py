@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parent.parent / "hangscope"
 
 MAY_IMPORT = {
     "ring": set(),
-    "nccl_plugin": set(),
+    "nccl_plugin": {"ring"},
     "recording": {"nccl_plugin", "ring"},
     "trace": {"ring"},
     "diagnosis": {"trace"},

@@ -13,6 +13,7 @@ import rich_click as click
 from hangscope.cli.budget import budget_options
 from hangscope.cli.console import Progress, say, say_json, stdout_console
 from hangscope.cli.errors import UserError, cannot_write, no_empty_path, nothing_readable
+from hangscope.cli.types import source_option
 
 if TYPE_CHECKING:
     from hangscope.diagnosis.model import Diagnosis
@@ -45,6 +46,7 @@ NEWEST_COMPARED = 512
     help="Ask live ranks that cannot run Python for their stacks, by a signal to their recorder; "
     "without it, nothing is sent to any process.",
 )
+@source_option
 @click.option("--no-color", is_flag=True, help="No colours, even on a terminal.")
 @budget_options
 def command(
@@ -55,6 +57,7 @@ def command(
     rank: int | None,
     all_findings: bool,
     ask_stacks: bool,
+    source: tuple[str, ...],
     no_color: bool,
     budget: Budget,
 ) -> None:
@@ -67,6 +70,7 @@ def command(
     Exit status: 0 healthy, 1 problem found, 2 bad usage or nothing readable.
     """
     trace, diagnosis = investigate(paths, budget, ask_stacks=ask_stacks)
+    diagnosis = replace(diagnosis, source_directories=source)
     if diagnosis.verdict.value == "healthy":
         diagnosis = _with_lateness(trace, diagnosis)
     if group is not None and not any(group in (g.name, g.desc, g.label) for g in trace.groups):

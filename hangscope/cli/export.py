@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import rich_click as click
 from hangscope.cli.budget import budget_options
 from hangscope.cli.console import say
 from hangscope.cli.errors import UserError, cannot_write
+from hangscope.cli.types import source_option
 
 if TYPE_CHECKING:
     from hangscope.diagnosis.model import Diagnosis
@@ -34,8 +36,16 @@ FORMS = ("flight-recorder", "perfetto", "html", "fixture")
 @click.option(
     "--redact", is_flag=True, help="Replace directories, hosts and addresses (fixtures only)."
 )
+@source_option
 @budget_options
-def command(paths: tuple[str, ...], form: str, output: str, redact: bool, budget: Budget) -> None:
+def command(
+    paths: tuple[str, ...],
+    form: str,
+    output: str,
+    redact: bool,
+    source: tuple[str, ...],
+    budget: Budget,
+) -> None:
     """Convert a run for other tools.
 
     \b
@@ -52,6 +62,7 @@ def command(paths: tuple[str, ...], form: str, output: str, redact: bool, budget
     from hangscope.report.escape import plain
 
     trace, diagnosis = investigate(paths, budget)
+    diagnosis = replace(diagnosis, source_directories=source)
     out = Path(output)
     try:
         done = _write(trace, diagnosis, form, out, paths, redact)

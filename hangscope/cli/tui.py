@@ -14,7 +14,7 @@ import rich_click as click
 from hangscope.cli import LATEST
 from hangscope.cli.console import say
 from hangscope.cli.errors import UserError, cannot_write, no_empty_path, nothing_readable
-from hangscope.cli.types import Seconds
+from hangscope.cli.types import Seconds, source_option
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -52,6 +52,7 @@ _OTHER_PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf")
     is_flag=True,
     help="Ask ranks of a live run that cannot run Python for their stacks, by a signal.",
 )
+@source_option
 def command(
     paths: tuple[str, ...],
     screenshot: str | None,
@@ -59,6 +60,7 @@ def command(
     keys: str,
     refresh: float,
     ask_stacks: bool,
+    source: tuple[str, ...],
 ) -> None:
     """Show timelines in the terminal, live while the job runs or post-mortem.
 
@@ -84,7 +86,7 @@ def command(
     try:
         from hangscope.tui.source import open_source
 
-        source = open_source(paths, ask_stacks=ask_stacks)
+        opened = open_source(paths, ask_stacks=ask_stacks, source_directories=source)
     except NothingReadable as error:
         raise nothing_readable(paths, error.warnings) from error
     from hangscope.tui.app import HangScopeApp
@@ -94,9 +96,9 @@ def command(
             raise UserError("not a terminal; use --screenshot FILE.svg, or hangscope analyze")
         from hangscope.tui.few_colours import has_few_colours
 
-        HangScopeApp(source, refresh_s=refresh, few_colours=has_few_colours()).run()
+        HangScopeApp(opened, refresh_s=refresh, few_colours=has_few_colours()).run()
         return
-    app = HangScopeApp(source, refresh_s=refresh)
+    app = HangScopeApp(opened, refresh_s=refresh)
     svg = asyncio.run(take_screenshot(app, columns, rows, pressed))
     try:
         Path(screenshot).write_text(svg, encoding="utf-8")

@@ -32,3 +32,15 @@ class Seconds(Number):
     """A number of seconds; its error message says so."""
 
     name = "number of seconds"
+
+
+def source_option(command: Any) -> Any:
+    """Add ``--source``, which may be given several times, to a command that quotes source lines."""
+    return click.option(
+        "--source",
+        multiple=True,
+        type=click.Path(exists=True, file_okay=False),
+        metavar="DIR",
+        help="Also quote the job's source files below this directory; by default only those of a "
+        "job recorded on this machine, from where it ran.",
+    )(command)

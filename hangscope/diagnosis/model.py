@@ -221,6 +221,8 @@ class Diagnosis:
     """Remarks that do not change the verdict: a slow rank, other attempts in the directory."""
     began_ns: int = 0
     """When the first rank began to record or to issue; 0 if unknown."""
+    source_directories: tuple[str, ...] = ()
+    """Directories of which the user says that the job's source files are there."""
 
     @property
     def headline(self) -> str:

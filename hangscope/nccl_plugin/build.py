@@ -18,8 +18,8 @@ from hangscope.nccl_plugin.place import (
     built_plugin,
     cache_directory,
     file_name,
-    others_may_write,
 )
+from hangscope.ring.trusted_files import UntrustedError, is_trusted
 
 _PLENTY_S = 60.0
 
@@ -71,7 +71,7 @@ def ensure_plugin() -> Path:
     """
     try:
         found = built_plugin()
-    except PermissionError:
+    except UntrustedError:
         found = None
     return found or build_plugin(best_directory())
 
@@ -85,7 +85,7 @@ def best_directory() -> Path:
         BESIDE_THE_PACKAGE.mkdir(exist_ok=True, mode=0o755)
     except OSError:
         return cache_directory()
-    fits = os.access(BESIDE_THE_PACKAGE, os.W_OK) and not others_may_write(BESIDE_THE_PACKAGE)
+    fits = os.access(BESIDE_THE_PACKAGE, os.W_OK) and is_trusted(BESIDE_THE_PACKAGE)
     return BESIDE_THE_PACKAGE if fits else cache_directory()
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
-import stat
 from collections.abc import Iterator
 from pathlib import Path
+
+from hangscope.ring.trusted_files import UntrustedError, check_trusted
 
 SOURCES = Path(__file__).parent / "src"
 BESIDE_THE_PACKAGE = Path(__file__).parent / "built"
@@ -45,34 +46,18 @@ def built_plugin() -> Path | None:
 
     Raises
     ------
-    PermissionError
+    UntrustedError
         If there is one, but only where others could exchange it; the message says where.
     """
-    name, refused = file_name(), ""
-    for directory in places():
-        path = directory / name
-        if not path.is_file():
-            continue
-        refused = others_may_write(path)
-        if not refused:
-            return path
-    if refused:
-        raise PermissionError(refused)
+    refused: UntrustedError | None = None
+    for path in (place / file_name() for place in places()):
+        if path.is_file():
+            try:
+                check_trusted(path)
+            except UntrustedError as error:
+                refused = error
+            else:
+                return path
+    if refused is not None:
+        raise refused
     return None
-
-
-def others_may_write(path: Path) -> str:
-    """Who besides root and this user could exchange a file, as a sentence; empty if nobody can.
-
-    NCCL runs what is in it inside the training process. A directory above it counts as well, except
-    one with the sticky bit, in which only an owner can rename.
-    """
-    path = path.resolve()
-    for place in (path, *path.parents):
-        status = place.stat()
-        if status.st_uid not in (0, os.geteuid()):
-            return f"{place} belongs to another user"
-        sticky = place != path.parent and bool(status.st_mode & stat.S_ISVTX)
-        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky:
-            return f"others than its owner may write {place}"
-    return ""

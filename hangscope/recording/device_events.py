@@ -11,8 +11,9 @@ import os
 from collections.abc import Callable, MutableMapping
 from pathlib import Path
 
-from hangscope.nccl_plugin.place import built_plugin, file_name, others_may_write, places
+from hangscope.nccl_plugin.place import built_plugin, file_name, places
 from hangscope.ring.device_layout import PATH_VARIABLE, device_path
+from hangscope.ring.trusted_files import UntrustedError, is_trusted
 
 PLUGIN_VARIABLE = "NCCL_PROFILER_PLUGIN"
 _OURS = "libhangscope_nccl_"
@@ -40,7 +41,7 @@ def switch_on(
         return
     try:
         plugin = built_plugin() or _in_the_making()
-    except PermissionError as error:
+    except UntrustedError as error:
         say(f"NCCL's plugin is not loaded: {error}; run hangscope compile, or set the rights")
         return
     if plugin is None:
@@ -63,4 +64,4 @@ def _in_the_making() -> Path | None:
 
 def _may_be_built_in(place: Path) -> bool:
     present = next(one for one in (place, *place.parents) if one.exists())
-    return os.access(present, os.W_OK) and not others_may_write(present)
+    return os.access(present, os.W_OK) and is_trusted(present)

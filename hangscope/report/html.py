@@ -141,7 +141,7 @@ def _moment(time_ns: int) -> str:
 
 
 def _finding_view(diagnosis: Diagnosis, finding: Finding) -> dict[str, Any]:
-    groups, sources = side_groups(diagnosis, finding), Sources(diagnosis.began_ns)
+    groups, sources = side_groups(diagnosis, finding), Sources.of(diagnosis)
     return {
         "summary": finding.headline,
         "why": finding.why,

@@ -1,23 +1,28 @@
-"""Source lines of stack frames, if the files can be read on this machine.
+"""Source lines of stack frames, if the files are the job's own.
 
 A file name in a dump is untrusted, and a report may leave the machine. Only regular Python files of
-a sensible size are opened, so that no dump can make a report quote secrets or block on a pipe.
+a sensible size are quoted, if they belong to the user or root and lie in a directory of the job:
+one that a job recorded here has worked in or was started from, or one that the user names.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
+from hangscope.diagnosis.model import Diagnosis
 from hangscope.report.escape import plain
 from hangscope.trace.files.source_text import decode_source
-from hangscope.trace.model import Frame
+from hangscope.trace.model import Frame, Stack
+from hangscope.trace.rings.recorded_here import working_directories
 
 _SUFFIXES = (".py", ".pyx", ".pyi")
 _MAX_BYTES = 4 << 20
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class SourceLine(NamedTuple):
@@ -36,6 +41,18 @@ class Sources:
 
     began_ns: int = 0
     """When the job began; 0 if not known."""
+    directories: tuple[str, ...] = ()
+    """Absolute paths, without links, of where files may be quoted from."""
+
+    @classmethod
+    def of(cls, diagnosis: Diagnosis) -> Sources:
+        """The sources of a diagnosed job; none of a job that was not recorded on this machine."""
+        places = [os.path.realpath(place) for place in diagnosis.source_directories]
+        worked_in = working_directories(diagnosis.sources)
+        if worked_in is not None:
+            scripts = (os.path.dirname(name) for name in _main_scripts(diagnosis))
+            places += [os.path.realpath(p) for p in (*worked_in, *scripts) if os.path.isabs(p)]
+        return cls(diagnosis.began_ns, tuple(dict.fromkeys(p for p in places if p != "/")))
 
     def line(self, frame: Frame) -> str:
         """The stripped source line of `frame`; empty if it cannot be read."""
@@ -61,10 +78,13 @@ class Sources:
 
     def changed(self, frame: Frame) -> bool:
         """Whether the file of `frame` exists here but has changed since the job began."""
-        return 0 < self.began_ns < _read(frame.filename).changed_ns
+        return 0 < self.began_ns < self._file(frame).changed_ns
 
     def _lines(self, frame: Frame) -> tuple[str, ...]:
-        return () if self.changed(frame) else _read(frame.filename).lines
+        return () if self.changed(frame) else self._file(frame).lines
+
+    def _file(self, frame: Frame) -> _File:
+        return _read(frame.filename, self.directories)
 
 
 class _File(NamedTuple):
@@ -73,16 +93,20 @@ class _File(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _read(path: str) -> _File:
-    if not path.endswith(_SUFFIXES) or "\0" in path:
+def _read(path: str, directories: tuple[str, ...]) -> _File:
+    if not path.endswith(_SUFFIXES) or not os.path.isabs(path):
         return _File()
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
-    except (OSError, ValueError, UnicodeError):
+        folder, name = os.path.split(path)
+        folder = os.path.realpath(folder)
+        if not any(folder == place or folder.startswith(f"{place}/") for place in directories):
+            return _File()
+        descriptor = os.open(os.path.join(folder, name), _FLAGS)
+    except (OSError, ValueError):
         return _File()
     try:
         status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_BYTES:
+        if not _may_be_quoted(status):
             return _File()
         with open(descriptor, "rb", closefd=False) as file:
             source = file.read(_MAX_BYTES)
@@ -91,3 +115,22 @@ def _read(path: str) -> _File:
         return _File()
     finally:
         os.close(descriptor)
+
+
+def _may_be_quoted(status: os.stat_result) -> bool:
+    is_own = status.st_uid in (0, os.geteuid())
+    return is_own and stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_BYTES
+
+
+def _main_scripts(diagnosis: Diagnosis) -> Iterator[str]:
+    """The files in which the ranks' main threads began."""
+    for stack in _stacks(diagnosis):
+        began = next((frame for frame in reversed(stack) if frame.name == "<module>"), None)
+        if began is not None:
+            yield began.filename
+
+
+def _stacks(diagnosis: Diagnosis) -> Iterator[Stack]:
+    yield from (report.stack for report in diagnosis.ranks)
+    for finding in diagnosis.findings:
+        yield from (side.stack for side in finding.sides)

@@ -93,7 +93,7 @@ class TextReport:
     def _parts(self, width: int) -> Iterator[RenderableType | None]:
         """The report's blocks from top to bottom; None is an empty line."""
         diagnosis = self.diagnosis
-        sources = Sources(diagnosis.began_ns)
+        sources = Sources.of(diagnosis)
         findings = [f for f in diagnosis.findings if self.group is None or _is_in(f, self.group)]
         shown = findings if self.all_findings else findings[:1]
         yield _badge(diagnosis)
@@ -321,7 +321,7 @@ def _one_rank(diagnosis: Diagnosis, rank: int) -> Iterator[RenderableType | None
     if waiters:
         rows.append(("", Text(f"{named(waiters, 60)} wait{'s' * (len(waiters) == 1)} for it")))
     yield _labelled(rows)
-    sides, sources = [Side((rank,), stack=report.stack)], Sources(diagnosis.began_ns)
+    sides, sources = [Side((rank,), stack=report.stack)], Sources.of(diagnosis)
     for text in side_stacks(sides, (), sources, everything=True):
         text.no_wrap, text.overflow = True, "ellipsis"
         yield Padding(text, (0, 0, 0, 2))

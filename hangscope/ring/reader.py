@@ -162,6 +162,11 @@ class RingReader:
     def __del__(self) -> None:
         self.close()
 
+    @property
+    def owner(self) -> int:
+        """The user to whom the file belongs."""
+        return os.fstat(self._descriptor).st_uid
+
     def header(self) -> RingHeader:
         """The current header."""
         return decode_header(self._read(0, layout.HEADER_BYTES))

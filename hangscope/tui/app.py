@@ -320,7 +320,7 @@ class HangScopeApp(App[None]):
         if isinstance(widget, TreeList) and widget.frame is not None:
             who = f"rank {widget.rank}"
             frames = [(who, widget.frame), *(f for f in frames if f[1] != widget.frame)]
-        self.push_screen(Over(source_page(frames, Sources(self.snapshot.diagnosis.began_ns))))
+        self.push_screen(Over(source_page(frames, Sources.of(self.snapshot.diagnosis))))
 
     def action_follow(self) -> None:
         """Keep the newest moment visible."""

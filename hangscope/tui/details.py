@@ -70,7 +70,7 @@ def describe(
     snapshot: Snapshot, rank: int | None, record: int | None
 ) -> Iterator[Text | Table | Padding]:
     """The lines of the pane."""
-    finding, sources = snapshot.finding, Sources(snapshot.diagnosis.began_ns)
+    finding, sources = snapshot.finding, Sources.of(snapshot.diagnosis)
     if rank is not None:
         yield _rank_line(snapshot, rank)
     if record is not None:

@@ -82,10 +82,18 @@ class LiveSource:
     Only with ``ask_stacks`` are ranks that cannot run Python asked for their stacks, by a signal.
     """
 
-    def __init__(self, run: LiveReader, title: str = "", *, ask_stacks: bool = False) -> None:
+    def __init__(
+        self,
+        run: LiveReader,
+        title: str = "",
+        *,
+        ask_stacks: bool = False,
+        source_directories: tuple[str, ...] = (),
+    ) -> None:
         self._run = run
         self.title = title
         self._ask_stacks = ask_stacks
+        self._source_directories = source_directories
         self.live = True
         self._facts: list[object] = []
         self._judged: Diagnosis | None = None
@@ -108,6 +116,7 @@ class LiveSource:
         diagnosis = diagnose(trace)
         if diagnosis.findings and self._run.is_partial and not self._run.moved:
             diagnosis = diagnose(self._run.look_at_all())
+        diagnosis = replace(diagnosis, source_directories=self._source_directories)
         self._judged, self._judged_s = diagnosis, time.monotonic()
         return diagnosis
 
@@ -165,8 +174,12 @@ def _plus(known_s: float | None, passed_s: float) -> float | None:
     return None if known_s is None else known_s + passed_s
 
 
-def open_source(paths: Sequence[str], *, ask_stacks: bool = False) -> Source:
+def open_source(
+    paths: Sequence[str], *, ask_stacks: bool = False, source_directories: tuple[str, ...] = ()
+) -> Source:
     """The source for `paths`: live if it is a single run directory with a live process.
+
+    Source files in ``source_directories`` may be quoted, whatever the evidence.
 
     Raises `hangscope.trace.load.NothingReadable` if nothing in `paths` can be read.
     """
@@ -180,7 +193,10 @@ def open_source(paths: Sequence[str], *, ask_stacks: bool = False) -> Source:
     if directory is not None:
         run = LiveRun(directory, rows=LIVE_ROWS)
         if run.look().live:
-            return LiveSource(run, title, ask_stacks=ask_stacks)
+            return LiveSource(
+                run, title, ask_stacks=ask_stacks, source_directories=source_directories
+            )
         run.close()
     trace = load_trace(list(paths))
-    return StaticSource(trace, diagnose(trace), title)
+    diagnosis = replace(diagnose(trace), source_directories=source_directories)
+    return StaticSource(trace, diagnosis, title)

@@ -168,7 +168,7 @@ class StackTree(TreeList):
         everyone = {r for (r,), stack in stacks if stack}
         guilty = set(snapshot.diagnosis.culprits)
         rows: list[Row] = []
-        sources = Sources(snapshot.diagnosis.began_ns)
+        sources = Sources.of(snapshot.diagnosis)
         for root in merge(stacks):
             for branch in root.walk():
                 rows += self._branch(branch, everyone, guilty, sources)

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from hangscope.nccl_plugin.place import PLACE, file_name
 from hangscope.recording.compiled import load
 from hangscope.recording.compiled.build import BuildError, build
-from hangscope.recording.compiled.trust import UntrustedError, check_trusted
+from hangscope.recording.device_events import PLUGIN_VARIABLE, switch_on
+from hangscope.ring.trusted_files import UntrustedError, check_trusted
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
@@ -128,3 +130,31 @@ def test_nothing_is_compiled_to_where_it_would_not_be_loaded(tmp_path: Path) -> 
 def test_the_cache_is_never_below_the_working_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "cache")
     assert load.cache_directory().is_absolute()
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o777])
+def test_nccl_is_told_of_its_plugin_only_if_nobody_else_can_exchange_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int
+) -> None:
+    monkeypatch.setenv(PLACE, str(tmp_path))
+    (tmp_path / file_name()).write_bytes(b"")
+    tmp_path.chmod(mode)
+    environ: dict[str, str] = {}
+    said: list[str] = []
+    switch_on(environ, tmp_path / "rank_0.ring", 1, said.append)
+    assert (PLUGIN_VARIABLE in environ) is (mode == 0o755)
+    assert any("others may write" in line for line in said) is (mode == 0o777)
+
+
+def test_nccl_is_never_told_of_a_relative_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / file_name()).write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(PLACE, "here")
+    environ: dict[str, str] = {}
+    said: list[str] = []
+    switch_on(environ, tmp_path / "rank_0.ring", 1, said.append)
+    assert PLUGIN_VARIABLE not in environ
+    assert any("relative" in line for line in said)

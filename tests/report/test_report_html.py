@@ -138,7 +138,7 @@ def test_source_around_the_frame(tmp_path: Path) -> None:
     file = tmp_path / "data.py"
     file.write_text("def load_batch():\n    # </pre><script>\n    time.sleep(3600)\n")
     job = samples.hang(loader=(Frame("load_batch", str(file), 3), samples.MAIN))
-    html = to_html(job.diagnosis, job.trace)
+    html = to_html(replace(job.diagnosis, source_directories=(str(tmp_path),)), job.trace)
     assert '<span class="at"><i>3</i>    time.sleep(3600)</span>' in html
     assert "<script" not in html
 

@@ -223,7 +223,8 @@ def test_source_line_is_below_the_frame(tmp_path: Path) -> None:
     file = tmp_path / "data.py"
     file.write_text("\n\n    time.sleep(3600)  # \x1b[31mred\n")
     loader = (Frame("load_batch", str(file), 3), samples.MAIN)
-    text = show(samples.hang(loader=loader).diagnosis)
+    diagnosis = samples.hang(loader=loader).diagnosis
+    text = show(replace(diagnosis, source_directories=(str(tmp_path),)))
     assert "time.sleep(3600)  # \\x1b[31mred" in text
 
 
@@ -231,7 +232,11 @@ def test_changed_file_is_named_instead_of_quoted(tmp_path: Path) -> None:
     file = tmp_path / "data.py"
     file.write_text("\n\n    time.sleep(3600)\n")
     loader = (Frame("load_batch", str(file), 3), samples.MAIN)
-    text = show(replace(samples.hang(loader=loader).diagnosis, began_ns=1))
+    text = show(
+        replace(
+            samples.hang(loader=loader).diagnosis, began_ns=1, source_directories=(str(tmp_path),)
+        )
+    )
     assert "time.sleep" not in text
     told = "data.py was written after the job had begun, and may hold other lines by now"
     assert told in " ".join(text.split())
@@ -241,7 +246,8 @@ def test_only_python_files_are_quoted(tmp_path: Path) -> None:
     secret = tmp_path / "id_rsa"
     secret.write_text("very secret\n")
     loader = (Frame("load_batch", str(secret), 1), samples.MAIN)
-    assert "very secret" not in show(samples.hang(loader=loader).diagnosis)
+    diagnosis = samples.hang(loader=loader).diagnosis
+    assert "very secret" not in show(replace(diagnosis, source_directories=(str(tmp_path),)))
 
 
 def test_deep_stacks_keep_both_ends() -> None:

@@ -92,16 +92,16 @@ def test_large_jobs_show_the_culprit_and_its_neighbours() -> None:
 def test_excerpts_lose_their_common_indent_and_blank_ends(tmp_path: Path) -> None:
     file = tmp_path / "a.py"
     file.write_text("\n\n    def f():\n        g()  # \x1b]0;x\x07\n\n\n")
-    shown = Sources().excerpt(Frame("f", str(file), 4), 3, 3)
+    shown = Sources(directories=(str(tmp_path),)).excerpt(Frame("f", str(file), 4), 3, 3)
     assert [(s.number, s.text) for s in shown] == [
         (3, "def f():"),
         (4, "    g()  # \\x1b]0;x\\x07"),
     ]
-    assert Sources().line(Frame("f", str(file), 99)) == ""
+    assert Sources(directories=(str(tmp_path),)).line(Frame("f", str(file), 99)) == ""
     fifo = tmp_path / "pipe.py"
 
     os.mkfifo(fifo)
-    assert Sources().excerpt(Frame("f", str(fifo), 1)) == ()
+    assert Sources(directories=(str(tmp_path),)).excerpt(Frame("f", str(fifo), 1)) == ()
 
 
 def test_lines_of_a_file_changed_during_the_job_are_not_shown(tmp_path: Path) -> None:
@@ -110,14 +110,20 @@ def test_lines_of_a_file_changed_during_the_job_are_not_shown(tmp_path: Path) ->
     at = Frame("<module>", str(file), 1)
     changed_ns = file.stat().st_mtime_ns
     for began_ns, line in ((changed_ns - 1, ""), (changed_ns + 1, "step()"), (0, "step()")):
-        sources = Sources(began_ns)
+        sources = Sources(began_ns, (str(tmp_path),))
         assert (sources.line(at), sources.changed(at)) == (line, not line)
-    assert not Sources(1).changed(Frame("f", str(tmp_path / "gone.py"), 1))
+    assert not Sources(1, (str(tmp_path),)).changed(Frame("f", str(tmp_path / "gone.py"), 1))
 
 
 def test_file_is_read_in_its_declared_encoding(tmp_path: Path) -> None:
     for name, encoding in (("latin.py", "latin-1"), ("wrong.py", "no-such-encoding")):
         file = tmp_path / name
         file.write_bytes(f"# -*- coding: {encoding} -*-\nété()\n".encode("latin-1"))
-    assert Sources().line(Frame("f", str(tmp_path / "latin.py"), 2)) == "été()"
-    assert Sources().line(Frame("f", str(tmp_path / "wrong.py"), 2)) == "\ufffdt\ufffd()"
+    assert (
+        Sources(directories=(str(tmp_path),)).line(Frame("f", str(tmp_path / "latin.py"), 2))
+        == "été()"
+    )
+    assert (
+        Sources(directories=(str(tmp_path),)).line(Frame("f", str(tmp_path / "wrong.py"), 2))
+        == "\ufffdt\ufffd()"
+    )

@@ -101,12 +101,13 @@ def _group(trace: Trace, reports: Reports) -> tuple[int, list[int]]:
     It is the group in which most authors have the places they state; of several, the last one used.
     """
     fits: dict[int, list[int]] = {}
+    by_place = sorted(reports.items(), key=lambda item: item[1][0])
     for index, group in enumerate(trace.groups):
-        for place, rank in enumerate(group.ranks):
+        for rank, (place, sides) in by_place:
             if (
-                rank in reports
-                and reports[rank][0] == place
-                and max(reports[rank][1], default=0) < len(group.ranks)
+                place < len(group.ranks)
+                and group.ranks[place] == rank
+                and max(sides, default=0) < len(group.ranks)
             ):
                 fits.setdefault(index, []).append(rank)
     most = max(map(len, fits.values()), default=0)

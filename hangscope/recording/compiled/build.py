@@ -18,7 +18,7 @@ from typing import Any
 from hangscope.recording.compiled.constants import constants_header
 from hangscope.recording.compiled.load import PLACE
 from hangscope.recording.compiled.names import SOURCES, file_name, module_name
-from hangscope.recording.compiled.trust import UntrustedError, check_trusted
+from hangscope.ring.trusted_files import UntrustedError, check_trusted
 
 _PYBIND_NAMES = ("COMPILER_TYPE", "STDLIB", "BUILD_ABI")
 _CXX20_SINCE = (2, 12)

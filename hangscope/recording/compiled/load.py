@@ -13,8 +13,8 @@ from types import ModuleType
 from typing import Any
 
 from hangscope.recording.compiled.names import file_name, module_name
-from hangscope.recording.compiled.trust import UntrustedError, check_trusted
 from hangscope.recording.warn_once import warn_once
+from hangscope.ring.trusted_files import UntrustedError, check_trusted
 
 BESIDE_THE_PACKAGE = Path(__file__).parent / "built"
 """Where ``hangscope compile`` puts it if that place can be written: an image's users share it."""

@@ -43,6 +43,15 @@ def check_trusted(path: Path) -> None:
             raise UntrustedError(f"others may write to {place}; chmod go-w {place}")
 
 
+def is_trusted(path: Path) -> bool:
+    """Whether `check_trusted` accepts an existing path."""
+    try:
+        check_trusted(path)
+    except (UntrustedError, OSError):
+        return False
+    return True
+
+
 def _places_on(path: Path) -> Iterator[Path]:
     """The path and all directories above it, as it is written and where its links lead."""
     for whole in dict.fromkeys((Path(os.path.normpath(path)), Path(os.path.realpath(path)))):

@@ -1,0 +1,58 @@
+"""Whether evidence is of jobs that this user has run on this machine, and in which directories."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from functools import lru_cache
+
+from hangscope.ring.checks import RingError
+from hangscope.ring.process_identity import boot_id
+from hangscope.ring.reader import RingReader, decode_text
+from hangscope.trace import formats
+from hangscope.trace.model import Source
+
+
+def working_directories(sources: Iterable[Source]) -> tuple[str, ...] | None:
+    """The working directories of the ranks; None if some evidence may be from elsewhere.
+
+    A ring counts as recorded here if it belongs to this user or root and names the current boot of
+    this machine. Every other file must lie in a folder with such a ring: nobody but the user writes
+    to a run directory.
+    """
+    return _directories(tuple((source.path, source.format) for source in sources))
+
+
+@lru_cache(maxsize=16)
+def _directories(files: tuple[tuple[str, str], ...]) -> tuple[str, ...] | None:
+    folders, found = set(), set()
+    for path, kind in files:
+        directory = _recorded_in(path) if kind == formats.RING else None
+        if directory is not None:
+            found.add(directory)
+            folders.add(os.path.realpath(os.path.dirname(path)))
+    if not folders or any(os.path.realpath(os.path.dirname(p)) not in folders for p, _ in files):
+        return None
+    return tuple(sorted(found - {""}))
+
+
+@lru_cache(maxsize=4096)
+def _recorded_in(path: str) -> str | None:
+    """The working directory of the process that has recorded a ring; None if it did so elsewhere.
+
+    Empty if it is not known.
+    """
+    try:
+        reader = RingReader(path)
+    except (OSError, RingError, ValueError):
+        return None
+    try:
+        header = reader.header()
+        here = boot_id()
+        is_own = reader.owner in (0, os.geteuid())
+        same = here and decode_text(header.boot_id) == here
+        return decode_text(header.cwd) if is_own and same else None
+    except (OSError, RingError):
+        return None
+    finally:
+        reader.close()
