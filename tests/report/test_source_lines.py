@@ -36,7 +36,8 @@ def recorded(folder: Path, frame: Frame, boot: str) -> Diagnosis:
     folder.mkdir(exist_ok=True)
     ring = RingRank(folder, 0, 2, boot_id=boot).ring.path
     diagnosis = samples.hang(loader=(frame,)).diagnosis
-    return replace(diagnosis, sources=(Source(str(ring), formats.RING, rank=0),))
+    found: Diagnosis = replace(diagnosis, sources=(Source(str(ring), formats.RING, rank=0),))
+    return found
 
 
 def test_job_of_this_machine_is_quoted(tmp_path: Path) -> None:

@@ -42,3 +42,18 @@ def test_number_in_a_file_name_that_is_no_rank(tmp_path: Path) -> None:
     path.write_text(json.dumps(document))
     with pytest.raises(NothingReadable, match="cannot tell whose dump"):
         load_trace([path])
+
+
+def test_group_that_a_gather_makes_larger_than_any_job(tmp_path: Path) -> None:
+    for rank in range(2):
+        gather = entry(1) | {
+            "profiling_name": "nccl:all_gather",
+            "input_sizes": [[1]],
+            "output_sizes": [[4_000_000, HUGE]],
+            "process_group": ("0", "default_pg"),
+        }
+        document = dump([gather]) | {"pg_config": {}}
+        (tmp_path / f"dump_{rank}.json").write_text(json.dumps(document))
+    trace = load_trace([tmp_path])
+    assert trace.world_size == 2
+    assert all(len(group.ranks) <= 2 for group in trace.groups)

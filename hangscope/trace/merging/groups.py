@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.trace import formats, operations
-from hangscope.trace.model import NONE, Fragment, Group, Records, Signature
+from hangscope.trace.model import MAX_RANK, NONE, Fragment, Group, Records, Signature
 
 _Key = tuple[str, frozenset[int], int]
 _DEFAULTS = ("default_pg", "default")
@@ -235,11 +235,12 @@ def _gather_factor(signature: Signature) -> int:
     outs = numel(signature.output_sizes, signature.output_numel)
     if not ins or not outs:
         return 0
-    if op in ("all_gather", "_all_gather_base") and outs % ins == 0:
-        return outs // ins
-    if op in ("reduce_scatter", "_reduce_scatter_base") and ins % outs == 0:
-        return ins // outs
-    return 0
+    if op in ("reduce_scatter", "_reduce_scatter_base"):
+        ins, outs = outs, ins
+    elif op not in ("all_gather", "_all_gather_base"):
+        return 0
+    # A group of more members than a job can have is damage.
+    return outs // ins if outs % ins == 0 and outs // ins <= MAX_RANK + 1 else 0
 
 
 def numel(sizes: tuple[tuple[int, ...], ...] | None, total: int | None) -> int | None:
