@@ -50,6 +50,8 @@ class Inferred:
     """Groups whose sequence numbers were inferred from times and the order of issue."""
     clocks: bool = False
     """Clocks that disagreed between hosts were aligned."""
+    halves: frozenset[int] = frozenset()
+    """Rows of sends and receives that count as unfinished because the other side issued fewer."""
 
 
 @dataclass(frozen=True)

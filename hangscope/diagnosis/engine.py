@@ -45,6 +45,7 @@ from hangscope.diagnosis.records.frontier import frontiers
 from hangscope.diagnosis.records.inferred_numbers import with_inferred_numbers
 from hangscope.diagnosis.records.mismatch import diverged_before, mismatches
 from hangscope.diagnosis.records.refused_calls import with_refused_calls
+from hangscope.diagnosis.records.unobserved_p2p import with_unpaired_halves
 from hangscope.diagnosis.waiting import wait_duration
 from hangscope.diagnosis.waiting.early_dumps import overtaken, without_dumps_of
 from hangscope.diagnosis.waiting.graph_builder import GraphBuilder
@@ -146,8 +147,8 @@ def _comparable(given: Trace) -> tuple[Trace, Inferred]:
     trace = with_refused_calls(with_original_exceptions(with_vanished(trace)))
     trace, members = with_credible_members(trace)
     trace, numbers = with_inferred_numbers(with_own_counters(with_first_numbers(trace)))
-    trace = without_late_arrivals(rewound_to_first_timeout(trace))
-    return trace, Inferred(members, numbers, clocks=skewed)
+    trace, halves = with_unpaired_halves(without_late_arrivals(rewound_to_first_timeout(trace)))
+    return trace, Inferred(members, numbers, clocks=skewed, halves=halves)
 
 
 def _standstill(trace: Trace, inferred: Inferred) -> _Standstill:

@@ -188,6 +188,38 @@ def test_absent_rank_with_a_blocked_device_is_not_accused(
     assert diagnose(rings(job)).culprits == named
 
 
+@pytest.mark.parametrize("waited_for", [True, False])
+def test_device_may_wait_for_what_another_member_waits_for(waited_for: bool) -> None:
+    """Two rings of three; rank 5 skips a round and reaches the barrier. Ranks 3 and 4 have no
+    partner for their last round, and block their counterparts 0 and 1 on the devices: those have
+    completed all but the last reduction, and are blameless. A send that no rank waits for may be
+    left over; then no rank is named."""
+    job = Job(6)
+    pair = {"done": False, "flags": Flag.UNOBSERVED if waited_for else UNSEEN["flags"]}
+    circles = [(0, 1, 2), (3, 4, 5)]
+    rings_of = [job.group(*circle) for circle in circles]
+    columns = [job.group(r, r + 3) for r in range(3)]
+    for step in range(4):
+        for turn in range(2):
+            for circle, group in zip(circles, rings_of, strict=True):
+                for at, rank in enumerate(circle):
+                    if (step, turn, rank) == (3, 1, 5):
+                        continue
+                    job.op(rank, "send", group=group, peer=circle[(at + 1) % 3], **pair)
+                    job.op(rank, "recv", group=group, peer=circle[at - 1], **pair)
+        for column in columns:
+            job.all(group=column, **UNSEEN)
+    for rank in (2, 5):
+        job.op(rank, "barrier", line=30, **UNSEEN)
+    for column, done in zip(columns, (3, 3, 4), strict=True):
+        count(job, [done] * 6, group=column)
+    stopped_by_the_launcher(job)
+    job.signatures = [replace(signature, backend="nccl") for signature in job.signatures]
+    named = (Verdict.P2P_UNMATCHED, (5,), Confidence.LIKELY)
+    nobody = (Verdict.INCONCLUSIVE, (), Confidence.AMBIGUOUS)
+    assert judged(rings(job)) == (named if waited_for else nobody)
+
+
 def test_two_groups_in_opposite_orders_wait_on_their_devices() -> None:
     """All have issued both reductions; rank 1 did so in the opposite order."""
     job = Job(4)

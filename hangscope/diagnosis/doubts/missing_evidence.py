@@ -76,6 +76,14 @@ def inferred_numbers(context: Context, cause: Cause) -> str:
     return "which records belong to one operation is inferred from their order and times"
 
 
+def inferred_wait(context: Context, cause: Cause) -> str:
+    """That a send or receive waits follows from how many the other side issued."""
+    rows = {place.row for place in context.waits.at(cause.places)}
+    if not rows & context.inferred.halves:
+        return ""
+    return "that a send or receive waits is inferred: the other side issued fewer"
+
+
 def unnamed_sender(context: Context, cause: Cause) -> str:
     """A cycle through a receive that names no sender stands only if nobody else could send."""
     if cause.verdict is not Verdict.DEADLOCK_CYCLE:

@@ -1,11 +1,13 @@
 """Groups numbered by each rank for itself: one number, several groups.
 
-The watchdog of torch 2.3 names a group by how many groups the process had created before. Number 1
-is the first tensor group on some ranks and the second on others.
+The oldest dumps, and the watchdog of torch 2.3, name a group by how many groups the process had
+created before. Number 1 is the first tensor group on some ranks and the second on others, and
+nothing shows which ranks belong together.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -13,11 +15,44 @@ import numpy as np
 from hangscope.trace.model import NONE, Group, Trace
 
 
-def split_logged_numbers(trace: Trace) -> Trace:
-    """The trace with a separate group for each rank that uses an ambiguous number.
+def split_local_numbers(trace: Trace, sizes: dict[int, int]) -> Trace:
+    """The trace with a separate group for each rank that uses a possibly ambiguous number.
 
-    The labels of a log reveal it: a place in a group belongs to one rank.
+    ``sizes``: members per group as operations show them. Number 0 is the whole job, and so is a
+    number whose operations have as many parts as there are ranks. If some rank uses every number
+    that anybody uses, the numbers are local and ambiguous; if none does, they are job-wide and
+    nothing is done, unless more ranks use a number than its operations have parts (once old records
+    are gone, no rank may show all numbers).
     """
+    ambiguous = ambiguous_numbers(trace, sizes)
+    return apart(trace, ambiguous) if ambiguous else trace
+
+
+def ambiguous_numbers(trace: Trace, sizes: dict[int, int]) -> list[int]:
+    """The groups whose number may be ambiguous, as in `split_local_numbers`."""
+    if any(group.desc for group in trace.groups if not _is_unknown(group)):
+        return []  # whoever wrote these dumps knew the groups' names
+    used = _numbers(trace)
+    everything = set().union(*used.values())
+    users = Counter(number for numbers in used.values() for number in numbers)
+    shared = any(
+        users[int(group.name or "0")] > sizes.get(i, len(trace.ranks))
+        for i, group in enumerate(trace.groups)
+        if used and not _is_unknown(group)
+    )
+    if not shared and everything not in used.values():
+        return []
+    return [
+        i
+        for i, group in enumerate(trace.groups)
+        if group.name not in ("", "0")
+        and sizes.get(i) != len(trace.ranks)
+        and not _is_unknown(group)
+    ]
+
+
+def split_logged_numbers(trace: Trace) -> Trace:
+    """The same for logs, whose labels reveal it: a place in a group belongs to one rank."""
     taken: dict[tuple[int, int], int] = {}
     shared = False
     for claim in trace.claims:
@@ -28,6 +63,11 @@ def split_logged_numbers(trace: Trace) -> Trace:
     if not shared:
         return trace
     return apart(trace, [i for i, group in enumerate(trace.groups) if _is_number(group)])
+
+
+def _is_unknown(group: Group) -> bool:
+    """Whether it is a nameless group mentioned by a log next to the dumps."""
+    return group.name.startswith("?")
 
 
 def _is_number(group: Group) -> bool:
@@ -59,3 +99,18 @@ def apart(trace: Trace, ambiguous: list[int]) -> Trace:
         for c in trace.claims
     )
     return replace(trace, records=records, members=members, groups=tuple(groups), claims=claims)
+
+
+def _numbers(trace: Trace) -> dict[int, set[int]]:
+    """Per rank the numbers of the groups it used; empty if any group has another kind of name."""
+    names = ["" if _is_unknown(group) else group.name or "0" for group in trace.groups]
+    if not all(name.isdigit() for name in names if name):
+        return {}
+    used: dict[int, set[int]] = {}
+    records = trace.records
+    pairs = np.unique(records["rank"].astype(np.int64) * len(names) + records["group"])
+    for pair in pairs.tolist():
+        rank, group = divmod(pair, len(names))
+        if names[group]:
+            used.setdefault(rank, set()).add(int(names[group]))
+    return used

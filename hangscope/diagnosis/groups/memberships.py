@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.diagnosis.groups import meshes
-from hangscope.diagnosis.groups.local_numbers import split_logged_numbers
+from hangscope.diagnosis.groups.ambiguous_names import split_ambiguous_names
+from hangscope.diagnosis.groups.local_numbers import split_local_numbers, split_logged_numbers
 from hangscope.diagnosis.groups.unlisted_members import UNINFORMATIVE
 from hangscope.diagnosis.records.agreement import group_size
 from hangscope.trace import formats, operations
@@ -37,12 +38,16 @@ def with_credible_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
         trace = split_logged_numbers(trace)
     dumps = any(s.format in formats.DUMPS for s in trace.sources)
     nameless = all_nameless(trace)
+    if dumps:
+        trace = split_ambiguous_names(trace)
     alike = _alike(trace.groups)
     if trace.only_logs:
         trace = replace(trace, world_size=meshes.world_of(trace, alike))
         whole = _whole(trace)
         short = [s and i not in whole for i, s in enumerate(_as_seen(trace))]
     elif dumps and (nameless or any(g.ranks and not g.listed for g in trace.groups)):
+        if nameless:
+            trace = split_local_numbers(trace, sizes_of_groups(trace))
         trace = replace(trace, world_size=_world_by_tiling(trace, alike))
         missing = set(trace.missing_ranks) | (set() if nameless else _silent(trace))
         short = _short(trace, missing, nameless)
