@@ -109,5 +109,5 @@ def test_command_reads_dumps(tmp_path: Path) -> None:
 def test_page_shows_the_late_rank_first() -> None:
     trace = simulate(Case("rank", 0.3, 8, 60, 0.01, (2,)), rng(5))
     page = to_html(diagnose(trace), trace)
-    assert page.index("rank 2: ") < page.index("rank 3: ")
+    assert page.index("lost to rank 2<") < page.index("lost to rank 3<")
     assert "Who made everybody wait" in page

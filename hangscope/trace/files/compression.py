@@ -123,6 +123,11 @@ class TolerantReader(io.RawIOBase):
             self.is_truncated = self._left < 0
         return b"".join(parts)
 
+    @property
+    def is_too_large(self) -> bool:
+        """Whether reading stopped because the contents are larger than any log or dump."""
+        return self._left < 0
+
     def readable(self) -> bool:
         """Always true."""
         return True

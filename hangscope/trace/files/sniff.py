@@ -195,7 +195,7 @@ def read_all(path: str | Path, compression: str) -> bytes:
     with open_tolerant(path, compression) as stream:
         while chunk := stream.read(1 << 20):
             total += len(chunk)
-            if total > MAX_INFLATED:
+            if total > MAX_INFLATED or stream.is_too_large:
                 raise Unreadable("inflates to more than any dump holds")
             parts.append(chunk)
         if stream.is_truncated:
