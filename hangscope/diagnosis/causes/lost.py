@@ -145,9 +145,12 @@ _BETTER_EXPLANATIONS = (
 def or_lost(context: Context, cause: Cause) -> Cause:
     """A device that alone cannot finish what several have, beside a member that left nothing.
 
-    Either that device is stuck, or the member has ended since and passes nothing on to it.
+    Either that device is stuck, or the member has ended since and passes nothing on to it. A device
+    that never began needs nothing passed on: no other member explains that.
     """
     places = context.waits.at(cause.places)
+    if any(place.not_begun for place in places):
+        return cause
     members = {rank for place in places for rank in place.members}
     lost = tuple(r for r in context.gaps if r in members and r not in context.unreadable)
     if not lost or not cause.culprits or cause.verdict is not Verdict.STUCK_COLLECTIVE:

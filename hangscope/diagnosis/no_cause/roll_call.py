@@ -82,5 +82,5 @@ def _stood_s(context: Context) -> float:
     ranks = context.trace.ranks
     if not context.newest_ns or context.trace.missing_ranks or context.waits.places:
         return 0.0
-    lived_ns = min(max(f.observed_ns, f.heartbeat_ns) for f in ranks.values())
+    lived_ns = min((max(f.observed_ns, f.heartbeat_ns) for f in ranks.values()), default=0)
     return (lived_ns - context.newest_ns) / SECOND_NS

@@ -296,7 +296,7 @@ class GraphBuilder:
         In a group with operations that some members finish alone, a rank waits at the first
         operation it cannot finish. If all members are equally far, the last operation counts as
         unfinished if the recorder noted the end of the one before (on the same backend), or a
-        member passes nothing on any more, and the rank has issued nothing since: waits for
+        member has failed or is stopped, and the rank has issued nothing since: waits for
         functional collectives are not recorded, a rank that moved on waits later.
         """
         if not self.unobserved:
@@ -322,7 +322,7 @@ class GraphBuilder:
                 if row + 1 < self.collectives.bounds[rank][1]:
                     continue
                 shown = self.collectives.would_show_end(before, row)
-                if not shown and not self.relays.broken(self._seen_in[group], row):
+                if not shown and not self.relays.show_unfinished(self._seen_in[group], row):
                     continue
             progress.pending[i], progress.rows[i] = due, row
 

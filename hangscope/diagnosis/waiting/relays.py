@@ -53,9 +53,12 @@ class Relays:
         """
         return bool(place.done) and (len(place.waiters) > 1 or len(place.done) == 1)
 
-    def broken(self, members: Iterable[int], row: int) -> tuple[int, ...]:
-        """The members that cannot do their part of what was issued in this row."""
-        return self._broken(members, int(self._trace.records["created_ns"][row]))
+    def show_unfinished(self, members: Iterable[int], row: int) -> bool:
+        """Whether members that cannot do their part of this row let it count as unfinished although
+        nobody would have seen its end. Not if they ended cleanly: they may have been done with it.
+        """
+        broken = self._broken(members, int(self._trace.records["created_ns"][row]))
+        return any(self._processes[rank].end is not End.CLEAN for rank in broken)
 
     def _broken(self, members: Iterable[int], since_ns: int) -> tuple[int, ...]:
         return tuple(rank for rank in members if self._is_broken(rank, since_ns))

@@ -7,19 +7,18 @@ from collections.abc import Callable, Iterable
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.exits.dead_threads import dead_thread, died_of
-from hangscope.diagnosis.exits.primary_failures import own_errors
 from hangscope.diagnosis.graph.lock_places import is_lock, lock_in_words
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.graph.store_places import PREFIX as STORE
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.processes.process_state import ProcessState, activity, is_late_abort
+from hangscope.diagnosis.processes.process_state import ProcessState, activity
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, is_over, where
+from hangscope.diagnosis.wording.crashes import crashed, perhaps_not_first
 from hangscope.diagnosis.wording.cycle_crossing import crossing
 from hangscope.diagnosis.wording.phrases import (
     capital,
     describe,
-    everybody_is,
     is_are,
     is_held_up,
     it_them,
@@ -44,10 +43,10 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> Words:
     if cause.mismatch is not None:
         return _mismatch(context, cause)
     if cause.verdict is Verdict.RANK_CRASHED:
-        return _crash(context, cause, place)
-    if place is None:  # quiescent, or a file so damaged that nobody waits in it
+        return crashed(context, cause, place)
+    if place is None:
         quiet = cause.verdict is Verdict.QUIESCENT
-        return Words() if quiet else Words("What is left does not show who waits for whom")
+        return Words() if quiet else perhaps_not_first(context, cause)
     if cause.crossed or cause.conflict:
         return _contradiction(context, cause, place)
     if cause.issued_extra:
@@ -65,23 +64,6 @@ def _who(cause: Cause) -> str:
 
 def _waiters(place: Place) -> str:
     return rank_s(place.waiters) if place.waiters else "the others"
-
-
-def _crash(context: Context, cause: Cause, place: Place | None) -> Words:
-    said = own_errors(context.trace.claims).get(cause.culprits[0])
-    how = context.processes[cause.culprits[0]].end_text or (
-        shortened(said.text.splitlines()[0], 160) if said is not None else "ended"
-    )
-    summary = f"{_who(cause)} crashed: {how}"
-    if place is not None:
-        summary += f"; others wait for {it_them(cause.culprits)} in {title_of(context, place)}"
-    if everybody_is(context, cause.culprits):
-        return Words(summary, "no rank is left to wait for it")
-    if place is None and all(is_late_abort(context.processes[rank]) for rank in cause.culprits):
-        return Words(summary, "its program had finished, and no rank is known to wait for it")
-    return Words(
-        summary, f"{rank_s(cause.culprits)} ended; every rank that needs it waits or fails"
-    )
 
 
 def _contradiction(context: Context, cause: Cause, place: Place) -> Words:
