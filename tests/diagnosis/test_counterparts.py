@@ -99,6 +99,21 @@ def test_rank_waiting_for_a_lost_rank_after_a_new_operation_that_its_counterpart
     assert blame(mesh.without(2)) == (Verdict.RANK_LOST, (2,), Confidence.LIKELY)
 
 
+def test_absent_counterpart_is_replaced_by_another_member() -> None:
+    """Rank 1 alone averages a loss; rank 0 waits for it in the norm and never reaches what rank 2
+    issued. Rank 2 did as always there, and has not deviated from rank 1."""
+    mesh = Mesh()
+    mesh.norm(0, done=False)
+    mesh.gradients(1, size=1, line=40)
+    for rank in (2, 3):
+        mesh.norm(rank, done=True)
+        mesh.forward(rank, done=True)
+        mesh.gradients(rank)
+    found = mesh.without(3)
+    assert blame(found) == (Verdict.SHAPE_MISMATCH, (1, 3), Confidence.AMBIGUOUS)
+    assert "Rank 1 came to all_reduce" in found.summary
+
+
 def seen_to_end(job: Job, lost: int) -> Diagnosis:
     """Everybody is ended from outside; of ``lost`` nothing is left but what the monitor saw."""
     at_ns = START + int((job.now + 60) * SECOND)
@@ -220,6 +235,35 @@ def test_stage_with_another_program_is_no_measure_beside_a_lost_rank() -> None:
         job.op(rank, group=data[rank], done=False)
     job.lose(3)
     assert blame(diagnose(job.trace())) == (Verdict.RANK_LOST, (3,), Confidence.LIKELY)
+
+
+@pytest.mark.parametrize(
+    ("siblings", "culprits"),
+    [
+        (("all_reduce", "all_reduce"), (0,)),
+        (("all_gather", "all_reduce"), (1,)),
+        (("all_reduce", "all_gather"), (1,)),
+    ],
+)
+def test_rank_that_differs_from_half_of_its_counterparts_has_not_deviated(
+    siblings: tuple[str, str], culprits: tuple[int, ...]
+) -> None:
+    """Rank 0 waits for the lost rank 1 in an all-gather; the question is what ranks 2 and 4 issue
+    there."""
+    job = Job(6)
+    pairs = [job.group(rank, rank + 1, desc="tensor") for rank in (0, 2, 4)]
+    for _ in range(6):
+        for pair in pairs:
+            job.all(group=pair)
+            job.all("all_gather", group=pair)
+        job.all(size=(8,))
+    job.op(0, "all_gather", group=pairs[0], done=False)
+    for pair, op in zip(pairs[1:], siblings, strict=True):
+        job.all(op, group=pair)
+    for rank in range(2, 6):
+        job.op(rank, size=(8,), done=False)
+    job.lose(1)
+    assert diagnose(job.trace()).culprits == culprits
 
 
 @pytest.mark.parametrize(("lengths", "apart"), [((3, 3, 3), (2, 4, 6)), ((1, 3, 4), ())])

@@ -43,6 +43,36 @@ def everybody_but(job: Job, tensor: list[int], data: list[int], *pair: int) -> N
                 job.op(rank, group=group, line=20, done=False)
 
 
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        ({"op": "reduce", "root": 3}, (Verdict.COLLECTIVE_MISMATCH, (3,), Confidence.LIKELY)),
+        ({"dtype": "Half"}, (Verdict.DTYPE_MISMATCH, (3,), Confidence.LIKELY)),
+        ({"size": (4,)}, (Verdict.SHAPE_MISMATCH, (2, 3), Confidence.AMBIGUOUS)),
+        ({}, (Verdict.RANK_LOST, (2,), Confidence.LIKELY)),
+    ],
+)
+def test_operation_not_issued_there_by_siblings_is_named(
+    other: dict[str, object], expected: Blame
+) -> None:
+    job, tensor, data = mesh()
+    everybody_but(job, tensor, data, 2, 3)
+    job.op(3, group=tensor[1], line=11, done=False, **other)  # type: ignore[arg-type]
+    job.lose(2)
+    assert blame(diagnose(job.trace())) == expected
+
+
+def test_root_at_another_place_than_in_sibling_groups_is_named() -> None:
+    job, tensor, data = mesh()
+    everybody_but(job, tensor, data, 2, 3)
+    job.op(3, group=tensor[1], line=10)
+    job.op(3, "broadcast", group=tensor[1], root=3, line=15, done=False)
+    job.lose(2)
+    found = diagnose(job.trace())
+    assert blame(found) == (Verdict.ARGUMENT_MISMATCH, (3,), Confidence.LIKELY)
+    assert any("rank 2 left no dump" in unknown for unknown in found.findings[0].unknowns)
+
+
 def test_cycle_without_the_lost_rank_is_reported() -> None:
     """Rank 1 waits for rank 2, and rank 2 with all others for rank 1: rank 0 is irrelevant."""
     job = Job(4)

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.cause import Cause, Words, began, verdict_of
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.pattern.lost_rank_waiters import Deviation, deviations_from_siblings
 from hangscope.diagnosis.records.coverage import recorded_ranks
+from hangscope.diagnosis.wording.phrases import describe, rank_s, title_of
+from hangscope.trace.units import SECOND_NS
 
 _MOST_COMPARED = 64
 
@@ -49,6 +52,36 @@ def idle_group_members(context: Context, lost: LostRanks) -> Cause | None:
         and _lags(context, r)
     )
     return _instead(lost, Verdict.MISSING_RANK, tuple(idle))
+
+
+def deviating_from_siblings(context: Context, lost: LostRanks) -> Cause | None:
+    """The one rank that waits for a lost rank where its siblings did something else."""
+    limit_ns = int(context.trace.timeout_s * SECOND_NS)
+    latest_ns = lost.began_ns + limit_ns if lost.began_ns else 1 << 62
+    odd = deviations_from_siblings(context, set(lost.ranks), latest_ns)
+    if len(odd) != 1:
+        return None
+    (left,) = odd
+    either = left.aspect == "numel"  # sizes may differ between replicas
+    return Cause(
+        verdict_of(left.aspect),
+        tuple(sorted([left.rank, *lost.ranks])) if either else (left.rank,),
+        tuple(context.waits.places_of[left.rank]),
+        Confidence.AMBIGUOUS if either else Confidence.LIKELY,
+        began(context, lost.places),
+        frozenset({*lost.ranks, *context.waits.reachers(lost.ranks, lost.places)}),
+        words=_words_of_left(context, left, lost),
+    )
+
+
+def _words_of_left(context: Context, left: Deviation, lost: LostRanks) -> Words:
+    mine, theirs = (describe(context.signature(row)) for row in (left.place.row, left.row))
+    return Words(
+        f"Rank {left.rank} came to {title_of(context, left.place)} as {mine}, where its "
+        f"counterparts in sibling groups issued {theirs}",
+        f"{rank_s(lost.ranks)} left no dump and may wait for it, as others do",
+        "compare what that rank runs there with what the same rank of a sibling group runs",
+    )
 
 
 def _neighbours(context: Context, lost: LostRanks) -> set[int]:

@@ -6,7 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, Words, began
-from hangscope.diagnosis.causes.alternatives_to_lost import LostRanks, idle_group_members
+from hangscope.diagnosis.causes.alternatives_to_lost import (
+    LostRanks,
+    deviating_from_siblings,
+    idle_group_members,
+)
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.process_state import End
@@ -138,6 +142,7 @@ _BETTER_EXPLANATIONS = (
     _could_not_record,
     _collection_failed,
     _excerpt_ends,
+    deviating_from_siblings,
 )
 """Explanations preferred to accusing a lost rank alone; the first that applies counts."""
 
