@@ -136,12 +136,11 @@ class RingReader:
     def is_sound(self) -> bool:
         """Read the header again. Returns whether the file is still the ring that was opened.
 
-        It may have been overwritten, by `cp` say. Whether it has become shorter shows only when
-        more of it is read.
+        It may have been shortened, or overwritten, by `cp` say.
         """
-        if self._is_shorter:
-            return False
         try:
+            if self._is_shorter or os.fstat(self._descriptor).st_size < self._size:
+                return False
             self.head = head = self._read(0, layout.HEADER_BYTES)
         except (OSError, RingError):
             return False
