@@ -116,7 +116,7 @@ def spawned(tmp_path: Path, does: str, **extra: str) -> str:
 def test_spawned_rank_that_hangs_before_the_first_meeting_is_named(tmp_path: Path) -> None:
     does = f"os.mkfifo({str(tmp_path / 'pipe')!r}); open({str(tmp_path / 'pipe')!r})"
     log = spawned(tmp_path, does, HANGSCOPE_TIMEOUT="3", HANGSCOPE_ON_HANG="kill")
-    assert "[hangscope] Rank 1 never reached init_process_group" in log
+    assert "[hangscope] Probably: Rank 1 never reached init_process_group" in log
     said = " ".join(log.split())
     assert "it is opening a named pipe" in said
     assert "follows from the order in which its parent started its processes" in said
@@ -132,7 +132,7 @@ def test_spawned_rank_that_is_still_busy_is_awaited(tmp_path: Path) -> None:
 
 def test_spawned_rank_that_comes_late_is_taken_back(tmp_path: Path) -> None:
     log = spawned(tmp_path, "time.sleep(14)", HANGSCOPE_TIMEOUT="3")
-    assert "[hangscope] Rank 1 never reached init_process_group" in log
+    assert "[hangscope] Probably: Rank 1 never reached init_process_group" in log
     assert "[hangscope] moving again" in log
     (journal,) = (tmp_path / "runs").glob("**/*.journal")
     events = [json.loads(line)["event"] for line in journal.read_text().splitlines()[1:]]

@@ -42,6 +42,7 @@ _OF_THEIR_CHILD = {
     ("cli/run.py", "process.send_signal"),
     ("monitor/node_reports.py", "_process.kill"),
     ("demos/launch.py", "process.kill"),
+    ("monitor/hardware/evidence.py", "child.kill"),
     # Methods of `Target` and of the module itself.
     ("monitor/watch.py", "_ranks.kill"),
 }

@@ -318,7 +318,9 @@ def test_compiler_that_does_not_work_is_one_line(compiler: str, why: str, tmp_pa
     job = compiling(tmp_path, CXX=compiler)
     assert job.returncode == 2
     assert why in job.output
-    assert len(job.output.splitlines()) == 1, job.output
+    # The plugin is made by a C compiler, which may work.
+    said = [line for line in job.output.splitlines() if not line.startswith("built the plugin")]
+    assert len(said) == 1, job.output
     assert not list((tmp_path / "made").glob("hot_path*"))
 
 

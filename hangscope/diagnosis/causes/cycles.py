@@ -79,8 +79,7 @@ def cycle_cause(
     if any(place.p2p for place in here):
         settled = p2p_cycle_cause(context, cause, ranks, groups - {NONE}, fellow_suspects)
         return _doubt_unfinished(_tried(context, settled, ranks, fellow_suspects), here)
-    settled = _collective_cycle(context, cause, ranks, groups - {NONE}, fellow_suspects)
-    return _tried(context, settled, ranks, fellow_suspects)
+    return _collective_cycle(context, cause, ranks, groups - {NONE}, fellow_suspects)
 
 
 def _tried(
@@ -148,7 +147,8 @@ def _collective_cycle(
         return replace(nobody, words=Words(fix=_LOOK_AT_THREADS))
     if any(place.blind for place in here):
         cause = replace(cause, confidence=Confidence.LIKELY)
-    return _doubt_unrecorded(_blame(context, cause, ranks, groups, fellow_suspects), here)
+    settled = _doubt_unrecorded(_blame(context, cause, ranks, groups, fellow_suspects), here)
+    return _tried(context, settled, ranks, fellow_suspects)
 
 
 def _has_no_free_thread(context: Context, rank: int, here: list[Place]) -> bool:
