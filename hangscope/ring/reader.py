@@ -81,7 +81,7 @@ class RingReader:
         self.name = os.fspath(path)
         self._given_room = room
         self._map: mmap.mmap | None = None
-        self._is_shorter = False
+        self._is_shorter, self._descriptor = False, -1
         # A FIFO must not block here.
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
