@@ -69,7 +69,7 @@ class _Values:
                 return b"{}"
             return json.dumps(self._redactor.value(fields)).encode()
         if kind == ValueKind.TEXT:
-            return self._redactor.text(raw.decode("utf-8", "replace")).encode()
+            return self._redactor.prose(raw.decode("utf-8", "replace")).encode()
         return raw
 
 
@@ -136,6 +136,7 @@ def _compact(
             phase[name] = values.move(int(phase[name]), ValueKind.TEXT)
     samples, sample_bytes = _samples(reader, int(header["sample_generation"]), redactor)
     if redactor is not None:
+        header["run_id"] = redactor.prose(decode_text(header["run_id"])).encode()
         header["host"] = redactor.host(decode_text(header["host"])).encode()
         header["cwd"] = redactor.path(decode_text(header["cwd"])).encode()
     boot = decode_text(header["boot_id"])
@@ -205,7 +206,7 @@ def _samples(reader: RingReader, generation: int, redactor: Redactor | None) -> 
 
 def _sample_line(line: str, redactor: Redactor) -> str:
     if not line.startswith("F "):
-        return redactor.text(line)
+        return redactor.prose(line)
     number, _, rest = line.partition("\x00")
     function, _, filename = rest.partition("\x00")
     return f"{number}\x00{function}\x00{redactor.path(filename)}"

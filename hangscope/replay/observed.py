@@ -52,7 +52,7 @@ def write_observed(trace: Trace, target: Path, redactor: Redactor | None = None)
     first = seen[0]
     head: dict[str, Any] = {
         HEADER_KEY: VERSION,
-        "run_id": first.run_id,
+        "run_id": redactor.prose(first.run_id or "") if redactor else first.run_id,
         "attempt": first.attempt,
         "started_ns": trace.observed_ns,
         "observed_ns": trace.observed_ns,

@@ -1,15 +1,19 @@
-"""Removes directories, host names and addresses from recordings, keeping what a diagnosis needs.
+"""Removes from recordings what tells whose they are, keeping what a diagnosis needs.
 
 Within one `Redactor` the same text always becomes the same substitute, so that ranks which ran the
-same file still do. File names, line numbers and function names stay, because the diagnosis needs
-them.
+same file still do. Line numbers and the names of functions and groups stay, because the diagnosis
+needs them. Of free text only known words stay (`hangscope.replay.vocabulary`).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import PurePath
 from typing import Any
+
+from hangscope.replay.vocabulary import WORD, is_known, public_words, words_of
+from hangscope.trace.model import Trace
 
 ROOT = "/redacted"
 _LIBRARY = re.compile(
@@ -40,6 +44,21 @@ _SECRET = re.compile(
 _HOME = re.compile(r"/(?:home|Users|users|scratch)/([\w.-]{3,})")
 _NOT_SECRET = ("127.", "0.", "255.")
 _PUBLIC = re.compile(r"^/(?:dev|proc|sys)(?:/|$)")
+_PROSE_KEYS = frozenset(
+    {
+        "message",
+        "text",
+        "error",
+        "detail",
+        "thread",
+        "thread_name",
+        "reason",
+        "line",
+        "story",
+        "run_id",
+    }
+)
+"""Fields of journals, dumps and exceptions that hold free text."""
 _HOST_MUST_HAVE = 3
 """Minimum length for replacing a host name in free text; shorter ones could be part of anything."""
 
@@ -58,6 +77,9 @@ class Redactor:
         self._hosts: dict[str, str] = {}
         self._addresses: dict[str, str] = {}
         self._users: dict[str, str] = {}
+        self._files: dict[str, str] = {}
+        self._words: dict[str, str] = {}
+        self._known = public_words()
         self._host_pattern: re.Pattern[str] | None = None
         for host in sorted(set(hosts)):
             self.host(host)
@@ -84,18 +106,51 @@ class Redactor:
             return f"{ROOT}/{library[1]}"
         folder, _, name = path.rstrip("/").rpartition("/")
         number = self._folders.setdefault(folder, str(len(self._folders) + 1))
-        return f"{ROOT}/{number}/{name}"
+        return f"{ROOT}/{number}/{self._file(name)}"
+
+    def learn(self, trace: Trace) -> None:
+        """Note the files of a job, and the names of its functions and groups, which may stay."""
+        frames = {frame for stack in trace.stacks for frame in stack}
+        for facts in trace.ranks.values():
+            errors = [e for e in (facts.exception, facts.handled) if e is not None]
+            frames.update(facts.main_stack)
+            frames.update(frame for thread in facts.threads for frame in thread.stack)
+            frames.update(frame for error in errors for frame in error.stack)
+            self._keep(error.type_name for error in errors)
+        self._keep(frame.name for frame in frames)
+        self._keep(f"{group.name} {group.desc}" for group in trace.groups)
+        for filename in sorted({frame.filename for frame in frames}):
+            self.path(filename)
+
+    def prose(self, text: str) -> str:
+        """Free text of which only known words and numbers are left."""
+        return WORD.sub(lambda m: self._word(m[0]), self.text(text))
+
+    def _keep(self, names: Iterable[str]) -> None:
+        self._known = self._known.union(*map(words_of, names))
+
+    def _word(self, word: str) -> str:
+        if is_known(word, self._known):
+            return word
+        return self._words.setdefault(word.lower(), f"word{len(self._words) + 1}")
+
+    def _file(self, name: str) -> str:
+        """A file's name if it says nothing, else a neutral one of the same kind."""
+        if all(is_known(word, self._known) for word in WORD.findall(name)):
+            return name
+        suffix = PurePath(name).suffix
+        return self._files.setdefault(name, f"file{len(self._files) + 1}{suffix}")
 
     def text(self, text: str) -> str:
-        """Free text with every URL, absolute path, known host and IPv4 address replaced."""
+        """Text with every URL, absolute path, known host, user, file and address replaced."""
         self.note_users(text)
         text = _SECRET.sub(r"\1redacted", _KEY.sub("redacted", text))
         text = _URL.sub(r"\1://redacted", text)
         text = _PATH.sub(lambda m: self.path(m[0]), text)
         if self._host_pattern is not None:
             text = self._host_pattern.sub(lambda m: self._hosts[m[0]], text)
-        for user, substitute in self._users.items():
-            text = re.sub(rf"(?<![\w.-]){re.escape(user)}(?![\w-])", substitute, text)
+        for name, substitute in (*self._users.items(), *self._files.items()):
+            text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", substitute, text)
         text = _ADDRESS_6.sub(lambda m: self._address_6(m[0]), text)
         return _ADDRESS.sub(lambda m: self._address(m[1]), text)
 
@@ -107,7 +162,7 @@ class Redactor:
     def left_in(self, content: bytes) -> str:
         """A host, user or address of the original that content still names; empty if none."""
         text = content.decode("latin-1")
-        known = self._hosts | self._users | self._addresses
+        known = self._hosts | self._users | self._files | self._addresses
         words = known.keys() - known.values()  # it may have been redacted before
         for word in sorted(word for word in words if len(word) >= _HOST_MUST_HAVE):
             if re.search(rf"(?<![\w.-]){re.escape(word)}(?![\w-])", text):
@@ -121,6 +176,8 @@ class Redactor:
                 return self.host(value)
             if key in ("filename", "cwd") or _is_path(value):
                 return self.path(value)
+            if key in _PROSE_KEYS:
+                return self.prose(value)
             return self.text(value)
         if isinstance(value, dict):
             return {

@@ -80,6 +80,8 @@ def write_fixture(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FixtureError(f"{folder}: already there; give a new folder")
     redactor = Redactor(f.host for f in trace.ranks.values() if f.host) if redact else None
+    if redactor is not None:
+        redactor.learn(trace)
     dumps = folder / DUMPS
     dumps.mkdir(parents=True)
     try:
@@ -146,9 +148,9 @@ def _redacted(expected: Expected, redactor: Redactor | None) -> Expected:
         return expected
     return replace(
         expected,
-        story=redactor.text(expected.story),
-        must_mention=tuple(map(redactor.text, expected.must_mention)),
-        must_not_mention=tuple(map(redactor.text, expected.must_not_mention)),
+        story=redactor.prose(expected.story),
+        must_mention=tuple(map(redactor.prose, expected.must_mention)),
+        must_not_mention=tuple(map(redactor.prose, expected.must_not_mention)),
     )
 
 
@@ -195,7 +197,7 @@ def _copy_sources(
             name = str(file.relative_to(root))
             if redactor is not None:
                 # A journal's file name contains its host. Paths below dumps are relative.
-                name = redactor.text(name)
+                name = redactor.prose(name)
             target = dumps / name
             target.parent.mkdir(parents=True, exist_ok=True)
             _copy(file, target, redactor, on_its_way_out=used[str(file)] in leaving)
@@ -247,11 +249,11 @@ def redacted(data: bytes, kind: str, redactor: Redactor) -> bytes:
     if kind == formats.JOURNAL:
         lines = data.decode("utf-8", "replace").splitlines()
         return "".join(_journal_line(line, redactor) for line in lines).encode()
-    return redactor.text(data.decode("utf-8", "replace")).encode()
+    return redactor.prose(data.decode("utf-8", "replace")).encode()
 
 
 def _journal_line(line: str, redactor: Redactor) -> str:
     try:
         return json.dumps(redactor.value(json.loads(line)), separators=(",", ":")) + "\n"
     except ValueError:  # the monitor was killed while writing this line
-        return redactor.text(line) + "\n"
+        return redactor.prose(line) + "\n"

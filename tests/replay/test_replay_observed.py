@@ -46,13 +46,14 @@ def test_observation_survives_a_round_trip(tmp_path: Path) -> None:
         threads=(signal,),
     )
     trace = replace(trace, ranks={**trace.ranks, 1: facts})
-    assert write_observed(trace, tmp_path / NAME, Redactor())
+    redactor = Redactor()
+    assert write_observed(trace, tmp_path / NAME, redactor)
     read = {f.facts.rank: f.facts for f in read_journal(tmp_path / NAME)}
     again = read[1]
     assert (again.alive, again.process_state, again.gil_blocked) == (True, "stopped", True)
     assert (again.cpu_busy, again.stack_moved) == (0.25, True)
     assert again.held_by == "gdb (pid 7)"
-    assert (again.run_id, again.attempt) == (facts.run_id, facts.attempt)
+    assert (again.run_id, again.attempt) == (redactor.prose(facts.run_id), facts.attempt)
     assert again.threads == (replace(signal, stack=(Frame("hold", "/redacted/1/x.py", 7),)),)
     moment = read_moment(tmp_path)
     assert moment is not None

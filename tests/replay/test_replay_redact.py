@@ -6,12 +6,14 @@ import json
 import pickle
 
 import pytest
+import view_samples as samples
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hangscope.replay.redact import Redactor
 from hangscope.replay.write import redacted
 from hangscope.trace import formats
+from hangscope.trace.model import Frame
 
 
 @pytest.mark.parametrize(
@@ -121,3 +123,41 @@ def test_what_is_left_of_the_original_is_found() -> None:
     assert redactor.left_in(b"\x00def gpu17(") == "gpu17"
     assert redactor.left_in(b"by annabel\n") == "annabel"
     assert not redactor.left_in(b"gpu170 annabelle")
+
+
+def test_only_known_words_of_free_text_stay() -> None:
+    redactor = Redactor()
+    text = "RuntimeError: NCCL timeout on rank 3, customer Zweifelhuber lost; zweifelhuber again"
+    kept = redactor.prose(text)
+    assert kept.startswith("RuntimeError: NCCL timeout on rank 3, ")
+    assert "weifelhuber" not in kept
+    assert redactor.prose("Zweifelhuber") == redactor.prose("zweifelhuber")
+    assert redactor.prose(kept) == kept
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        (formats.LOG, b"[rank0]: loading corpus of Zweifelhuber\n"),
+        (formats.JOURNAL, b'{"event":"exit","message":"Zweifelhuber","run_id":"zweifelhuber-7"}\n'),
+        (formats.JSON, b'{"thread_name":"Zweifelhuber"}'),
+        (formats.PICKLE, pickle.dumps({"thread_name": "Zweifelhuber"})),
+    ],
+)
+def test_no_kind_of_file_keeps_an_unknown_word(kind: str, content: bytes) -> None:
+    assert b"weifelhuber" not in redacted(content, kind, Redactor())
+
+
+def test_file_names_of_unknown_words_are_neutral_wherever_they_stand() -> None:
+    redactor = Redactor()
+    assert redactor.path("/home/ann/zweifelhuber_net.py") == "/redacted/1/file1.py"
+    assert redactor.path("/home/ann/train.py") == "/redacted/1/train.py"
+    assert redactor.text("in zweifelhuber_net.py:3") == "in file1.py:3"
+    assert redactor.left_in(b"see zweifelhuber_net.py") == "zweifelhuber_net.py"
+
+
+def test_names_of_functions_and_groups_of_the_job_stay() -> None:
+    redactor = Redactor()
+    job = samples.hang(loader=(Frame("zweifelhuber_step", "/home/ann/train.py", 3), samples.MAIN))
+    redactor.learn(job.trace)
+    assert redactor.prose("in zweifelhuber_step") == "in zweifelhuber_step"
