@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,13 +109,13 @@ def stop() -> None:
     if session is not None:
         os.environ.pop(OWNER, None)
         os.environ.pop(MONITOR_OF, None)
-        device_events.switch_off(os.environ)
         if _dumps_variable is not None:
             os.environ.pop(_dumps_variable, None)
-        try:
-            session.stop()
-        except Exception as error:
-            session.guard(error)
+        for end in (session.stop, partial(device_events.switch_off, os.environ)):
+            try:
+                end()
+            except Exception as error:
+                session.guard(error)
 
 
 def dump(path: str | os.PathLike[str] | None = None) -> Path:

@@ -48,10 +48,10 @@ class Watcher(threading.Thread):
 
     def stop(self) -> None:
         """Ask the thread to end; returns at once."""
-        self._guard.remove()
         self._watches_exit = False
         self._stop_event.set()
         self._turn.set()
+        self._guard.remove()
 
     def pause(self, timeout_s: float) -> None:
         """End what the thread does with the job's objects, but keep it for `watch_exit`.
