@@ -38,7 +38,9 @@ def test_three_keys_lead_from_the_hang_to_the_diverging_line(source_file: Path) 
             await calm(app, pilot)
             seen.append(screen(app))
 
-    run(samples.hang(loader=loader), script)
+    job = samples.hang(loader=loader)
+    asked = replace(job.diagnosis, source_directories=(str(source_file.parent),))
+    run(replace(job, diagnosis=asked), script)
     assert "in load_batch" in seen[0]
     assert "ranks 0 1 3  waiting 12 s in all_reduce #103" in seen[1]
     assert "▸    5      time.sleep(3600)  # the culprit" in seen[2]
