@@ -66,8 +66,8 @@ class Notices:
 
     def early(self, trace: Trace) -> Diagnosis | None:
         """What the evidence says if a wait of `LEAST_S` already counts; None if all is well."""
-        if not self.enabled or trace.timeout_s <= LEAST_S:
-            return None
+        if not self.enabled or trace.timeout_s <= LEAST_S or not _anybody_waits(trace):
+            return None  # a second diagnosis in every look would double the monitor's cost
         found = diagnose(replace(trace, timeout_s=LEAST_S))
         return found if found.findings and found.verdict in _NOTABLE else None
 
@@ -94,6 +94,14 @@ class Notices:
         self._open, self._since_ns = found, _began_ns(trace, found)
         self._said.add(found.culprits)
         return found.line
+
+
+def _anybody_waits(trace: Trace) -> bool:
+    """Whether any operation has been unfinished for `LEAST_S`."""
+    records = trace.records
+    open_ = records["state"] != int(State.COMPLETED)
+    since_ns = records["created_ns"][open_]
+    return bool((since_ns <= trace.observed_ns - int(LEAST_S * 1e9)).any())
 
 
 def needs_no_timeout(trace: Trace, early: Diagnosis) -> bool:
