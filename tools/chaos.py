@@ -99,7 +99,7 @@ def _follow(truth: Draw, directory: Path, server: Server, result: Result, give_u
             if result.ended:
                 end_s = until_s = min(until_s, now_s + ENDED_S)
         if truth.fault in OUTSIDE and not struck:
-            if not moving_since_s and _newest_ns(directory):
+            if not moving_since_s and newest_ns(directory):
                 moving_since_s = now_s
             if moving_since_s and now_s - moving_since_s > truth.after_s and alive == truth.world:
                 server.signal(truth.rank, OUTSIDE[truth.fault])
@@ -107,11 +107,11 @@ def _follow(truth: Draw, directory: Path, server: Server, result: Result, give_u
         events = _events(directory)
         if len(events) > heard:
             until_s = min(end_s, now_s + SETTLE_S)
-            stalled_ns = _newest_ns(directory)
+            stalled_ns = newest_ns(directory)
             if not heard and stalled_ns:
                 result.said_after_s = (int(events[0]["at_ns"]) - stalled_ns) / 1e9
             heard = len(events)
-        elif heard and until_s < end_s and _newest_ns(directory) > int(events[-1]["at_ns"]):
+        elif heard and until_s < end_s and newest_ns(directory) > int(events[-1]["at_ns"]):
             until_s = end_s  # it was slow, and goes on: more is to come
 
 
@@ -136,8 +136,11 @@ def _verdicts(directory: Path) -> list[Answer]:
     return answers
 
 
-def _newest_ns(directory: Path) -> int:
-    """When the job last issued or finished an operation, in any ring; 0 before the first."""
+def newest_ns(directory: Path, before_ns: int | None = None) -> int:
+    """When the job last issued or finished an operation, in any ring; 0 before the first.
+
+    ``before_ns``: only what happened until then counts.
+    """
     newest = 0
     for path in directory.glob("*.ring"):
         try:
@@ -145,8 +148,9 @@ def _newest_ns(directory: Path) -> int:
         except (RingError, OSError):
             continue
         slots, _ = reader.slots()
-        if len(slots):
-            newest = max(newest, int(slots["created_ns"].max()), int(slots["completed_ns"].max()))
+        for times in (slots["created_ns"], slots["completed_ns"]):
+            times = times if before_ns is None else times[times <= before_ns]
+            newest = max(newest, int(times.max(initial=0)))
         reader.close()
     return newest
 

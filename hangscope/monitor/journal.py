@@ -74,13 +74,13 @@ class Journal:
         """What was seen of a process before it could record no longer tells what it does."""
         self._write({"event": "unseen", "rank": rank, "pid": pid, "at_ns": time.time_ns()})
 
-    def verdict(
-        self, verdict: str, culprits: tuple[int, ...], summary: str, confidence: str
+    def said(
+        self, event: str, verdict: str, culprits: tuple[int, ...], summary: str, confidence: str
     ) -> None:
-        """The monitor has reported."""
+        """The monitor has printed something: ``event`` is ``verdict`` or ``notice``."""
         self._write(
             {
-                "event": "verdict",
+                "event": event,
                 "at_ns": time.time_ns(),
                 "verdict": verdict,
                 "culprits": list(culprits),

@@ -46,6 +46,7 @@ class Notice:
     waits: tuple[tuple[int, int], ...]
     """Rank and record id of the waiting operations."""
     line: str
+    finding: Finding
 
 
 @dataclass(slots=True)
@@ -75,8 +76,8 @@ class Notices:
         """A verdict takes the place of the notice."""
         self._open = self._candidate = None
 
-    def line(self, trace: Trace, early: Diagnosis | None) -> str | None:
-        """The line to print after this look: a notice, one taken back, or none.
+    def line(self, trace: Trace, early: Diagnosis | None) -> str | Notice | None:
+        """What to print after this look: a notice, the line that takes one back, or nothing.
 
         A wait is noticed when two looks in a row have found it.
         """
@@ -93,7 +94,7 @@ class Notices:
             return None
         self._open, self._since_ns = found, _began_ns(trace, found)
         self._said.add(found.culprits)
-        return found.line
+        return found
 
 
 def _anybody_waits(trace: Trace) -> bool:
@@ -131,11 +132,11 @@ def _noticed(trace: Trace, early: Diagnosis) -> Notice | None:
     waits = tuple(sorted((int(row["rank"]), int(row["record_id"])) for row in waiting))
     if not finding.culprits or finding.confidence is Confidence.AMBIGUOUS:
         line = f"{have} in {what}{usual}: {early.summary[0].lower()}{early.summary[1:]}"
-        return Notice((), waits, line)
+        return Notice((), waits, line, finding)
     whom = named(finding.culprits, 40)
     place = _whereabouts(trace, finding.culprits[0])
     line = f"{have} for {whom} in {what}{usual}" + (f": {place}" if place else "")
-    return Notice(finding.culprits, waits, line)
+    return Notice(finding.culprits, waits, line, finding)
 
 
 def _waiting(trace: Trace, finding: Finding) -> Records:

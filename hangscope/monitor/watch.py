@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TextIO
 
 from hangscope.diagnosis.engine import diagnose
-from hangscope.diagnosis.model import Diagnosis, Verdict
+from hangscope.diagnosis.model import Diagnosis, Finding, Verdict
 from hangscope.monitor.activity import Activity, as_healthy
 from hangscope.monitor.clock_steps import ClockSteps
 from hangscope.monitor.config import MonitorConfig
@@ -19,7 +19,7 @@ from hangscope.monitor.leaving_ranks import LeavingRanks
 from hangscope.monitor.local_ranks import TICK_S, Counters, LocalRanks
 from hangscope.monitor.log_output import print_line, print_report
 from hangscope.monitor.mishaps import MOST_IN_SUCCESSION, Mishaps
-from hangscope.monitor.notices import Notices, needs_no_timeout
+from hangscope.monitor.notices import Notice, Notices, needs_no_timeout
 from hangscope.monitor.other_nodes import DELIVER_VERDICT_S, OtherNodes, may_span_nodes
 from hangscope.monitor.partial_view import (
     ENDED,
@@ -252,10 +252,20 @@ class Monitor:
         early = self._notices.early(trace)
         if early is not None and needs_no_timeout(trace, early):
             return early
-        for line in (self._notices.line(trace, early), self._stragglers.line(trace)):
-            if line is not None:
-                print_line(line, self._out)
+        for said in (self._notices.line(trace, early), self._stragglers.line(trace)):
+            if said is not None:
+                print_line(said.line if isinstance(said, Notice) else said, self._out)
+            if isinstance(said, Notice):
+                self._journal("notice", said.finding)
         return diagnosis
+
+    def _journal(self, event: str, found: Finding | Diagnosis) -> None:
+        """Note in the journal what was printed."""
+        if self._ranks.journal is not None:
+            confidence = found.confidence.value
+            self._ranks.journal.said(
+                event, found.verdict.value, found.culprits, found.summary, confidence
+            )
 
     def _diagnosed(self, stalled_s: float) -> tuple[Trace, Diagnosis]:
         """The job's present state, including other nodes' reports, and its diagnosis."""
@@ -366,13 +376,7 @@ class Monitor:
         print_report(with_hardware(diagnosis), where=where, out=self._out)
         if self._others is not None:
             self._others.publish_verdict(diagnosis.summary)
-        if self._ranks.journal is not None:
-            self._ranks.journal.verdict(
-                diagnosis.verdict.value,
-                diagnosis.culprits,
-                diagnosis.summary,
-                diagnosis.confidence.value,
-            )
+        self._journal("verdict", diagnosis)
         if not self._ranks.alive:
             return
         if diagnosis.verdict not in ENDED:

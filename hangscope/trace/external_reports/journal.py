@@ -7,6 +7,7 @@ JSON lines. The first names the format and the run; every other is an event::
      "by_launcher": false, "untold": [0, 3], "told": [1]}
     {"event": "verdict", "at_ns": 0, "verdict": "missing_rank", "culprits": [2], "summary": "...",
      "confidence": "certain"}
+    {"event": "notice", ...}  # the same fields: what was said early; readers of verdicts pass it by
     {"event": "seen", "rank": 0, "pid": 4709, "at_ns": 0, "alive": true, "state": "sleeping",
      "gil_blocked": false, "cpu_busy": 0.0, "stack_moved": false, "wakeups_hz": 0.1,
      "wait": {"kind": "child", "names": ["git fetch (pid 4720)"], "since_ns": 0, "seen_ns": 0},
