@@ -82,7 +82,7 @@ def compiled(width: int) -> None:
     torch.compile(net, dynamic=False)(torch.randn(2, width)).sum().backward()
 
 
-def interlude(model: nn.Module, number: int) -> None:
+def interlude(model: DistributedDataParallel, number: int) -> None:
     """The long part of this life."""
     if args.life == "evaluate":
         evaluate(model.module)

@@ -31,7 +31,11 @@ def lateness(
     newest:
         Use only that many of each rank's newest records; by default all.
     """
-    found = arrivals(trace, newest)
+    return lateness_of(trace, arrivals(trace, newest), least_share=least_share)
+
+
+def lateness_of(trace: Trace, found: Arrivals, *, least_share: float = LEAST_SHARE) -> Lateness:
+    """As `lateness`, of arrivals that are at hand (for a heat map, say)."""
     if not len(found.starts):
         return Lateness(0.0, 0, (), (), (), found.host_times_only)
     span_ns = int(found.arrived_ns.max() - found.arrived_ns.min())
@@ -39,14 +43,15 @@ def lateness(
     return Lateness(
         span_ns / _NS,
         len(found.starts),
-        _ranks(trace, found),
+        rank_lateness(trace, found),
         stragglers(trace, found, divisions, span_ns, least_share),
         _sites(trace, found),
         found.host_times_only,
     )
 
 
-def _ranks(trace: Trace, found: Arrivals) -> tuple[RankLateness, ...]:
+def rank_lateness(trace: Trace, found: Arrivals) -> tuple[RankLateness, ...]:
+    """Each rank's share of the waiting, by rank; of at least one collective."""
     highest = int(found.rank.max())
     each = np.arange(highest + 1)
     alone = waits(found, each, np.ones(len(found.starts), bool))

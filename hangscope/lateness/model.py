@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hangscope.trace.facts import Stack
@@ -31,6 +32,11 @@ class RankLateness:
     """How long it waited for members that came later; overlapping waits count once."""
     made_wait_s: float
     """How long all other members waited for it alone; overlapping waits count once."""
+
+
+def costliest(ranks: Iterable[RankLateness]) -> list[RankLateness]:
+    """Whom all others waited for longest comes first: the one order of every table and picture."""
+    return sorted(ranks, key=lambda one: (-one.made_wait_s, one.rank))
 
 
 @dataclass(frozen=True, slots=True)

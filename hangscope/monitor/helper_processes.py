@@ -6,6 +6,7 @@ healthy as a job that computes.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -49,12 +50,15 @@ class HelperProcesses:
         return first or used_s / passed_s > least
 
     def _used(self, ranks: set[int]) -> int:
-        """CPU ticks of the ranks' descendants, including those that ended and were reaped."""
+        """CPU ticks of the ranks' descendants, including those that ended and were reaped.
+
+        Without this process, which a rank may have started.
+        """
         table = process_table(self._proc)
         children: dict[int, list[int]] = {}
         for pid, row in table.items():
             children.setdefault(row.parent, []).append(pid)
-        total, todo, seen = 0, [pid for pid in ranks if pid in table], set(ranks)
+        total, todo, seen = 0, [pid for pid in ranks if pid in table], {*ranks, os.getpid()}
         while todo:
             pid = todo.pop()
             row = table[pid]

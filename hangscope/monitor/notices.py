@@ -7,6 +7,7 @@ if the job goes on. Pure logic over the looks of a live monitor.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -15,27 +16,13 @@ from hangscope.diagnosis.duration_text import duration
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict
 from hangscope.diagnosis.processes.stacks import base, innermost
+from hangscope.monitor.patience import LEAST_S, UNUSUAL, limit_s, usual_s, waiting_records
 from hangscope.report.ranks import named
-from hangscope.trace.model import Records, State, Trace
+from hangscope.trace.model import State, Trace
 
-LEAST_S = 5.0
-"""A shorter wait is nobody's business, however unusual."""
-UNKNOWN_S = 9.0
-"""The same where nothing tells what is usual."""
-UNUSUAL = 3.0
-"""A wait is unusual if it lasts this many times longer than any before it."""
-PASSES = 3
-"""So often must a call site have been passed before it tells what is usual."""
-BUSY = 0.5
-"""CPU seconds per second with which the awaited rank counts as at work."""
-_AT_WORK = 2.0
-"""How many times longer a rank that is at work may keep the others waiting."""
 _NOTABLE = frozenset(
     {Verdict.MISSING_RANK, Verdict.STUCK_COLLECTIVE, Verdict.P2P_UNMATCHED, Verdict.DEADLOCK_CYCLE}
 )
-
-Place = tuple[int, int]
-"""Group and sequence number of a collective, or of a send or recv."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +30,10 @@ class Notice:
     """One early word: which wait, and the line that says so."""
 
     culprits: tuple[int, ...]
+    """Whom the line names; nobody if it cannot be decided."""
     waits: tuple[tuple[int, int], ...]
     """Rank and record id of the waiting operations."""
+    waited_s: float
     line: str
     finding: Finding
 
@@ -63,7 +52,8 @@ class Notices:
     _candidate: Notice | None = None
     _open: Notice | None = None
     _since_ns: int = 0
-    _said: set[tuple[int, ...]] = field(default_factory=set)
+    _said_s: dict[tuple[int, ...], float] = field(default_factory=dict)
+    """How long the waits were that have been noticed for each set of ranks."""
 
     def early(self, trace: Trace) -> Diagnosis | None:
         """What the evidence says if a wait of `LEAST_S` already counts; None if all is well."""
@@ -76,24 +66,38 @@ class Notices:
         """A verdict takes the place of the notice."""
         self._open = self._candidate = None
 
-    def line(self, trace: Trace, early: Diagnosis | None) -> str | Notice | None:
+    def line(
+        self, trace: Trace, early: Diagnosis | None, busy: Collection[int] = ()
+    ) -> str | Notice | None:
         """What to print after this look: a notice, the line that takes one back, or nothing.
 
-        A wait is noticed when two looks in a row have found it.
+        A wait is noticed when two looks in a row have found it, and one that is not much longer
+        than those before it for the same ranks is not noticed again.
+
+        Parameters
+        ----------
+        trace, early:
+            The look, and what `early` says of it.
+        busy:
+            Ranks whose helper processes are at work.
         """
         if self._open is not None and not _still_waiting(trace, self._open):
             notice, self._open = self._open, None
             waited_s = (trace.observed_ns - self._since_ns) / 1e9
+            self._said_s[notice.finding.culprits] = waited_s
             whom = f" for {named(notice.culprits)}" if notice.culprits else ""
             return f"the job goes on: the wait{whom} is over after {duration(waited_s)}"
-        found = _noticed(trace, early) if early is not None else None
+        found = _noticed(trace, early, busy) if early is not None else None
         before, self._candidate = self._candidate, found
         if found is None or before is None or before.waits != found.waits:
             return None
-        if self._open is not None or found.culprits in self._said:
+        awaited = found.finding.culprits
+        if found.waited_s < UNUSUAL * self._said_s.get(awaited, 0.0):
+            return None
+        if self._open is not None and self._open.finding.culprits == awaited:
             return None
         self._open, self._since_ns = found, _began_ns(trace, found)
-        self._said.add(found.culprits)
+        self._said_s[awaited] = found.waited_s
         return found
 
 
@@ -114,63 +118,40 @@ def needs_no_timeout(trace: Trace, early: Diagnosis) -> bool:
     return first.verdict is Verdict.MISSING_RANK and states == {"stopped"}
 
 
-def _noticed(trace: Trace, early: Diagnosis) -> Notice | None:
+def _noticed(trace: Trace, early: Diagnosis, busy: Collection[int]) -> Notice | None:
     """The notice on the first finding, if its wait is long for this job."""
     finding = early.findings[0]
-    waiting = _waiting(trace, finding)
+    waiting = waiting_records(trace, finding.victims)
     if not len(waiting) or _in_a_phase(trace, finding):
         return None
     waited_s = (trace.observed_ns - int(waiting["created_ns"].min())) / 1e9
-    usual_s = _usual_s(trace, waiting)
-    if waited_s < _limit_s(trace, finding, usual_s):
+    usual = usual_s(trace, waiting)
+    if waited_s < limit_s(trace, waiting, finding.culprits, usual, busy):
         return None
-    ranks = tuple(sorted({int(rank) for rank in waiting["rank"]}))
+    waits = tuple(sorted((int(row["rank"]), int(row["record_id"])) for row in waiting))
+    is_tie = not finding.culprits or finding.confidence is Confidence.AMBIGUOUS
+    culprits = () if is_tie else finding.culprits
+    line = _line(trace, finding, culprits, len(waiting), waited_s, usual)
+    return Notice(culprits, waits, waited_s, line, finding)
+
+
+def _line(
+    trace: Trace,
+    finding: Finding,
+    culprits: tuple[int, ...],
+    ranks: int,
+    waited_s: float,
+    usual_s: float | None,
+) -> str:
+    have = f"{ranks} rank{'s have' if ranks > 1 else ' has'} waited {duration(waited_s)}"
     usual = f" (usually {duration(usual_s)} at most)" if usual_s is not None else ""
     number = f" #{finding.seq}" if finding.seq else ""
     what = f"{finding.op or 'an operation'}{number}"
-    have = f"{len(ranks)} rank{'s have' if len(ranks) > 1 else ' has'} waited {duration(waited_s)}"
-    waits = tuple(sorted((int(row["rank"]), int(row["record_id"])) for row in waiting))
-    if not finding.culprits or finding.confidence is Confidence.AMBIGUOUS:
-        line = f"{have} in {what}{usual}: {early.summary[0].lower()}{early.summary[1:]}"
-        return Notice((), waits, line, finding)
-    whom = named(finding.culprits, 40)
-    place = _whereabouts(trace, finding.culprits[0])
-    line = f"{have} for {whom} in {what}{usual}" + (f": {place}" if place else "")
-    return Notice(finding.culprits, waits, line, finding)
-
-
-def _waiting(trace: Trace, finding: Finding) -> Records:
-    """The newest unfinished record of each victim."""
-    records = trace.records
-    victims = np.isin(records["rank"], list(finding.victims))
-    open_ = records[victims & (records["state"] != int(State.COMPLETED))]
-    newest = {int(row["rank"]): number for number, row in enumerate(open_)}
-    found: Records = open_[sorted(newest.values())]
-    return found
-
-
-def _usual_s(trace: Trace, waiting: Records) -> float | None:
-    """The longest finished wait at the call sites of these operations; None if hardly any."""
-    records, longest = trace.records, None
-    for row in waiting:
-        same = (records["rank"] == row["rank"]) & (records["completed_ns"] > 0)
-        for column in ("group", "signature", "stack"):
-            same &= records[column] == row[column]
-        took = (records["completed_ns"][same] - records["created_ns"][same]) / 1e9
-        if len(took) < PASSES:
-            return None
-        longest = max(longest or 0.0, float(took.max()))
-    return longest
-
-
-def _limit_s(trace: Trace, finding: Finding, usual_s: float | None) -> float:
-    """From when on the wait is worth a word."""
-    awaited = [trace.ranks[rank] for rank in finding.culprits if rank in trace.ranks]
-    at_work = any((facts.cpu_busy or 0.0) > BUSY or facts.stack_moved for facts in awaited)
-    if usual_s is None:
-        # A first step, a compilation, an evaluation: long by nature while somebody works.
-        return float("inf") if at_work or not awaited else UNKNOWN_S
-    return max(LEAST_S, UNUSUAL * usual_s) * (_AT_WORK if at_work else 1.0)
+    if not culprits:
+        summary = finding.summary
+        return f"{have} in {what}{usual}: {summary[0].lower()}{summary[1:]}"
+    place = _whereabouts(trace, culprits[0])
+    return f"{have} for {named(culprits, 40)} in {what}{usual}" + (f": {place}" if place else "")
 
 
 def _in_a_phase(trace: Trace, finding: Finding) -> bool:

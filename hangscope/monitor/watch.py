@@ -14,12 +14,12 @@ from hangscope.monitor.clock_steps import ClockSteps
 from hangscope.monitor.config import MonitorConfig
 from hangscope.monitor.corruption import Corruptions
 from hangscope.monitor.doubled_ranks import DoubledRanks
+from hangscope.monitor.early_words import EarlyWords
 from hangscope.monitor.hardware.evidence import with_hardware
 from hangscope.monitor.leaving_ranks import LeavingRanks
 from hangscope.monitor.local_ranks import TICK_S, Counters, LocalRanks
 from hangscope.monitor.log_output import print_line, print_report
 from hangscope.monitor.mishaps import MOST_IN_SUCCESSION, Mishaps
-from hangscope.monitor.notices import Notice, Notices, needs_no_timeout
 from hangscope.monitor.other_nodes import DELIVER_VERDICT_S, OtherNodes, may_span_nodes
 from hangscope.monitor.partial_view import (
     ENDED,
@@ -33,7 +33,6 @@ from hangscope.monitor.report_claims import claim_report
 from hangscope.monitor.report_policy import ReportPolicy, cause_of, is_final
 from hangscope.monitor.ring_links import replace_ring_links
 from hangscope.monitor.schedule import FIRST_LOOK_S, MAX_INTERVAL_S, LookSchedule
-from hangscope.monitor.straggler_news import StragglerNews
 from hangscope.trace.live.follow import LiveRun, is_gil_blocked
 from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import Fragment, Trace
@@ -92,8 +91,11 @@ class Monitor:
             processes or ProcessWatch(),
             config.launcher,
         )
-        self._notices = Notices(enabled=config.notice != "0")
-        self._stragglers = StragglerNews(enabled=config.notice == "slow")
+        self._early = EarlyWords(
+            config.notice,
+            lambda line: print_line(line, out),
+            lambda finding: self._journal("notice", finding),
+        )
         self._corruptions = Corruptions()
         self._policy = ReportPolicy()
         self._clock_steps = ClockSteps()
@@ -220,7 +222,7 @@ class Monitor:
         trace, diagnosis = self._diagnosed(stalled_s)
         partly = self._sees_part(trace)
         if not final and not partly:
-            diagnosis = self._noticed(trace, diagnosis)
+            diagnosis = self._early.look(trace, diagnosis, self._ranks.seen)
         restrained = self._limited_to_seen(diagnosis, trace, final=final) if partly else diagnosis
         self._asks_others = self._asks_others and partly
         set_lately = self._clock_steps.within(self._config.timeout_s)
@@ -243,21 +245,6 @@ class Monitor:
         self._report_news(trace, diagnosis, final=final, partly=partly, stalled_s=stalled_s)
         self._look_cost_s = time.process_time() - began_s
         self._looked_at_s = time.monotonic()
-
-    def _noticed(self, trace: Trace, diagnosis: Diagnosis) -> Diagnosis:
-        """Say early what is long for this job; the diagnosis, or what needs no time-out."""
-        if diagnosis.verdict is not Verdict.HEALTHY:
-            self._notices.superseded()
-            return diagnosis
-        early = self._notices.early(trace)
-        if early is not None and needs_no_timeout(trace, early):
-            return early
-        for said in (self._notices.line(trace, early), self._stragglers.line(trace)):
-            if said is not None:
-                print_line(said.line if isinstance(said, Notice) else said, self._out)
-            if isinstance(said, Notice):
-                self._journal("notice", said.finding)
-        return diagnosis
 
     def _journal(self, event: str, found: Finding | Diagnosis) -> None:
         """Note in the journal what was printed."""

@@ -9,6 +9,8 @@ import numpy as np
 from hangscope.diagnosis.duration_text import duration
 from hangscope.lateness.arrivals import arrivals
 from hangscope.lateness.heat import heat
+from hangscope.lateness.lateness import rank_lateness
+from hangscope.lateness.model import costliest
 from hangscope.report.timeline import WIDTH
 from hangscope.trace.model import Trace
 
@@ -58,19 +60,18 @@ def heat_map(trace: Trace) -> HeatMap | None:
     if len(compared.starts) < LEAST_COLLECTIVES:
         return None
     found = heat(compared, BINS)
-    total = found.shares.sum(axis=1)
-    bin_s = (found.last_ns - found.first_ns) / BINS / 1e9
     cell = (WIDTH - LEFT) / BINS
     rows = [
         HeatRow(
-            found.ranks[index],
+            one.rank,
             number * ROW,
-            duration(float(total[index]) * bin_s),
+            duration(one.made_wait_s),
             tuple(
-                Cell(LEFT + int(at) * cell, cell, round(float(found.shares[index, at]), 3))
-                for at in np.flatnonzero(found.shares[index] >= _FAINTEST)
+                Cell(LEFT + int(at) * cell, cell, round(float(shares[at]), 3))
+                for at in np.flatnonzero(shares >= _FAINTEST)
             ),
         )
-        for number, index in enumerate(np.argsort(-total, kind="stable")[:ROWS].tolist())
+        for number, one in enumerate(costliest(rank_lateness(trace, compared))[:ROWS])
+        for shares in (found.shares[found.ranks.index(one.rank)],)
     ]
     return HeatMap(tuple(rows), len(rows) * ROW, len(found.ranks) - len(rows))

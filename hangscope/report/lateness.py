@@ -13,7 +13,14 @@ from rich.text import Text
 
 from hangscope.diagnosis.duration_text import duration
 from hangscope.diagnosis.processes.stacks import innermost
-from hangscope.lateness.model import CallSite, Lateness, RankLateness, SiteCost, Straggler
+from hangscope.lateness.model import (
+    CallSite,
+    Lateness,
+    RankLateness,
+    SiteCost,
+    Straggler,
+    costliest,
+)
 from hangscope.report.escape import plain
 from hangscope.report.formatting import place
 from hangscope.report.json import frames
@@ -123,7 +130,7 @@ def _rank_table(ranks: tuple[RankLateness, ...], top: int) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("rank", "made wait", "", "last", "waited", "host"):
         table.add_column(name, justify="left" if name in ("", "host") else "right")
-    shown = sorted(ranks, key=lambda r: -r.made_wait_s)[:top]
+    shown = costliest(ranks)[:top]
     most = max((r.made_wait_s for r in shown), default=0.0) or 1.0
     for one in shown:
         table.add_row(

@@ -10,8 +10,8 @@ from textual.binding import Binding, BindingType
 from hangscope.diagnosis.duration_text import duration
 from hangscope.lateness.arrivals import arrivals
 from hangscope.lateness.heat import Heat, heat
-from hangscope.lateness.lateness import lateness
-from hangscope.lateness.model import Lateness, RankLateness
+from hangscope.lateness.lateness import lateness_of
+from hangscope.lateness.model import Lateness, RankLateness, costliest
 from hangscope.report.escape import plain
 from hangscope.report.lateness import sentence
 from hangscope.tui.lines import LineList
@@ -49,9 +49,9 @@ class LateTable(LineList):
 
     def show(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self._found = lateness(snapshot.trace, newest=NEWEST)
-        self._late = frozenset(rank for s in self._found.stragglers for rank in s.ranks)
         compared = arrivals(snapshot.trace, NEWEST)
+        self._found = lateness_of(snapshot.trace, compared)
+        self._late = frozenset(rank for s in self._found.stragglers for rank in s.ranks)
         self._heat = heat(compared, _BINS) if len(compared.starts) else None
         self.rearrange()
 
@@ -60,13 +60,13 @@ class LateTable(LineList):
         here = self.rank
         keys = {
             "rank": lambda r: r.rank,
-            "made wait": lambda r: -r.made_wait_s,
+            "made wait": lambda r: 0,  # as they come
             "waited": lambda r: -r.waited_s,
             "last": lambda r: -r.times_last / max(r.collectives, 1),
             "host": lambda r: r.host,
         }
         found = self._found.ranks if self._found is not None else ()
-        self.rows = sorted(found, key=keys[self.sort])
+        self.rows = sorted(costliest(found), key=keys[self.sort])
         ranks = [row.rank for row in self.rows]
         if here in ranks:
             self.cursor = ranks.index(here)

@@ -12,10 +12,16 @@ from click.testing import CliRunner
 
 from hangscope.cli import cli
 from hangscope.diagnosis.engine import diagnose
+from hangscope.lateness.arrivals import Arrivals, arrivals
 from hangscope.lateness.lateness import lateness
+from hangscope.lateness.model import costliest
 from hangscope.report.flight_recorder import write
+from hangscope.report.heat_map import heat_map
 from hangscope.report.html import to_html
 from hangscope.report.lateness import remarks, sentence, to_dict
+from hangscope.trace.model import Trace
+from hangscope.tui import late
+from hangscope.tui.snapshot import take
 from tests.diagnosis.builder import Job
 from tools.stragglers import HEALTHY, KINDS, Case, draw, simulate
 
@@ -111,3 +117,26 @@ def test_page_shows_the_late_rank_first() -> None:
     page = to_html(diagnose(trace), trace)
     assert page.index("lost to rank 2<") < page.index("lost to rank 3<")
     assert "Who made everybody wait" in page
+
+
+def test_table_page_and_terminal_list_ranks_in_one_order_from_arrivals_sorted_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trace = simulate(Case("in turn", 0.5, 8, 100, 0.03, ()), rng(6))
+    expected = [one.rank for one in costliest(lateness(trace).ranks)]
+    page = heat_map(trace)
+    assert page is not None
+    assert [row.rank for row in page.rows] == expected
+    calls: list[Trace] = []
+
+    def counted(trace: Trace, newest: int | None) -> Arrivals:
+        calls.append(trace)
+        return arrivals(trace, newest)
+
+    monkeypatch.setattr("hangscope.lateness.lateness.arrivals", None)
+    monkeypatch.setattr(late, "arrivals", counted)
+    table = late.LateTable()
+    monkeypatch.setattr(table, "relayout", lambda: None)
+    table.show(take(trace, diagnose(trace)))
+    assert [row.rank for row in table.rows] == expected
+    assert len(calls) == 1

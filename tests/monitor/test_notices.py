@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from hangscope.monitor.notices import Notices, needs_no_timeout
+from hangscope.monitor.notices import Notice, Notices, needs_no_timeout
 from hangscope.trace.model import Phase, State, Trace
 from tests.diagnosis.builder import Job, stack_of
 
@@ -23,7 +24,8 @@ def waiting(after_s: float, *, passes: int = 20, job: Job | None = None) -> Trac
 
 def lines(*traces: Trace) -> list[str | None]:
     notices = Notices()
-    return [notices.line(trace, notices.early(trace)) for trace in traces]
+    said = [notices.line(trace, notices.early(trace)) for trace in traces]
+    return [word.line if isinstance(word, Notice) else word for word in said]
 
 
 def test_two_looks_make_a_notice_that_says_who_waits_for_whom_and_what_is_usual() -> None:
@@ -93,3 +95,59 @@ def test_a_stopped_process_needs_no_timeout() -> None:
 
 def test_switched_off() -> None:
     assert Notices(enabled=False).early(waiting(60.0)) is None
+
+
+def at_work(trace: Trace, **what: Any) -> Trace:
+    """The same look, and what rank 2 does instead of sleeping."""
+    return replace(trace, ranks={**trace.ranks, 2: replace(trace.ranks[2], **what)})
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        {"cpu_busy": 0.2},
+        {"stack_moved": True},
+        {"process_state": "disk-sleep"},
+        {"wakeups_hz": 5.0},
+        {"threads": stack_of("save_checkpoint")},
+    ],
+)
+def test_a_rank_at_work_may_take_a_minute_even_where_waits_are_short(
+    what: dict[str, Any],
+) -> None:
+    assert lines(*(at_work(waiting(s), **what) for s in (50.0, 55.0)))[1] is None
+    assert lines(*(at_work(waiting(s), **what) for s in (65.0, 66.0)))[1] is not None
+
+
+def test_so_may_one_whose_helper_processes_are_at_work() -> None:
+    notices = Notices()
+    for after_s in (20.0, 25.0):
+        trace = waiting(after_s)
+        assert notices.line(trace, notices.early(trace), {2}) is None
+
+
+def test_a_stretch_that_was_long_for_all_ranks_is_measured_by_the_slowest_so_far() -> None:
+    def after_a_minute(after_s: float) -> Trace:
+        job = Job(4, live=True, timeout_s=120.0)
+        job.steps(20)
+        newest = max(row["completed_ns"] for row in job.rows) / 1e9
+        began = min(row["created_ns"] for row in job.rows) / 1e9
+        for rank in (0, 1, 3):
+            job.op(rank, at=newest - began + 40.0, done=False)
+        job.rank(2, threads=stack_of("load_batch"), cpu_busy=0.0, stack_moved=False)
+        return job.trace(after_s)
+
+    assert lines(after_a_minute(20.0), after_a_minute(25.0))[1] is None
+    assert lines(after_a_minute(45.0), after_a_minute(46.0))[1] is not None
+
+
+def test_a_rank_that_was_noticed_once_is_noticed_again_only_for_much_longer() -> None:
+    notices = Notices()
+    over = waiting(9.0)
+    records = over.records.copy()
+    records["state"] = int(State.COMPLETED)
+    records["completed_ns"] = over.observed_ns
+    looks = [waiting(6.0), waiting(7.0), replace(over, records=records)]
+    looks += [waiting(8.0), waiting(20.0), waiting(28.0), waiting(29.0)]
+    said = [notices.line(trace, notices.early(trace)) for trace in looks]
+    assert [word is not None for word in said] == [False, True, True, False, False, True, False]
