@@ -59,12 +59,16 @@ demo: $(STAMP)   ## a real 4-rank job with a real hang, and the verdict on it
 # the machine to themselves, two at a time.
 WORKERS := $(shell expr $$(nproc) + 2)
 
+# No stage can stand still: a test has its limit (tests/conftest.py), and a stage has one, too.
+WITHIN := $(BIN)/python -m tools.within
+PYTEST := $(BIN)/python -m pytest -q
+
 test: style      ## lint, types and every test (10 to 14 minutes on two cores)
 	@$(MAKE) --no-print-directory -j2 types shared-tests
-	$(BIN)/python -m pytest -q --reruns 2 -n 2 -m timed tests/demo
+	$(WITHIN) 900 $(PYTEST) --reruns 2 -n 2 -m timed tests/demo
 
 shared-tests: $(STAMP)
-	$(BIN)/python -m pytest -q --reruns 2 -n $(WORKERS) --maxprocesses 8 --dist loadgroup -m 'not timed'
+	$(WITHIN) 2700 $(PYTEST) --reruns 2 -n $(WORKERS) --maxprocesses 8 --dist loadgroup -m 'not timed'
 
 lint: style types ## ruff and mypy only
 
@@ -73,7 +77,7 @@ style: $(STAMP)
 	$(BIN)/ruff format --check .
 
 types: $(STAMP)
-	$(BIN)/mypy
+	$(WITHIN) 900 $(BIN)/mypy
 
 format: $(STAMP) ## let ruff put the code in order
 	$(BIN)/ruff check --fix .
