@@ -59,6 +59,11 @@ Kinds of lines that no recorded log and no public report stands behind have been
 | `_pmiu_daemon(SIGCHLD): [NID ...] PE RANK 3 exit signal Killed` | Cray's aprun |
 | `ERROR: One or more process (first noticed rank 3) terminated with signal 9` | IBM's jsrun |
 | `Container rank 1 status failed cmd [...] code -9` | Paddle's launcher, which starts no torch |
+| `TERM_MEMLIMIT: job killed`, `=>> PBS: job killed`, a table of `sacct` | LSF, PBS, Slurm |
+| `[RankMonitorServer:Rank=3] Did not get subsequent heartbeat.` | NVIDIA's resiliency extension |
+| long lines in parts marked with `P` and `F` | containerd's own files on a node |
+| `<13>1 2025-08-16T11:00:00Z host app 7 - - ` and `{pod="..."} ` in front of lines | collectors |
+| constant words in front of a column of pods | `stern -A` |
 """
 _LONGEST = 160
 

@@ -53,9 +53,6 @@ def test_process_that_failed_by_itself_is_named(text: str, rank: int) -> None:
         "Abort(15) on node 2 (rank 1 in comm 496): Fatal error in internal_Allreduce: Other MPI\n",
         "subprocess.CalledProcessError: Command '['python', 't.py']' died with <Signals.SIGKILL: "
         "9>.\n",
-        "TERM_RUNLIMIT: job killed after reaching LSF run time limit.\n",
-        "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.\n",
-        "=>> PBS: job killed: walltime 3655 exceeded limit 3600\n",
         "[n1:900:0:900] ucp_ep.c:1500 UCX  ERROR ep 0x7f: remote endpoint closed\n",
         "n3:1:9 [3] NCCL WARN [Proxy Service 3] Failed to execute operation Connect from rank 3, "
         "retcode 3\n",

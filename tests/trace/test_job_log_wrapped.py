@@ -46,29 +46,3 @@ def test_line_after_messages_of_equal_length_is_separate() -> None:
         *_, before, after = read_lines(io.BytesIO(text.encode()), telling_words())
         assert before.text.endswith(last[-1][-30:])
         assert after.text.startswith("oom-kill")
-
-
-@pytest.mark.parametrize("width", [40, 100, 160])
-def test_line_split_by_a_container_runtime(width: int) -> None:
-    """Two streams of one container, each split by itself; their parts are interleaved."""
-    parts = []
-    for rank, stream in ((0, "stderr"), (1, "stdout")):
-        own = []
-        for line in timeout(rank, 55).splitlines():
-            pieces = [line[at : at + width] for at in range(0, len(line), width)]
-            marks = ["P"] * (len(pieces) - 1) + ["F"]
-            own += [
-                f"2025-08-16T12:00:00.123456789Z {stream} {m} {p}"
-                for m, p in zip(marks, pieces, strict=True)
-            ]
-        parts.append(own)
-    text = "\n".join(piece for pair in zip(*parts, strict=True) for piece in pair) + "\n"
-    trace = trace_of(text)
-    assert overdue(trace) == overdue(trace_of(timeout(0, 55) + timeout(1, 55)))
-    assert counters(trace) == {(0, "0"): (55, 54), (1, "0"): (55, 54)}
-
-
-def test_first_part_of_a_line_without_the_rest() -> None:
-    line = timeout(0, 55).splitlines()[1]
-    trace = trace_of(f"2025-08-16T12:00:00.123456789Z stderr P {line}\n")
-    assert counters(trace) == {(0, "0"): (55, 54)}

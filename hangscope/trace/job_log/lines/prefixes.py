@@ -80,22 +80,7 @@ _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
         "syslog",
         re.compile(rf"[A-Z][a-z]{{2}} [ \d]\d {_CLOCK} (?=[A-Za-z\d][\w.\-]* \S)"),
     ),
-    ("rfc5424", re.compile(r"<\d{1,3}>1 \S{19,40} (?P<host>\S{1,120}) \S+ \S+ \S+ (?:-|\[.*?\]) ")),
-    (
-        "ctime",
-        re.compile(
-            rf"[A-Z][a-z]{{2}} [A-Z][a-z]{{2}} [ \d]\d {_CLOCK} (?:[A-Z]{{3,4}} )?\d{{4}}"
-            r"(?: |(?=<std))"
-        ),
-    ),
-    (
-        "labels",
-        re.compile(
-            r"\{(?=[^{}\n]{0,600}?\b(?:pod|pod_name|host|hostname|instance|node)="
-            r"\"(?P<host>[\w.:\-]{1,120})\")[^{}\n]{1,800}\} "
-        ),
-    ),
-    ("iso", re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z (?:std(?:err|out) [FP] )?")),
+    ("iso", re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z (?:std(?:err|out) F )?")),
 )
 _ANY = re.compile(
     "|".join("(" + re.sub(r"\(\?P<\w+>", "(?:", p.pattern) + ")" for _, p in _PREFIXES)

@@ -22,7 +22,6 @@ from hangscope.trace.job_log.lines.fast_path import FastPath
 from hangscope.trace.job_log.lines.line import LogLine as LogLine
 from hangscope.trace.job_log.lines.line import Machine
 from hangscope.trace.job_log.lines.message_joiner import STARTS, MessageJoiner
-from hangscope.trace.job_log.lines.partial_lines import whole_lines
 from hangscope.trace.job_log.lines.prefixes import ANSI, Style, detect_style
 from hangscope.trace.job_log.lines.strip_prefixes import outer_prefixes, split_messages, strip
 from hangscope.trace.job_log.lines.terminal_wrap import unwrap, wrap_width
@@ -57,7 +56,7 @@ def read_lines(
     style = detect_style(first)
     if machines is not None:
         machines.update(_machines(first, style))
-    physical = whole_lines(relevant_lines(first, stream, words))
+    physical = relevant_lines(first, stream, words)
     width = wrap_width(first)
     if width:
         texts = (piece for number, raw, _ in physical for piece in _cleaned(number, raw))

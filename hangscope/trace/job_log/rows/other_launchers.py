@@ -21,7 +21,6 @@ from hangscope.trace.job_log.rows.statements import (
 
 _MPI_CODE = re.compile(r"^\s*Exit code:\s+(\d{1,3})")
 _HYDRA_END = re.compile(r"(?P<how>KILLED BY SIGNAL|EXIT STRING|EXIT CODE): (?P<number>\d{1,3})")
-_MONITORED_RANK = re.compile(r"\[RankMonitorServer:Rank=(\d{1,7})\]")
 _MAX_TRACEBACK = 120
 
 
@@ -96,10 +95,7 @@ def _executor(said: Said, evidence: Evidence) -> None:
 
 def _silent(said: Said, evidence: Evidence) -> None:
     """A supervisor has received no sign of life, as in every hang."""
-    watched = _MONITORED_RANK.search(said.line.text)
-    rank = int(watched[1]) if watched else said.line.rank
-    if said.text("rank"):
-        rank = said.number("rank")
+    rank = said.number("rank") if said.text("rank") else said.line.rank
     evidence.claim(
         "timeout", said.line, said.at_ns, reporter=rank, certain=False, silence=True
     )  # fmt: skip
@@ -174,7 +170,6 @@ ROWS = (
         "The node with node id: 8f has been marked dead because the detector has missed too many "
         "heartbeats from it.", "srun: error: Node failure on node7"),
     row("no-sign-of-life", "timeout",
-        r"Did not get (?:subsequent|initial) heartbeat\. Waited|"
         r"No available (?:shared memory broadcast )?block found in \d+ second|"
         r"reason=\[(?:task|stream sync) timeout\]|"
         r"atchdog timeout \(self\.watchdog_timeout=|"
