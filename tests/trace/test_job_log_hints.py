@@ -34,8 +34,6 @@ HEAD = "[rank1]:[W816 12:06:38.480071392 "
         ("[812.1] INFO: task python:44213 blocked for more than 120 seconds.", "The kernel waits"),
         ("[812.1] nfs: server fs1 not responding, still trying", "The kernel waits"),
         ("[812.1] LustreError: 11-0: fs-OST0003-osc: operation ost_write to node 10.0.0.9@o2ib failed: rc = -107", "The kernel waits"),
-        ("812|train|NODE_FAIL|0:0|node[1-4]", "A process ended"),
-        ("812_3.batch|batch|PREEMPTED|0:15|node7", "told to stop"),
         ("Error: failed to run torchrun --nproc_per_node=4 train.py on 127.0.0.1", "process ended"),
     ],
 )  # fmt: skip
