@@ -33,6 +33,7 @@ from hangscope.monitor.report_claims import claim_report
 from hangscope.monitor.report_policy import ReportPolicy, cause_of, is_final
 from hangscope.monitor.ring_links import replace_ring_links
 from hangscope.monitor.schedule import FIRST_LOOK_S, MAX_INTERVAL_S, LookSchedule
+from hangscope.monitor.sibling_runs import Home, SiblingRuns
 from hangscope.trace.live.follow import LiveRun, is_gil_blocked
 from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import Fragment, Trace
@@ -96,6 +97,7 @@ class Monitor:
             lambda line: print_line(line, out),
             lambda finding: self._journal("notice", finding),
         )
+        self._siblings = SiblingRuns(config.directory, config.own)
         self._corruptions = Corruptions()
         self._policy = ReportPolicy()
         self._clock_steps = ClockSteps()
@@ -153,6 +155,7 @@ class Monitor:
             self._mishaps.run(lambda: self._look(final=True, stalled_s=stalled_s), None)
             return True
         gathering = self._is_gathering(elapsed_s) and not self._ranks.failed_at_ns
+        gathering = gathering and not self._siblings.fragments(self._ranks.rings)
         if not gathering and schedule.is_due(now_s):
             stalled_s = _stalled_s(schedule, counters)
             overdue = now_s - self._looked_at_s > MAX_INTERVAL_S
@@ -180,6 +183,7 @@ class Monitor:
         replace_ring_links(self._config.directory)
         if self._others is not None:
             self._others.close()
+        self._siblings.close()
         self._run.close()
 
     def _discover(self) -> None:
@@ -260,7 +264,7 @@ class Monitor:
         diagnosis = diagnose(trace)
         if diagnosis.verdict in ENDED and self._ranks.note_ends(0.1):
             # Seen as gone before its status was known, which decides between crash and exit.
-            trace = self._with_other_nodes(self._run.look(), stalled_s)
+            trace = self._with_other_nodes(self._looked(), stalled_s)
             diagnosis = diagnose(trace)
         return trace, diagnosis
 
@@ -288,11 +292,16 @@ class Monitor:
 
     def _with_stacks(self, others: Sequence[Fragment] = ()) -> Trace:
         """A look at the ranks, including requested stacks of those that hold the GIL."""
-        trace = self._run.look(others)
+        trace = self._looked(others)
         if self._run.ask_for_stacks(is_gil_blocked):
             time.sleep(STACKS_S)
-            trace = self._run.look(others)
+            trace = self._looked(others)
         return trace
+
+    def _looked(self, others: Sequence[Fragment] = ()) -> Trace:
+        """A look at the ranks here, wherever they record, and at what other nodes say."""
+        beside = self._siblings.fragments(self._ranks.rings)
+        return self._run.look([*beside, *others])
 
     def _sees_part(self, trace: Trace) -> bool:
         """Whether the job has ranks on other nodes of which nothing is known here."""
@@ -331,7 +340,7 @@ class Monitor:
         for line in self._others.notes():
             print_line(line, self._out)
         fragments = self._others.fragments()
-        return self._run.look(fragments) if fragments else trace
+        return self._looked(fragments) if fragments else trace
 
     def _limited_to_seen(
         self, diagnosis: Diagnosis, trace: Trace, *, final: bool
@@ -353,12 +362,14 @@ class Monitor:
         self._policy.mark_reported(diagnosis)
         cause = cause_of(diagnosis.findings[0])
         started_ns = trace.ranks[min(trace.ranks)].started_ns if trace.ranks else 0
-        if not claim_report(self._config.directory, self.key, cause, started_ns):
+        home = self._siblings.home or Home(self._config.directory, self.key)
+        if not claim_report(home.directory, home.key, cause, started_ns):
+            if home.directory != self._config.directory:
+                print_line(f"{diagnosis.headline} (the report is in the log of rank 0)", self._out)
             self._end_if_asked()  # the other monitor that has reported ends only its own ranks
             return
-        where = f"more: hangscope analyze {self._config.directory}"
-        if trace.ranks.keys() - self._ranks.known or self._sees_part(trace):
-            where += " and the run directories of the other nodes"
+        elsewhere = trace.ranks.keys() - self._ranks.known or self._sees_part(trace)
+        where = self._siblings.where(elsewhere=bool(elsewhere))
         self._ranks.note_look(trace.ranks, hung=True)
         print_report(with_hardware(diagnosis), where=where, out=self._out)
         if self._others is not None:
