@@ -102,11 +102,10 @@ def hang(number: int, seed: int, server: Server, place: Path) -> Outcome | None:
 
 
 def is_true(truth: Draw, word: dict[str, Any], *, ended: bool) -> bool:
-    """Whether a word is true of the fault: the rank and, of a verdict, its kind, or a fair tie."""
+    """Whether a word is true of the fault: it names the rank, or both sides of a fair tie."""
     culprits = tuple(sorted(int(rank) for rank in word["culprits"]))
     answer = Answer(str(word["verdict"]), culprits, str(word["confidence"]))
-    named = word["event"] == "notice" and culprits == (truth.rank,)
-    return named or score(truth, answer, ended=ended) in RIGHT
+    return culprits == (truth.rank,) or score(truth, answer, ended=ended) in RIGHT
 
 
 def healthy(number: int, seed: int, server: Server, place: Path) -> Outcome:

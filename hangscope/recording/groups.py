@@ -196,6 +196,8 @@ class GroupRegistry:
         for state in self.states():
             if process_group is None or state.is_of(process_group):
                 state.destroyed = True
+                if state.recorded:
+                    self._ring.note_destroyed(state.index)
 
     def scan(self) -> None:
         """Register groups that exist but have issued nothing yet."""

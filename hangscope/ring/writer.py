@@ -35,6 +35,7 @@ _SAMPLE_GENERATION = header_offset("sample_generation") // 8
 _SAMPLE_NS = header_offset("sample_ns") // 8
 _PHASES = header_offset("phases")
 _SLOT_COMPLETED = layout.SLOT_COMPLETED_OFFSET // 8
+_DESTROYED = layout.group_offset("destroyed_ns") // 8
 _SLOT_STATE = layout.SLOT_STATE_OFFSET // 8
 _U8 = struct.Struct("=Q")
 _SLOT_COMMIT = layout.SLOT.fields["commit"][1]  # type: ignore[index]
@@ -244,6 +245,10 @@ class RingWriter:
     def group_cells(self, group: int) -> int:
         """Index of the first eight-byte cell of a group's entry (``group`` as from `add_group`)."""
         return (self._groups_at + (group - 1) * GROUP.itemsize) // 8
+
+    def note_destroyed(self, group: int) -> None:
+        """This process destroys a group (``group`` as from `add_group`)."""
+        self.cells[self.group_cells(group) + _DESTROYED] = time.time_ns()
 
     # -- records -----------------------------------------------------------------------------
 

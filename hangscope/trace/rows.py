@@ -118,6 +118,7 @@ MEMBER_DTYPE = np.dtype(
         ("history", np.uint64),  # running hash at `enqueued`; 0: unknown
         ("enqueued_ns", np.int64),
         ("completed_ns", np.int64),
+        ("left_ns", np.int64),  # when this rank destroyed the group; 0: it has not, or unknown
     ]
 )
 """One row per (rank, group) with counters (``pg_status``, a ring's group table, log lines)."""

@@ -32,6 +32,18 @@ def test_who_destroyed_its_groups_is_named_before_the_timeout() -> None:
     assert "has already called destroy_process_group" in found.findings[0].why
 
 
+def test_so_is_who_destroyed_that_group_alone_whatever_it_works_at() -> None:
+    job = _left_by_rank_1(live=True, finalized=False)
+    job.rank(1, cpu_busy=1.0, stack_moved=True)
+    counted = {"rank": 1, "group": 0, "enqueued": 4, "started": 4, "completed": 4}
+    job.members.append({**counted, "left_ns": START + SECOND})
+    found = diagnose(job.trace(after_s=2))
+    assert (*blame(found), found.confidence.value) == ("missing_rank", (1,), "certain")
+    assert "has already left this group" in found.findings[0].why
+    job.members[-1]["left_ns"] = 0
+    assert diagnose(job.trace(after_s=2)).culprits == ()
+
+
 def test_who_may_still_come_is_not() -> None:
     assert diagnose(_left_by_rank_1(live=True, finalized=False).trace(after_s=2)).culprits == ()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -138,6 +139,17 @@ def test_destroyed_groups_are_forgotten(recording: Session) -> None:
     assert len(registry.by_identity) < 20
     assert len(registry._orphans) == 0
     assert len(read_ring(recording.ring.path).groups) >= 200
+
+
+def test_when_a_group_was_destroyed_is_on_record(recording: Session) -> None:
+    gone, kept = dist.new_group([0, 1]), dist.new_group([0, 1])
+    for group in (gone, kept):
+        dist.all_reduce(torch.ones(1), group=group)
+    began_ns = time.time_ns()
+    dist.destroy_process_group(gone)
+    members = read_ring(recording.ring.path).members
+    used = members[members["enqueued"] > 0]
+    assert [left > began_ns for left in used["left_ns"].tolist()] == [True, False]
 
 
 def test_group_that_outlives_the_module(

@@ -10,6 +10,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.duration_text import lasting
 from hangscope.diagnosis.exits.shared_stop_signals import signal_of, signalled_alone
 from hangscope.diagnosis.graph.lock_places import is_lock, is_polled
+from hangscope.diagnosis.groups.left import has_left_group
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.failures import lost_a_peer
 from hangscope.diagnosis.processes.process_state import End
@@ -36,6 +37,9 @@ def busy(context: Context, cause: Cause) -> str:
         return ""
     if not all(_makes_progress(context, rank) for rank in cause.culprits):
         return ""
+    places = context.waits.at(cause.places)
+    if any(has_left_group(context.trace, r, p.group) for r in cause.culprits for p in places):
+        return ""  # it never comes, however long it works
     limit = f"HANGSCOPE_TIMEOUT ({lasting(context.trace.timeout_s)})"
     who = f"{rank_s(cause.culprits)} {is_are(cause.culprits)} at work"
     return f"whether the job hangs: {who}, and may only take longer than {limit}"

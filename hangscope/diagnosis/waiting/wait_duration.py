@@ -7,6 +7,7 @@ from dataclasses import replace
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import INIT, Place
+from hangscope.diagnosis.groups.left import has_left_group
 from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.diagnosis.waiting.timeouts import SLOW_S
@@ -60,8 +61,10 @@ def _has_left(context: Context, place: Place, rank: int) -> bool:
     """
     if rank not in place.absent or place.p2p or not 0 <= place.group < len(context.trace.groups):
         return False
+    if context.trace.groups[place.group].outsiders:
+        return False
     left = context.trace.ranks[rank].finalized and context.processes[rank].phase != INIT
-    return bool(left) and not context.trace.groups[place.group].outsiders
+    return bool(left) or has_left_group(context.trace, rank, place.group)
 
 
 def _blocked_targets(context: Context, kept: list[int], least_s: float) -> list[int]:

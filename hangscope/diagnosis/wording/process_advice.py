@@ -12,6 +12,7 @@ from hangscope.diagnosis.exits.primary_failures import own_errors
 from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.graph.store_places import PREFIX as STORE
+from hangscope.diagnosis.groups.left import has_left_group
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.failures import is_secondary
 from hangscope.diagnosis.processes.process_state import ProcessState, is_late_abort
@@ -66,7 +67,9 @@ def for_process(context: Context, cause: Cause, place: Place | None) -> Advice |
         cause.verdict is Verdict.STUCK_COLLECTIVE and stopped
     ):
         first = place is not None and place.phase == INIT
-        advice = playbook.missing(process, one.at, first=first, finalized=one.finalized)
+        left = place is not None and has_left_group(context.trace, rank, place.group)
+        finalized = one.finalized or left
+        advice = playbook.missing(process, one.at, first=first, finalized=finalized)
         return with_dead_thread(context, advice, rank)
     if cause.verdict is Verdict.RANK_LOST:
         if context.unreadable.keys() >= set(cause.culprits):

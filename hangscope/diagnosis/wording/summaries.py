@@ -10,6 +10,7 @@ from hangscope.diagnosis.exits.dead_threads import dead_thread, died_of
 from hangscope.diagnosis.graph.lock_places import is_lock, lock_in_words
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.graph.store_places import PREFIX as STORE
+from hangscope.diagnosis.groups.left import has_left_group
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.process_state import ProcessState, activity
 from hangscope.diagnosis.processes.shorten import shortened
@@ -147,6 +148,9 @@ def _instead(context: Context, cause: Cause, place: Place) -> str:
         has = "has" if len(cause.culprits) == 1 else "have"
         left = f"{who} {has} already called destroy_process_group"
         return f"{left} and {is_are(cause.culprits)} {doing}" if doing else left
+    if all(has_left_group(context.trace, r, place.group) for r in cause.culprits):
+        has = "has" if len(cause.culprits) == 1 else "have"
+        return f"{who} {has} already left this group (destroy_process_group)"
     if doing:
         return f"{who} {is_are(cause.culprits)} {_still(absent)}{doing}"
     last, _ = context.last_in_group(cause.culprits[0], place.group)

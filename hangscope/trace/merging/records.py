@@ -11,7 +11,9 @@ import numpy.typing as npt
 from hangscope.trace.model import MEMBER_DTYPE, NONE, Flag, Records, State, flagged
 
 _P2P, _COMPLETED = np.uint16(Flag.P2P), np.uint8(State.COMPLETED)
-_COUNTERS = ("enqueued", "started", "completed", "p2p_enqueued", "enqueued_ns", "completed_ns")
+_COUNTERS = (
+    "enqueued", "started", "completed", "p2p_enqueued", "enqueued_ns", "completed_ns", "left_ns",
+)  # fmt: skip
 
 
 def combine_rank(parts: Sequence[Records]) -> Records:

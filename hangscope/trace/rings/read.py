@@ -157,9 +157,12 @@ def members_of(table: Records, rank: int | npt.NDArray[Any], group: npt.NDArray[
         The rank, and the groups' indexes in the trace.
     """
     words = np.ascontiguousarray(table).view(np.int64).reshape(-1, _GROUP_WORDS)
-    members: Records = words[:, _COUNTERS].copy().view(MEMBER_DTYPE).reshape(-1)
+    members = np.zeros(len(table), MEMBER_DTYPE)
+    rows = members.view(np.int64).reshape(-1, MEMBER_DTYPE.itemsize // 8)
+    rows[:, : _COUNTERS.stop - _COUNTERS.start] = words[:, _COUNTERS]
     members["rank"] = rank
     members["group"] = group
+    members["left_ns"] = table["destroyed_ns"]
     return members
 
 
@@ -169,7 +172,7 @@ _GROUP_WORDS = GROUP.itemsize // 8
 _COUNTERS = slice(layout.group_offset("size") // 8, layout.group_offset("op_id") // 8)
 assert GROUP.names is not None
 assert MEMBER_DTYPE.names is not None
-assert GROUP.names[8:15] == MEMBER_DTYPE.names[2:]
+assert GROUP.names[8:15] == MEMBER_DTYPE.names[2:9]
 
 
 def _records(
