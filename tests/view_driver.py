@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-import view_samples as samples
 from textual.pilot import Pilot
 
 from hangscope.tui.app import HangScopeApp
 from hangscope.tui.source import StaticSource
+from tests import view_samples as samples
 
 Script = Callable[[HangScopeApp, Pilot[None]], Awaitable[None]]
 

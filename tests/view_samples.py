@@ -137,9 +137,9 @@ def _history(
             number, reduces = number + 1, reduces + 1
             rows.append(_row(rank, 0, reduces, number, 0, stall + jitter, 0))
         done = steps * per_step
-        members.append((rank, 0, reduces, reduces, done, 0, 0, stall, stall - step_ns // 2))
+        members.append((rank, 0, reduces, reduces, done, 0, 0, stall, stall - step_ns // 2, 0))
         if pair > 0:
-            members.append((rank, pair, gathers, gathers, gathers, 0, 0, stall, stall))
+            members.append((rank, pair, gathers, gathers, gathers, 0, 0, stall, stall, 0))
     return np.array(rows, RECORD_DTYPE), np.array(members, MEMBER_DTYPE)
 
 

@@ -6,7 +6,6 @@ import json
 import pickle
 
 import pytest
-import view_samples as samples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from hangscope.replay.redact import Redactor
 from hangscope.replay.write import redacted
 from hangscope.trace import formats
 from hangscope.trace.model import Frame
+from tests import view_samples as samples
 
 
 @pytest.mark.parametrize(

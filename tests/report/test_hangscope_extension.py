@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import view_samples as samples
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.replay import find_fixtures
@@ -30,6 +29,7 @@ from hangscope.trace.model import (
     flagged,
 )
 from hangscope.trace.verdict_codec import OWN_VERDICT
+from tests import view_samples as samples
 
 ROOT = Path(__file__).resolve().parents[2] / "fixtures"
 STACK = (Frame("load", "data.py", 7), Frame("main", "train.py", 40))

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import view_samples as samples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.report import flight_recorder
 from hangscope.trace.load import load_trace
+from tests import view_samples as samples
 
 HANGSCOPE = [sys.executable, "-m", "hangscope"]
 

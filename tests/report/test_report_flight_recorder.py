@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import view_samples as samples
 
 from hangscope.diagnosis.records.blocking_calls import returned
 from hangscope.report import flight_recorder
 from hangscope.trace.model import Flag, Group, Signature, Source, State
+from tests import view_samples as samples
 from tests.diagnosis.builder import Job
 
 

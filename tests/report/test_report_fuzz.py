@@ -8,7 +8,6 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
-import view_samples as samples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +18,7 @@ from hangscope.trace.model import MEMBER_DTYPE, RECORD_DTYPE, Group, Records, Tr
 from hangscope.tui import paint
 from hangscope.tui.search import find
 from hangscope.tui.snapshot import take
+from tests import view_samples as samples
 
 INT64 = st.one_of(
     st.integers(-5, 5),

@@ -10,12 +10,12 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-import view_samples as samples
 
 from hangscope.diagnosis.model import WaitEdge
 from hangscope.report.html import to_html
 from hangscope.report.wait_graph import wait_graph
 from hangscope.trace.model import Frame
+from tests import view_samples as samples
 
 BROWSER = next(
     (b for b in map(shutil.which, ("chromium", "google-chrome", "chromium-browser")) if b), None

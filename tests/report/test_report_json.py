@@ -6,9 +6,9 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import view_samples as samples
 
 from hangscope.report.json import to_json
+from tests import view_samples as samples
 
 
 def test_document_has_the_fields_that_scripts_rely_on() -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import view_samples as samples
 
 from hangscope.report import perfetto
 from hangscope.report.spans import End, spans
 from hangscope.trace.model import Flag, Signature, State, Trace
+from tests import view_samples as samples
 
 
 def written(job: samples.Job) -> dict[str, Any]:

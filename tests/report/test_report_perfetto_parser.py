@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import view_samples as samples
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.report import perfetto
 from hangscope.trace.load import load_trace
+from tests import view_samples as samples
 from tools import perfetto_parse
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import view_samples as samples
-
 from hangscope.report.stack_tree import merge
 from hangscope.report.wait_bundles import bundles
 from hangscope.trace.model import Frame
+from tests import view_samples as samples
 
 
 def test_one_place_is_one_branch() -> None:

@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import view_samples as samples
 from rich.console import Console
 
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.report.formatting import confidence_note, short_path
 from hangscope.report.text import render
 from hangscope.trace.model import Frame
+from tests import view_samples as samples
 
 
 def show(diagnosis: Diagnosis, width: int = 80, colour: bool = False, **options: object) -> str:

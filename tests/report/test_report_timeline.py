@@ -7,13 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import view_samples as samples
 
 from hangscope.diagnosis.model import Finding, GroupRef, Side, Verdict
 from hangscope.report.source_lines import Sources
 from hangscope.report.spans import spans
 from hangscope.report.timeline import divergence_ns, divergence_rows, timeline
 from hangscope.trace.model import Flag, Frame, Signature, State
+from tests import view_samples as samples
 
 
 def test_divergence_is_when_the_first_waiter_begins() -> None:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import view_samples as samples
 from click.testing import CliRunner
 
 from hangscope.cli import cli
@@ -18,6 +17,7 @@ from hangscope.report.source_lines import Sources
 from hangscope.ring.process_identity import boot_id
 from hangscope.trace import formats
 from hangscope.trace.model import Frame, Source
+from tests import view_samples as samples
 from tests.live_rings import RingRank
 
 LINE = "loader = DataLoader(secret_name)"

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import view_samples as samples
 from rich.color import ColorSystem
 from textual.color import Color
 from textual.pilot import Pilot
-from view_driver import calm, drive, run, screen
 
 from hangscope.trace.model import RECORD_DTYPE, Frame, Trace
 from hangscope.tui.app import PANES, HangScopeApp
 from hangscope.tui.few_colours import has_few_colours
 from hangscope.tui.screens import Over
 from hangscope.tui.source import StaticSource
+from tests import view_samples as samples
+from tests.view_driver import calm, drive, run, screen
 
 
 @pytest.fixture

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-import view_samples as samples
 from textual.pilot import Pilot
-from view_driver import calm, drive, run, screen
 
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.trace.model import Trace
 from hangscope.tui.app import HangScopeApp
 from hangscope.tui.snapshot import take
+from tests import view_samples as samples
+from tests.view_driver import calm, drive, run, screen
 
 
 class Moving:

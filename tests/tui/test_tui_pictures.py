@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import view_samples as samples
 from textual.pilot import Pilot
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.tui.app import HangScopeApp
 from hangscope.tui.source import StaticSource
+from tests import view_samples as samples
 from tools.stragglers import Case, simulate
 
 SIZES = {80: (80, 24), 120: (120, 34), 200: (200, 50)}

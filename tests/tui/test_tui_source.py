@@ -7,12 +7,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import view_samples as samples
 
 from hangscope.diagnosis import engine
 from hangscope.trace.model import Trace
 from hangscope.tui import source
 from hangscope.tui.source import LiveSource, later
+from tests import view_samples as samples
 
 
 class Run:

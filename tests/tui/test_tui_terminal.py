@@ -14,10 +14,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-import view_samples as samples
 
 from hangscope.report import flight_recorder
 from hangscope.trace.rings.read import read_ring
+from tests import view_samples as samples
 
 HANGSCOPE = [sys.executable, "-m", "hangscope"]
 JOB_S = 120

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-import view_samples as samples
 from rich.console import Console
 
 from hangscope.diagnosis import diagnose
@@ -14,6 +13,7 @@ from hangscope.tui.details import describe
 from hangscope.tui.snapshot import take
 from hangscope.tui.trees import WaitTree
 from hangscope.tui.verdict import lines
+from tests import view_samples as samples
 from tests.diagnosis.builder import Job
 
 
