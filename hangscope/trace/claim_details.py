@@ -94,6 +94,9 @@ class ClaimDetails(TypedDict, total=False):
     creating: int
     """All of so many ranks began to create a communicator, and none has."""
 
+    snapshot: tuple[str, str, int]
+    """A communicator, an operation, and how often all of its members had launched that."""
+
     # Of debuggers
     stands: bool
     """The text tells in which call of a library a process stands."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hangscope.ring.layout import SLOT
 from hangscope.trace import formats
+from hangscope.trace.external_reports.ras_snapshots import compare_snapshots
 from hangscope.trace.interning import GroupInterner
 from hangscope.trace.job_selection.local_rank_guesses import retract_wrong_guesses
 from hangscope.trace.job_selection.newest_attempt import keep_newest
@@ -116,6 +117,7 @@ def _read(
         unread.extend(loaded.unread)
         still_reading()
     fragments += map(sharing, read_together(tasks, fragments))
+    fragments = compare_snapshots(fragments)
     silent = [f for f in fragments if not _says_anything(f)]
     fragments = [f for f in fragments if _says_anything(f)]
     warnings: list[str] = []

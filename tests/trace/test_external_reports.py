@@ -376,3 +376,49 @@ def test_known_but_unused_file_is_identified(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(NothingReadable, match=f"{name}: .*{why}"):
         load_trace([tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("later", "expected"),
+    [(0, ("missing_rank", (2,))), (100, ("inconclusive", ()))],
+    ids=["stands", "moves"],
+)
+@pytest.mark.parametrize("form", ["two files", "one file", "json"])
+def test_two_reports_of_ras_are_compared(
+    form: str, later: int, expected: tuple[str, tuple[int, ...]], tmp_path: Path
+) -> None:
+    """A rank that is behind in one report may only have been a moment later than the others."""
+    for place, more in enumerate((0, later)):
+        counts = {r: {"AllReduce": 120 + more - (r == 2)} for r in range(4)}
+        document = {"nccl_version": "2.28.9", "communicators": [ras(counts)]}
+        text = RAS_TEXT.format(most=120 + more, least=119 + more)
+        if form == "json":
+            (tmp_path / f"ras{place}.json").write_text(json.dumps(document))
+        else:
+            name = f"ras{place}.txt" if form == "two files" else "ras.txt"
+            with (tmp_path / name).open("a") as file:
+                file.write(text)
+    found = diagnose(load_trace([tmp_path]))
+    assert (found.verdict.value, found.culprits) == expected
+    assert ("moves" in found.summary) is (later > 0)
+    if form != "json" and not later:
+        assert "in two reports" in found.summary
+        assert "process 4712 on n0, GPU 2" in found.summary
+
+
+RAS_TEXT = """Job summary
+===========
+
+  Nodes  Processes         GPUs  Processes     GPUs
+(total)   per node  per process    (total)  (total)
+      1          4            1          4        4
+
+Group     Comms     Nodes     Ranks     Ranks     Ranks    Status  Errors
+    #  in group  per comm  per node  per comm  in group
+    0         1         1         4         4         4   RUNNING  MISMATCH
+
+#0-0 (27a079b828ff1a75) MISMATCH
+  Communicator ranks have different AllReduce operation counts
+  3 ranks have launched up to operation {most}
+  Rank 2 has launched up to operation {least} -- GPU 2 managed by process 4712 on node n0
+"""

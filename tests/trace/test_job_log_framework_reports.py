@@ -177,7 +177,10 @@ def test_ras_names_no_rank_if_most_are_behind() -> None:
     trace = trace_of(RAS.format(errors="MISMATCH") + AHEAD)
     (claim,) = claims(trace, "missing_ranks")
     assert (claim.accused, trace.world_size) == ((), 8)
-    assert claim.text.endswith("operation counts: 640 by 6 ranks; 641 by ranks 4, 5")
+    assert claim.text.endswith(
+        "different numbers of AllGather: 640 by 6 ranks; 641 by ranks 4 (process 3232 on 10.1.1.2, "
+        "GPU 4), 5 (process 3233 on 10.1.1.2, GPU 5)"
+    )
     assert not diagnose(trace).culprits
 
 
