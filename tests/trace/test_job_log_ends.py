@@ -7,7 +7,7 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence
-from hangscope.trace.job_log.evidence.gathered import RankNotes
+from hangscope.trace.job_log.evidence.notes import RankNotes
 from hangscope.trace.job_log.rank_ends import end_of, unexplained_failure
 
 from .logs import timeout, trace_of

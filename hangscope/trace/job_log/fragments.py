@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from hangscope.trace import formats, operations
-from hangscope.trace.job_log.evidence.gathered import (
+from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.notes import (
     UNKNOWN_GROUP,
     Counters,
-    Evidence,
     GroupId,
     Operation,
     ProcessStacks,
@@ -109,10 +109,6 @@ def _warnings(evidence: Evidence, *, tells_nothing: bool) -> tuple[str, ...]:
         warnings.append(
             "only stacks of helper processes (data loader workers, launchers), which wait for work "
             "in a hang: take the stacks of the ranks themselves"
-        )
-    elif tells_nothing and evidence.tables:
-        warnings.append(
-            "tables of torch's debug server, not used; give HangScope the dumps themselves"
         )
     elif tells_nothing:
         warnings.append("no line in it that HangScope knows")

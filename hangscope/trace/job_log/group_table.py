@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from hangscope.trace.job_log.evidence.gathered import UNKNOWN_GROUP, Evidence, GroupId
+from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.notes import UNKNOWN_GROUP, GroupId
 from hangscope.trace.merging.groups import numel
 from hangscope.trace.model import Group, Signature
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hangscope.trace import signals
-from hangscope.trace.job_log.evidence.gathered import LoggedException, RankNotes
+from hangscope.trace.job_log.evidence.notes import LoggedException, RankNotes
 from hangscope.trace.job_log.resolving.statements import in_communication
 from hangscope.trace.job_log.rows.gloo import is_wait_failure
 from hangscope.trace.model import CAUSED_BY, Claim, ExceptionFacts, ExitFacts

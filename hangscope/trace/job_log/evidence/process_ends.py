@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hangscope.trace.job_log.evidence.process_ranks import Process
-from hangscope.trace.job_log.lines.line import UNKNOWN_MACHINE, Machine
+from hangscope.trace.job_log.lines.line import UNKNOWN_MACHINE, LogLine, Machine
 
 
 class LauncherFailure(NamedTuple):
@@ -34,6 +34,22 @@ class TaskEnd(NamedTuple):
 
 
 @dataclass(slots=True)
+class Pod:
+    """A pod of Kubernetes, as far as its description has been read."""
+
+    name: str
+    line: LogLine
+    at_ns: int
+    node: str = ""
+    ended: str = ""
+    """Why its container ended; empty while it runs."""
+    code: int = 0
+    rank: int | None = None
+    """Its variable RANK: a rank if the pod has one process, else the number of a node."""
+    devices: int = 1
+
+
+@dataclass(slots=True)
 class Ends:
     """How processes ended, according to launchers, schedulers and kernels.
 
@@ -55,3 +71,4 @@ class Ends:
     out_of_memory: set[Process] = field(default_factory=set)
     found_dead: dict[Process, int] = field(default_factory=dict)
     """Processes that are only known to have died, and when."""
+    pods: list[Pod] = field(default_factory=list)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 
 from hangscope.trace import operations
 from hangscope.trace.flight_recorder.columns import dtypes
-from hangscope.trace.job_log.evidence.gathered import DEFAULT_GROUP, Evidence, GroupId, Operation
+from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.notes import DEFAULT_GROUP, GroupId, Operation
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.rows.comparisons import fingerprint
 from hangscope.trace.model import Claim, Signature, State

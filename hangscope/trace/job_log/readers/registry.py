@@ -92,7 +92,7 @@ class Readers:
         raised, stack_lines, table = tracebacks.Tracebacks(), stacks.Stacks(), self._table
         self._all = (
             Reader(raised.read, tracebacks.WORDS, follows=raised.follows),
-            Reader(stack_lines.read, stacks.WORDS, stacks.FORM, stack_lines.follows),
+            Reader(stack_lines.read, form=stacks.FORM, follows=stack_lines.follows),
             Reader(self._announced.read, debug_traces.WORDS),
             Reader(table.read, form=elastic_table.FORM, follows=table.follows),
             Reader(self._ras.read, form=ras.FORM, follows=self._ras.follows),

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 
 from hangscope.trace import clean
-from hangscope.trace.job_log.evidence.gathered import Evidence, ProcessStacks
+from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.notes import ProcessStacks
 from hangscope.trace.job_log.lines.line import LogLine, Writer
 from hangscope.trace.job_log.lines.workers import rank_of_title
 from hangscope.trace.model import Frame, ThreadStack
@@ -59,8 +60,6 @@ _NATIVE_CALL = re.compile(
 )
 _OF_HELPERS = re.compile(r"Proxy|Async|Service|atchdog|Thread|persistent|eartbeat")
 """Threads of the libraries themselves, which poll in every process."""
-_TABLES = " FR Trace ==="
-WORDS = (_TABLES,)
 FORM = re.compile(
     r"^\s*(?:Process \d|Python v\d|(?:Current )?Thread |Stack \(|"
     r"Traceback (?:for|\(most recent call f)|"
@@ -70,7 +69,7 @@ FORM = re.compile(
 )
 HEADS = (
     "most recent call first", "Traceback for thread", "MainThread", "Python v", "=== Rank ",
-    "h0>Rank ", " FR Trace ===", "#0  0x",
+    "h0>Rank ", "#0  0x",
 )  # fmt: skip
 _MAX_FRAMES = 128
 _MAX_THREADS = 512
@@ -153,7 +152,6 @@ class Stacks:
         if thread:
             self._thread(key, line, thread, at_ns, evidence)
             return True
-        evidence.tables |= _TABLES in text
         current = self._open.get(key)
         if current is None or not current.threads:
             if _GDB_FRAME.match(text):

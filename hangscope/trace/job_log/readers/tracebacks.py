@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 
 from hangscope.trace import clean
-from hangscope.trace.job_log.evidence.gathered import (
-    Evidence,
-    LoggedException,
-    UnattributedException,
-)
+from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.notes import LoggedException, UnattributedException
 from hangscope.trace.job_log.lines.line import LogLine, Writer
 from hangscope.trace.model import Frame
 

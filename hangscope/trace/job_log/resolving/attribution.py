@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from hangscope.trace.helper_stacks import describe_helper
-from hangscope.trace.job_log.evidence.gathered import Evidence, LoggedException
+from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.notes import LoggedException
 from hangscope.trace.job_log.readers.stacks import threads_of
 from hangscope.trace.job_log.resolving.local_ranks import spans_nodes
 from hangscope.trace.job_log.resolving.unattributed import dead_thread_claim

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hangscope.trace import operations
-from hangscope.trace.job_log.evidence.gathered import (
+from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.notes import (
     DEFAULT_GROUP,
     UNKNOWN_GROUP,
-    Evidence,
     GroupId,
     Operation,
     RankNotes,

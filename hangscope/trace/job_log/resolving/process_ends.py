@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hangscope.trace import signals
-from hangscope.trace.job_log.evidence.gathered import Evidence, RankNotes
+from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.notes import RankNotes
 from hangscope.trace.job_log.evidence.process_ends import LauncherFailure
 from hangscope.trace.job_log.lines.line import Machine
 from hangscope.trace.job_log.resolving.local_ranks import (

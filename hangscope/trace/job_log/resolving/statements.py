@@ -11,7 +11,8 @@ import re
 from dataclasses import replace
 
 from hangscope.trace import operations
-from hangscope.trace.job_log.evidence.gathered import Evidence, LoggedException, RankNotes
+from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.notes import LoggedException, RankNotes
 from hangscope.trace.job_log.rows.gloo import is_wait_failure
 from hangscope.trace.model import Claim
 

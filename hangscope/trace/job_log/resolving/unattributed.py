@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 
-from hangscope.trace.job_log.evidence.gathered import Evidence, LoggedException
+from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.notes import LoggedException
 from hangscope.trace.job_log.rows.gloo import is_wait_failure
 from hangscope.trace.message_template import mask_numbers
 from hangscope.trace.model import Claim, ClaimDetails

@@ -7,16 +7,13 @@ import re
 from hangscope.trace import operations
 from hangscope.trace.flight_recorder.columns import dtypes
 from hangscope.trace.job_log.evidence.gathered import (
-    DEFAULT_GROUP,
     MAX_MENTIONS,
     MAX_SAME_NUMBER,
     Comparison,
-    Counters,
     Evidence,
-    GroupId,
-    Operation,
     rank_ranges,
 )
+from hangscope.trace.job_log.evidence.notes import DEFAULT_GROUP, Counters, GroupId, Operation
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.rows.row import Said, row
 from hangscope.trace.job_log.rows.statements import claim

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from hangscope.trace.job_log.evidence.gathered import Evidence, GroupId, Operation
+from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.notes import GroupId, Operation
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.rows.row import Said, row
 from hangscope.trace.job_log.rows.statements import own_error

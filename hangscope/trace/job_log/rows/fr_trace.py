@@ -1,5 +1,7 @@
 """What torch's own analysis of Flight Recorder dumps prints (``torchfrtrace``, the debug server).
 
+The debug server (``torch.distributed.debug``) prints the same as a table, one collective a row.
+
 For each group it tells of the collective that some members have not joined: its number, who is
 missing and, from torch 2.6 on, who belongs to the group. Of operations that do not go together it
 calls culprits whoever differs from the first rank that it looked at.
@@ -10,19 +12,17 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hangscope.trace import operations
+from hangscope.trace import clean, operations
 from hangscope.trace.job_log.evidence.gathered import (
-    DEFAULT_GROUP,
     MAX_MENTIONS,
     MAX_SAME_NUMBER,
     Evidence,
-    GroupId,
-    Operation,
     rank_ranges,
 )
+from hangscope.trace.job_log.evidence.notes import DEFAULT_GROUP, GroupId, Operation
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.rows.row import Report, Said, row
-from hangscope.trace.model import Signature, State
+from hangscope.trace.model import Frame, Signature, State
 
 _CULPRIT = re.compile(r"Culprit rank (\d{1,7}); Error type: (\w+)")
 _NO_MISMATCH = ("COLLECTIVE_STATE_MISMATCH", "UNDECIDED")
@@ -33,6 +33,9 @@ _ROW = re.compile(
     r"error msg): (?P<told>.*)"
 )
 _RANKS = re.compile(r"\{([\d, ]*)\}\s*$")
+_FRAME = re.compile(r"\{'name': '([^']{1,200})', 'filename': '([^']{1,400})', 'line': (\d{1,8})\}")
+_MISSING_CELL = re.compile(r"\}\]\s[\s\d]*\{([\d, ]+)\}")
+_OTHER_CALL = re.compile(r"[{ ](\d{1,7}): Collective\(")
 _NEAR = 400
 """Lines from the first of a report to its last, of which others may write most."""
 
@@ -49,6 +52,31 @@ class _Report:
     op: str = ""
     missing: tuple[int, ...] = ()
     members: tuple[int, ...] = ()
+    stack: tuple[Frame, ...] = ()
+
+
+def _table_row(said: Said, evidence: Evidence) -> None:
+    """One collective of the debug server's table."""
+    text, seq = said.line.text, said.number("seq", 18) or 0
+    rest = text[said.found.end() :]
+    report = _Report(said.line.saying(_IN_TABLE.format(seq=seq)), said.at_ns, seq, differs=False)
+    report.group = (said.text("group")[:100], said.text("desc").rpartition(":")[2][:200])
+    report.op, report.members = said.text("op").rpartition(":")[2], said.ranks("members")
+    frames = text[said.found.end() : rest.find("}]") + said.found.end() + 1]
+    report.stack = tuple(
+        Frame(clean.name(name), clean.name(file), int(line))
+        for name, file, line in _FRAME.findall(frames)
+    )
+    missing = _MISSING_CELL.search(rest)
+    report.missing = rank_ranges(missing[1]) if missing else ()
+    culprits = {int(rank) for rank in _OTHER_CALL.findall(rest)}
+    if culprits:
+        _accuse(report, culprits, evidence)
+    elif report.missing or said.text("state") != "completed":
+        _note(report, evidence)
+
+
+_IN_TABLE = "collective {seq} in the tables of torch's debug server"
 
 
 def _follow(report: _Report, evidence: Evidence) -> Report:
@@ -138,13 +166,18 @@ def _note(report: _Report, evidence: Evidence) -> None:
                 at_ns=report.at_ns,
                 line=report.head.number,
                 text=report.head.excerpt,
+                stack=report.stack,
             )
         )
 
 
 def _note_culprits(report: _Report, text: str, evidence: Evidence) -> None:
-    """Accuse the smaller side, whichever of them torch calls the culprits."""
     culprits = {int(rank) for rank, kind in _CULPRIT.findall(text) if kind not in _NO_MISMATCH}
+    _accuse(report, culprits, evidence)
+
+
+def _accuse(report: _Report, culprits: set[int], evidence: Evidence) -> None:
+    """Accuse the smaller side, whichever of them torch calls the culprits."""
     others = set(report.members) - culprits
     if not culprits or not others:
         return
@@ -178,5 +211,13 @@ ROWS = (
     row("fr-trace-errors", "mismatch",
         r"Collective sequence number: (?P<seq>\d{1,18}) has errors\s*$", _differs,
         "Collective sequence number: 7 has errors", since="torch 2.6"),
+    row("debug-server-table", "missing ranks",
+        r"^\s*\d+\s+(?P<group>\S+)\s+(?:True|False)\s+(?P<seq>\d{1,18})\s+-?\d+\s+\d+\s+"
+        r"(?P<desc>\S.{0,200}?)\s{2,}(?P<op>\w+:\S+)\s{2,}\[.{0,4000}?"
+        r"\{(?P<members>[\d, ]+)\}\s{2,}(?P<state>\w+)\s{2,}\[(?=\{'name': )", _table_row,
+        "   1           0  False                           2             0            1  "
+        "0:default_pg  nccl:all_reduce    [[4]]          [[4]]           {0, 1, 2, 3}      "
+        "scheduled           [{'name': 'step', 'filename': '/app/train.py', 'line': 44}]    {2}",
+        since="torch 2.10"),
 )
 # fmt: on

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from hangscope.trace.job_log.evidence.gathered import Evidence, GroupId, Operation, rank_ranges
+from hangscope.trace import operations
+from hangscope.trace.job_log.evidence.gathered import Evidence, rank_ranges
+from hangscope.trace.job_log.evidence.notes import GroupId, Operation
 from hangscope.trace.job_log.rows.row import Report, Said, row
 from hangscope.trace.job_log.rows.statements import claim
 from hangscope.trace.model import Signature, State
@@ -23,6 +25,9 @@ _SHAPES_OP = re.compile(r"Operation: `?[\w.]*?(\w+)`?\s*$")
 _SHAPES_ROW = re.compile(r"^\s*- Process (\d{1,7}): \[([\d, ]*)\]")
 _SHAPES_GROUP: GroupId = ("accelerate", "accelerate's check of shapes")
 _OPERATIONS = {"gather": "all_gather", "reduce": "all_reduce", "broadcast": "broadcast"}
+_UCC_ROW = re.compile(
+    r"^\s*(?:Ranks \[([\d ]{0,4096})\] are (last known )?|Comms status of other ranks)"
+)
 _NEAR = 24
 """Maximum number of lines of a report."""
 _LONGEST_NAME = 300
@@ -137,6 +142,22 @@ def _lost_tasks(said: Said, evidence: Evidence) -> set[int]:
     return lost
 
 
+def _ucc(said: Said, evidence: Evidence) -> Report:
+    """UCC's check of a communicator: who it thinks is late, then how far each rank has got."""
+    accused, heard = set(said.ranks("accused")), set[int]()
+    line = yield True
+    while line.number <= said.line.number + _NEAR and (found := _UCC_ROW.match(line.text)):
+        heard |= set(map(int, found[1].split())) if found[2] else set()
+        line = yield True
+    few = len(accused) * 2 <= len(heard | accused)
+    for rank in sorted(heard)[:_MAX_TENSORS]:
+        evidence.of(rank)
+    evidence.claim(
+        "missing_ranks", said.line, said.at_ns, accused=tuple(accused) if few else (),
+        seq=said.number("seq", 18), op=operations.canonical(said.text("op")),
+    )  # fmt: skip
+
+
 def _xla_waits(said: Said, evidence: Evidence) -> None:
     """XLA's threads that are to start a collective together; the others may still come."""
     waits = partial(evidence.claim, "timeout", said.line, said.at_ns, certain=False)
@@ -191,6 +212,10 @@ ROWS = (
         "the remote task has failed"),
     row("jax-unhealthy", "lost peer", r"\(stopped sending heartbeats\)", _silent_tasks,
         "The following tasks are unhealthy (stopped sending heartbeats):"),
+    row("ucc-comm-check", "missing ranks",
+        r"Aborting comms #(?P<seq>\d+) \(op=(?P<op>\w+)\) due to the problematic ranks: "
+        r"\[(?P<accused>[\d ]{1,4096})\]", _ucc,
+        "Aborting comms #12 (op=ALLTOALL_BASE) due to the problematic ranks: [ 0 ]"),
     row("xla-rendezvous", "timeout",
         r"(?:This|These) threads? ha(?:s|ve) been waiting for .{1,400}? and may be stuck",
         _xla_waits, "This thread has been waiting for 10 seconds and may be stuck: "),

@@ -6,13 +6,8 @@ import re
 from functools import lru_cache
 
 from hangscope.trace import operations
-from hangscope.trace.job_log.evidence.gathered import (
-    MAX_SAME_NUMBER,
-    UNKNOWN_GROUP,
-    Evidence,
-    Operation,
-    RankNotes,
-)
+from hangscope.trace.job_log.evidence.gathered import MAX_SAME_NUMBER, Evidence
+from hangscope.trace.job_log.evidence.notes import UNKNOWN_GROUP, Operation, RankNotes
 from hangscope.trace.job_log.rows.row import Said
 from hangscope.trace.job_log.rows.watchdog_message import Message, message_of, number
 from hangscope.trace.model import Signature

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 
 from hangscope.trace import clean, operations
-from hangscope.trace.job_log.evidence.gathered import UNKNOWN_GROUP, Evidence
+from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.notes import UNKNOWN_GROUP
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.rows import network_errors, overdue, work_counters
 from hangscope.trace.job_log.rows.row import Report, Said, row

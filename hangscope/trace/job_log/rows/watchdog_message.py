@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from hangscope.trace.job_log.evidence.gathered import UNKNOWN_GROUP, GroupId
+from hangscope.trace.job_log.evidence.notes import UNKNOWN_GROUP, GroupId
 from hangscope.trace.job_log.lines.line import LogLine
 
 LABEL = re.compile(

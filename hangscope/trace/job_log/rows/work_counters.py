@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from hangscope.trace.job_log.evidence.gathered import (
+from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.notes import (
     DEFAULT_GROUP,
     UNKNOWN_GROUP,
     Counters,
-    Evidence,
     GroupId,
     RankNotes,
 )
