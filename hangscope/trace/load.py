@@ -22,6 +22,7 @@ from hangscope.trace.loading.one_file import Loaded, Task, read_task
 from hangscope.trace.loading.parallel import read_in_workers
 from hangscope.trace.loading.pieces import read_together
 from hangscope.trace.loading.tasks import NotARun, tasks_of
+from hangscope.trace.loading.titles import attribute_by_title
 from hangscope.trace.merging.log_clock import align_log_clocks
 from hangscope.trace.merging.merge import merge
 from hangscope.trace.merging.pid_attribution import attribute_by_pid
@@ -134,6 +135,7 @@ def _read(
     fragments, stale = drop_stale_dumps(fragments)
     silent_logs = {f.source.path for f in silent if f.source.format == formats.LOG}
     fragments = attribute_by_pid(retract_wrong_guesses(fragments, silent_logs))
+    fragments = attribute_by_title(fragments)
     others = [*foreign, *others, *stale]
     if not fragments:
         raise NothingReadable([*(u.line for u in unread), *warnings, *others])

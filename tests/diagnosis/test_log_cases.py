@@ -192,6 +192,57 @@ def test_debugger_shows_in_which_call_of_a_library_a_process_stands(tmp_path: Pa
     assert found.summary.startswith("A process stands in ncclGroupEnd (libnccl.so.2)")
 
 
+GDB = """Thread 1 (Thread 0x7f2 (LWP 100) "python3"):
+#0  0x00007f05daa8fe8b in {inner} () from /lib/x86_64-linux-gnu/libc.so.6
+#1  0x00007f0580bb3641 in {outer}
+#2  0x00007f0580bb3646 in _PyEval_EvalFrameDefault () from /usr/lib/libpython3.11.so
+"""
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "words"),
+    [
+        (
+            "pthread_mutex_lock",
+            "ncclCommInitRankFunc (job_=0x1) at init.cc:1700",
+            "stands in ncclCommInitRankFunc (init.cc:1700), creating a communicator, at pthread",
+        ),
+        ("poll", "PMPI_Allreduce (count=4) from /opt/libmpi.so.12", "PMPI_Allreduce (libmpi.so.12"),
+        (
+            "epoll_wait",
+            "ccl_allreduce_impl(void const*, unsigned long) () from /opt/libccl.so.1",
+            "stands in ccl_allreduce_impl (libccl.so.1)",
+        ),
+        (
+            "clock_gettime",
+            "cuStreamSynchronize () from /usr/lib/libcuda.so.1",
+            "stands in cuStreamSynchronize (libcuda.so.1)",
+        ),
+        (
+            "futex",
+            "c10d::ProcessGroupNCCL::broadcast () at x.cpp:12",
+            "c10d::ProcessGroupNCCL::broadcast",
+        ),
+    ],
+)
+def test_native_frames_tell_what_a_process_is_about(
+    inner: str, outer: str, words: str, tmp_path: Path
+) -> None:
+    assert words in of_text(GDB.format(inner=inner, outer=outer), tmp_path).summary
+
+
+def test_native_frames_of_pystack_stand_beside_pythons(tmp_path: Path) -> None:
+    text = """Traceback for thread 4711 (python3) [] (most recent call last):
+    (Python) File "/app/train.py", line 20, in train
+        dist.all_reduce(x)
+    (C) File "???", line 0, in c10d::ProcessGroupNCCL::allreduce (/x/libtorch_cuda.so)
+    (C) File "???", line 0, in ncclCommInitRankConfig (/x/libnccl.so.2)
+"""
+    said = of_text(text, tmp_path).summary
+    assert "train.py:20 in train" in said
+    assert "ncclCommInitRankConfig (libnccl.so.2), creating a communicator for all_reduce" in said
+
+
 def test_member_that_hccl_waits_for_is_told(tmp_path: Path) -> None:
     found = of_text(
         "EI0002: [PID: 29] 2026-10-11-15:09:34 The wait execution of the Notify register times out."

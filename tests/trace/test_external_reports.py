@@ -211,14 +211,6 @@ def test_stacks_of_torchs_debug_server_are_read(tmp_path: Path, head: str, tail:
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
 
 
-def test_tables_of_torchs_debug_server_are_identified(tmp_path: Path) -> None:
-    (tmp_path / "fr_trace.txt").write_text(
-        "=== FR Trace ===\n--- Groups ---\n  id  desc  size\n   0  x  4\n"
-    )
-    with pytest.raises(NothingReadable, match="debug server"):
-        load_trace([tmp_path / "fr_trace.txt"])
-
-
 def test_printed_dump_is_read(tmp_path: Path) -> None:
     entry = {
         "record_id": 0, "pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": 7,

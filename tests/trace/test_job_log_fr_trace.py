@@ -116,3 +116,34 @@ def test_difference_in_completion_is_no_mismatch() -> None:
     told = differing(1, kind="COLLECTIVE_STATE_MISMATCH")
     text = report(8, "0:default_pg", WORLD, told=told)
     assert not diagnose(trace_of("[rank0]: step 3\n" + text)).culprits
+
+
+TABLE = """=== FR Trace ===
+--- Collectives ---
+  id    group_id  pass_check      collective_seq_id    p2p_seq_id    record_id  pg_desc       collective_name    input_sizes    output_sizes    expected_ranks    collective_state    collective_frames                                            input_numel    output_numel    missing_ranks    mismatch_collectives
+   0           0  True                            1             0            0  0:default_pg  nccl:all_reduce    [[4]]          [[4]]           {0, 1, 2, 3}      completed           [{'name': 'step', 'filename': '/app/train.py', 'line': 44}]
+   1           0  False                           2             0            1  0:default_pg  nccl:all_reduce    [[4]]          [[4]]           {0, 1, 2, 3}      scheduled           [{'name': 'step', 'filename': '/app/train.py', 'line': 44}]                             """  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("cells", "verdict", "culprits"),
+    [
+        ("   {2}              {}", "missing_rank", (2,)),
+        (
+            "                    {1: Collective(id=2, group_id='0', pass_check=False, "
+            "collective_seq_id=2, collective_name='nccl:broadcast', expected_ranks={0, 1})}",
+            "collective_mismatch",
+            (1,),
+        ),
+        ("", "stuck_collective", ()),
+    ],
+)
+def test_table_of_the_debug_server(cells: str, verdict: str, culprits: tuple[int, ...]) -> None:
+    found = diagnose(trace_of(TABLE + cells + "\n--- NCCL Calls ---\n"))
+    assert (found.verdict.value, found.culprits) == (verdict, culprits)
+
+
+def test_table_of_the_debug_server_shows_the_line() -> None:
+    trace = trace_of(TABLE + "   {2}              {}\n")
+    row = next(r for r in trace.records if r["rank"] == 0)
+    assert trace.stacks[row["stack"]][0].line == 44

@@ -207,3 +207,45 @@ def test_rank_that_reports_another_failure_is_not_accused() -> None:
     ):
         (claim,) = claims(trace_of(report.format(words)), kind)
         assert claim.accused == accused
+
+
+def test_ucc_says_who_has_not_posted_a_collective() -> None:
+    text = (
+        " what():  [Rank 1][ProcessGroupUCC-1][COMM_CHECK]\n"
+        "\tAborting comms #12 (op=ALLTOALL_BASE) due to the problematic ranks: [ {late} ]\n"
+        "\t\tRanks [{late}] are 'Collective wasn't posted'\n"
+        "\tComms status of other ranks: \n"
+        "\t\tRanks [{late}] are last known progressing comms #11 (op=ALLTOALL_BASE)\n"
+        "\t\tRanks [{rest}] are last known progressing comms #12 (op=ALLTOALL_BASE)\n"
+    )
+    answer = found(text.format(late="0", rest="1 2 3"))
+    assert (answer.verdict.value, answer.culprits) == ("missing_rank", (0,))
+    assert found(text.format(late="1 2 3", rest="0")).culprits == ()
+
+
+POD = """Name:             train-worker-{n}
+Node:             pool-7f/10.128.0.7
+    State:          Running
+    Last State:     Terminated
+      Reason:       {reason}
+      Exit Code:    {code}
+    Limits:
+      nvidia.com/gpu:  {gpus}
+    Environment:
+      RANK:              {n}
+"""
+
+
+@pytest.mark.parametrize(
+    ("gpus", "culprits"), [(1, (3,)), (8, ())], ids=["one process", "several processes"]
+)
+def test_described_pod_is_its_rank_if_it_has_one_process(
+    gpus: int, culprits: tuple[int, ...]
+) -> None:
+    text = POD.format(n=2, reason="Completed", code=0, gpus=gpus)
+    text += POD.format(n=3, reason="OOMKilled", code=137, gpus=gpus)
+    answer = found(text)
+    assert answer.culprits == culprits
+    (said,) = claims(trace_of(text), "oom")
+    assert said.text.startswith("pod train-worker-3")
+    assert said.text.endswith("on node pool-7f ended: OOMKilled, exit code 137")

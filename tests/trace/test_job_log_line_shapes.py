@@ -124,12 +124,12 @@ def test_word_may_follow_a_carriage_return() -> None:
 
 
 def test_stacks_are_found_by_their_formats() -> None:
-    reader = Reader(lambda *_: False, stacks.WORDS, stacks.FORM)
+    reader = Reader(lambda *_: False, form=stacks.FORM)
     known = [
         "Process 417: python train.py --rank 3", 'Thread 0x7f1234567890 (idle): "MainThread"',
         "Current thread 0x00007f12 (most recent call first):", "=== Rank 3: node1 ===",
         "<h2>Rank 3: node1</h2>", "## rank 3", "#0  0x00007f in wait () from libc.so.6",
-        "==== FR Trace ====",
+        '    (C) File "???", line 0, in ncclAllReduce (libnccl.so.2)',
     ]  # fmt: skip
     assert all(reader.may_know(line_shapes.shape_of(text)) for text in known)
     assert not reader.may_know("frame #0: c10d::ProcessGroupNCCL::watchdogHandler()")

@@ -116,9 +116,11 @@ def test_workers_of_replicas_have_equal_ranks(tmp_path: Path, worker: int) -> No
     assert found.summary.startswith(f"Process {500 + worker} is at data.py:12")
 
 
-def test_title_alone_in_its_file_may_be_of_any_replica(tmp_path: Path) -> None:
+def test_titles_are_put_together_across_files(tmp_path: Path) -> None:
     files = {f"p{r}": spy(500 + r, WAITS, f"VLLM::Worker_TP{r}") for r in range(3)}
     found = answer(tmp_path, **files, p3=spy(503, LOADS, "VLLM::Worker_TP3"))
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (3,))
+    found = answer(tmp_path, p4=spy(510, WAITS, "VLLM::Worker_TP0"))  # of another replica
     assert found.summary.startswith("Process 503 is at data.py:12")
 
 

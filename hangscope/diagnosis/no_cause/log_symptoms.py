@@ -109,7 +109,9 @@ def _of_last_dumped(context: Context) -> str:
         return f"The log announces operations but no waits; the last were {last}"
     calls = [c.text for c in claims if c.details.get("stands")]
     if calls:  # a lock says less than what took it
-        return capital(min(calls, key=lambda text: "pthread" in text))
+        call = min(calls, key=lambda text: "pthread" in text)
+        python = where_unranked_are(context)
+        return f"{python}; {call}" if python else capital(call)
     waited = places_of_waits(context)
     if waited:
         return f"{capital(waited[0])}, {_NOBODY}"

@@ -12,6 +12,7 @@ from hangscope.trace.job_log.evidence.gathered import Evidence
 from hangscope.trace.job_log.evidence.notes import ProcessStacks
 from hangscope.trace.job_log.lines.line import LogLine, Writer
 from hangscope.trace.job_log.lines.workers import rank_of_title
+from hangscope.trace.job_log.readers.native import NativeFrames
 from hangscope.trace.model import Frame, ThreadStack
 
 _PROCESS = re.compile(r"^\s*Process (\d{1,9}): (.*)")
@@ -52,24 +53,16 @@ _THREADS = (_SPY_THREAD, _DUMP_THREAD, _PYSTACK_THREAD)
 _FRAMES = (_SPY_FRAME, _DUMP_FRAME, _PYSTACK_FRAME)
 _SECTION = re.compile(r"^\s*(?:=== |<h2>)Rank (\d{1,7}): \S+(?: ===|</h2>)")
 """How torch's debug server separates ranks (``stacks_*.txt``, ``pyspy_dump_*.txt``)."""
-_GDB_FRAME = re.compile(r"^#\d+\s+(?:0x[0-9a-f]+ in \S.{0,4000}\)|\S+ \(.*\) (?:from|at) \S)")
-_NATIVE_CALL = re.compile(
-    r"^#\d+\s+(?:0x[0-9a-f]+ in )?(?P<name>nccl[A-Z]\w+|pnccl\w+|P?MPI_\w+|Hccl\w+|"
-    r"(?:c10d|gloo|ccl)::[\w:~]+|cu(?:da)?\w*[Ss]ynchronize\w*|pthread_\w*lock\w*)"
-    r" ?\(.{0,4000}?\)(?: (?:from|at) (?P<where>\S+))?\s*$"
-)
-_OF_HELPERS = re.compile(r"Proxy|Async|Service|atchdog|Thread|persistent|eartbeat")
-"""Threads of the libraries themselves, which poll in every process."""
 FORM = re.compile(
     r"^\s*(?:Process \d|Python v\d|(?:Current )?Thread |Stack \(|"
     r"Traceback (?:for|\(most recent call f)|"
-    r"=== Rank \d|<h\d>Rank \d|#\d)|"
+    r"=== Rank \d|<h\d>Rank \d|#\d|\(C\) File)|"
     rf"^(?=.{{0,{_LONGEST_HEADING}}}\Z).*rank",
     re.I | re.S,
 )
 HEADS = (
     "most recent call first", "Traceback for thread", "MainThread", "Python v", "=== Rank ",
-    "h0>Rank ", "#0  0x",
+    "h0>Rank ", "#0  ",
 )  # fmt: skip
 _MAX_FRAMES = 128
 _MAX_THREADS = 512
@@ -78,30 +71,6 @@ _MOST_FRAMES = 500_000
 """Maximum per log; later ones are dropped."""
 _NEAR = 400
 """After this many lines without a stack, a dump is over."""
-
-
-class Titles:
-    """Ranks that only the titles of processes tell, where several of them differ.
-
-    Replicas number their ranks alike: one title alone may be of any of them, and where two
-    processes have the same one no title tells a rank.
-    """
-
-    def __init__(self) -> None:
-        self._told: list[tuple[int, ProcessStacks]] = []
-        self._pids: dict[int, int | None] = {}
-        self._replicas = False
-
-    def note(self, title: str, seen: ProcessStacks) -> None:
-        """A dump of a process of that title has begun."""
-        rank = rank_of_title(title)
-        if rank is None:
-            return
-        self._told.append((rank, seen))
-        self._replicas |= self._pids.setdefault(rank, seen.pid) != seen.pid
-        several = len(self._pids) > 1 and not self._replicas
-        for its_rank, dump in self._told:
-            dump.rank = its_rank if several else None
 
 
 class Stacks:
@@ -117,7 +86,7 @@ class Stacks:
         """(line, name) of the newest heading that numbers a process."""
         self._process_above: tuple[int, re.Match[str]] | None = None
         """(line, match) of a line that may be the head of a py-spy dump."""
-        self._titles = Titles()
+        self._native = NativeFrames()
         self._left = _MOST_FRAMES
 
     def follows(self, line: LogLine) -> bool:
@@ -154,22 +123,8 @@ class Stacks:
             return True
         current = self._open.get(key)
         if current is None or not current.threads:
-            if _GDB_FRAME.match(text):
-                evidence.native_stacks = True
-                self._native(line, evidence)
-            return False
-        return self._frame(key, line, current)
-
-    def _native(self, line: LogLine, evidence: Evidence) -> None:
-        """A debugger's frame of a library through which ranks wait for each other."""
-        call = _NATIVE_CALL.match(line.text)
-        if call is None or _OF_HELPERS.search(call["name"]):
-            return
-        where = (call["where"] or "").rpartition("/")[2]
-        text = f"a process stands in {call['name']}" + (f" ({where})" if where else "")
-        evidence.claim(
-            "other", line.saying(text), 0, certain=False, words=call["name"], stands=True
-        )  # fmt: skip
+            return self._native.read(line, evidence) and False
+        return self._frame(key, line, current, evidence)
 
     def _head(self, line: LogLine) -> re.Match[str] | None:
         """The head of a py-spy dump, if the line completes one.
@@ -196,19 +151,21 @@ class Stacks:
             seen.rank = int(argument.group(1))
         if seen.rank is None:
             seen.rank = self._named_above(line)
-        if seen.rank is None:
-            self._titles.note(command, seen)
+        if rank_of_title(command) is not None:
+            seen.called = command[:_LONGEST_HEADING]
         if seen.rank is None and seen.local_rank is None and local:
             seen.local_rank = int(local.group(1))
 
-    def _frame(self, key: Writer, line: LogLine, current: ProcessStacks) -> bool:
+    def _frame(
+        self, key: Writer, line: LogLine, current: ProcessStacks, evidence: Evidence
+    ) -> bool:
         """Add a frame to a dump's newest thread. Returns whether the line was one."""
         if line.number - self._line[key] > _NEAR:
             del self._open[key]
             return False
         frame = next((m for p in _FRAMES if (m := p.match(line.text))), None)
         if frame is None:
-            return False
+            return self._native.read(line, evidence)
         self._line[key] = line.number
         frames, number = current.threads[-1][2], frame.group("line")
         if len(frames) < _MAX_FRAMES and self._left > 0:
@@ -242,6 +199,7 @@ class Stacks:
     ) -> None:
         groups = found.groupdict()
         spy = "name" in groups
+        self._native.begin()
         current = self._open.get(key)
         ident = found["ident"] or ""
         repeated = current is not None and any(t[1] == ident for t in current.threads)

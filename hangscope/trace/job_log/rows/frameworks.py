@@ -145,17 +145,21 @@ def _lost_tasks(said: Said, evidence: Evidence) -> set[int]:
 def _ucc(said: Said, evidence: Evidence) -> Report:
     """UCC's check of a communicator: who it thinks is late, then how far each rank has got."""
     accused, heard = set(said.ranks("accused")), set[int]()
+
+    def tell() -> None:
+        few = len(accused) * 2 <= len(heard | accused)
+        for rank in sorted(heard)[:_MAX_TENSORS]:
+            evidence.of(rank)
+        evidence.claim(
+            "missing_ranks", said.line, said.at_ns, accused=tuple(accused) if few else (),
+            seq=said.number("seq", 18), op=operations.canonical(said.text("op")),
+        )  # fmt: skip
+
+    evidence.at_end["ucc"] = tell
     line = yield True
     while line.number <= said.line.number + _NEAR and (found := _UCC_ROW.match(line.text)):
         heard |= set(map(int, found[1].split())) if found[2] else set()
         line = yield True
-    few = len(accused) * 2 <= len(heard | accused)
-    for rank in sorted(heard)[:_MAX_TENSORS]:
-        evidence.of(rank)
-    evidence.claim(
-        "missing_ranks", said.line, said.at_ns, accused=tuple(accused) if few else (),
-        seq=said.number("seq", 18), op=operations.canonical(said.text("op")),
-    )  # fmt: skip
 
 
 def _xla_waits(said: Said, evidence: Evidence) -> None:

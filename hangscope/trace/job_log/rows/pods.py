@@ -53,10 +53,10 @@ _LONGEST = 200
 # fmt: off
 ROWS = (
     row("pod", "end",
-        r"^Name: {2,}(?P<pod>[\w.\-]{1,200})\s*$|^Node: {2,}(?P<node>[\w.\-]{1,200})/|"
-        r"^\s+(?:Last )?State: {2,}(?P<ended>Terminated)\s*$|^\s+Reason: {2,}(?P<reason>\w{1,60})|"
-        r"^\s+Exit Code: {2,}(?P<code>\d{1,4})\s*$|^\s+RANK: {2,}(?P<rank>\d{1,7})\s*$|"
-        r"^\s+\w[\w.\-]*/gpu: {2,}(?P<devices>\d{1,4})\s*$", _pod,
+        r"^Name: {2,}(?P<pod>[\w.\-]{1,200})|^Node: {2,}(?P<node>[\w.\-]{1,200})/|"
+        r"^\s*(?:Last )?State: {2,}(?P<ended>Terminated)\b|^\s*Reason: {2,}(?P<reason>\w{1,60})|"
+        r"^\s*Exit Code: {2,}(?P<code>\d{1,4})\b|^\s*RANK: {2,}(?P<rank>\d{1,7})\b|"
+        r"^\s*\w[\w.\-]*/gpu: {2,}(?P<devices>\d{1,4})\b", _pod,
         "Name:             llm-train-worker-3", "      Exit Code:    137",
         "      RANK:              3"),
 )
