@@ -7,22 +7,26 @@ if the job goes on. Pure logic over the looks of a live monitor.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from hangscope.diagnosis.duration_text import duration
 from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.graph.places import INIT
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict
 from hangscope.diagnosis.processes.stacks import base, innermost
-from hangscope.monitor.patience import LEAST_S, UNUSUAL, limit_s, usual_s, waiting_records
+from hangscope.monitor.patience import LEAST_S, UNUSUAL, limit_s, usual_s, waiting_of
 from hangscope.report.ranks import named
 from hangscope.trace.model import State, Trace
 
 _NOTABLE = frozenset(
     {Verdict.MISSING_RANK, Verdict.STUCK_COLLECTIVE, Verdict.P2P_UNMATCHED, Verdict.DEADLOCK_CYCLE}
 )
+_OF_TORCH = re.compile(
+    r"store\..*|init_process_group|destroy_process_group|(?:new|split|shrink)_group"
+)
+"""Phases that the recorder notes itself: waits, not work that the job announces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +35,9 @@ class Notice:
 
     culprits: tuple[int, ...]
     """Whom the line names; nobody if it cannot be decided."""
-    waits: tuple[tuple[int, int], ...]
-    """Rank and record id of the waiting operations."""
+    waits: frozenset[tuple[int, int]]
+    """As `Waiting.places`."""
+    since_ns: int
     waited_s: float
     line: str
     finding: Finding
@@ -51,7 +56,6 @@ class Notices:
     enabled: bool = True
     _candidate: Notice | None = None
     _open: Notice | None = None
-    _since_ns: int = 0
     _said_s: dict[tuple[int, ...], float] = field(default_factory=dict)
     """How long the waits were that have been noticed for each set of ranks."""
 
@@ -83,7 +87,7 @@ class Notices:
         """
         if self._open is not None and not _still_waiting(trace, self._open):
             notice, self._open = self._open, None
-            waited_s = (trace.observed_ns - self._since_ns) / 1e9
+            waited_s = (trace.observed_ns - notice.since_ns) / 1e9
             self._said_s[notice.finding.culprits] = waited_s
             whom = f" for {named(notice.culprits)}" if notice.culprits else ""
             return f"the job goes on: the wait{whom} is over after {duration(waited_s)}"
@@ -96,17 +100,19 @@ class Notices:
             return None
         if self._open is not None and self._open.finding.culprits == awaited:
             return None
-        self._open, self._since_ns = found, _began_ns(trace, found)
+        self._open = found
         self._said_s[awaited] = found.waited_s
         return found
 
 
 def _anybody_waits(trace: Trace) -> bool:
-    """Whether any operation has been unfinished for `LEAST_S`."""
-    records = trace.records
+    """Whether any operation has been unfinished for `LEAST_S`, or a rank for so long not met."""
+    records, latest_ns = trace.records, trace.observed_ns - int(LEAST_S * 1e9)
     open_ = records["state"] != int(State.COMPLETED)
-    since_ns = records["created_ns"][open_]
-    return bool((since_ns <= trace.observed_ns - int(LEAST_S * 1e9)).any())
+    if bool((records["created_ns"][open_] <= latest_ns).any()):
+        return True
+    phases = [phase for facts in trace.ranks.values() for phase in facts.phases[-1:]]
+    return any(phase.name == INIT and phase.since_ns <= latest_ns for phase in phases)
 
 
 def needs_no_timeout(trace: Trace, early: Diagnosis) -> bool:
@@ -121,18 +127,17 @@ def needs_no_timeout(trace: Trace, early: Diagnosis) -> bool:
 def _noticed(trace: Trace, early: Diagnosis, busy: Collection[int]) -> Notice | None:
     """The notice on the first finding, if its wait is long for this job."""
     finding = early.findings[0]
-    waiting = waiting_records(trace, finding.victims)
-    if not len(waiting) or _in_a_phase(trace, finding):
+    waiting = waiting_of(trace, finding.victims)
+    if not waiting.ranks or _in_a_phase(trace, finding):
         return None
-    waited_s = (trace.observed_ns - int(waiting["created_ns"].min())) / 1e9
+    waited_s = (trace.observed_ns - waiting.since_ns) / 1e9
     usual = usual_s(trace, waiting)
     if waited_s < limit_s(trace, waiting, finding.culprits, usual, busy):
         return None
-    waits = tuple(sorted((int(row["rank"]), int(row["record_id"])) for row in waiting))
     is_tie = not finding.culprits or finding.confidence is Confidence.AMBIGUOUS
     culprits = () if is_tie else finding.culprits
-    line = _line(trace, finding, culprits, len(waiting), waited_s, usual)
-    return Notice(culprits, waits, waited_s, line, finding)
+    line = _line(trace, finding, culprits, len(waiting.ranks), waited_s, usual)
+    return Notice(culprits, waiting.places, waiting.since_ns, waited_s, line, finding)
 
 
 def _line(
@@ -146,7 +151,7 @@ def _line(
     have = f"{ranks} rank{'s have' if ranks > 1 else ' has'} waited {duration(waited_s)}"
     usual = f" (usually {duration(usual_s)} at most)" if usual_s is not None else ""
     number = f" #{finding.seq}" if finding.seq else ""
-    what = f"{finding.op or 'an operation'}{number}"
+    what = f"{finding.op or INIT}{number}"
     if not culprits:
         summary = finding.summary
         return f"{have} in {what}{usual}: {summary[0].lower()}{summary[1:]}"
@@ -156,10 +161,11 @@ def _line(
 
 def _in_a_phase(trace: Trace, finding: Finding) -> bool:
     """Whether the job has said what the awaited ranks are doing (``hangscope.phase``)."""
+    awaited = [trace.ranks[rank] for rank in finding.culprits if rank in trace.ranks]
     return any(
-        trace.ranks[rank].phases and trace.ranks[rank].leaving is None
-        for rank in finding.culprits
-        if rank in trace.ranks
+        facts.leaving is None and not _OF_TORCH.fullmatch(facts.phases[-1].name)
+        for facts in awaited
+        if facts.phases
     )
 
 
@@ -171,18 +177,8 @@ def _whereabouts(trace: Trace, rank: int) -> str:
 
 
 def _still_waiting(trace: Trace, notice: Notice) -> bool:
-    """Whether any of the noticed operations is still unfinished."""
+    """Whether any of the noticed waits is not over."""
     records = trace.records[trace.records["state"] != int(State.COMPLETED)]
     left = set(zip(records["rank"].tolist(), records["record_id"].tolist(), strict=True))
-    return bool(left & set(notice.waits))
-
-
-def _began_ns(trace: Trace, notice: Notice) -> int:
-    ids = dict(notice.waits)
-    records = trace.records
-    times = [
-        int(row["created_ns"])
-        for row in records[np.isin(records["rank"], list(ids))]
-        if ids[int(row["rank"])] == int(row["record_id"])
-    ]
-    return min(times, default=trace.observed_ns)
+    left |= {(r, -p.since_ns) for r, facts in trace.ranks.items() for p in facts.phases}
+    return bool(left & notice.waits)

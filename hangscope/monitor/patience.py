@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
-from hangscope.diagnosis.processes.process_state import CHECKPOINT, is_working
+from hangscope.diagnosis.graph.places import INIT
+from hangscope.diagnosis.processes.process_state import CHECKPOINT, is_working, process_of
+from hangscope.diagnosis.wording.blocked import blocked_in
 from hangscope.trace.model import RankFacts, Records, State, Trace
 
 LEAST_S = 5.0
@@ -25,15 +29,54 @@ UNUSUAL = 3.0
 """A wait is unusual if it lasts this many times longer than any before it."""
 PASSES = 3
 """So often must a call site have been passed before it tells what is usual."""
-_WAKES_HZ = 1.0
-"""A main thread that wakes up more often reads, writes or calls piecemeal."""
 _COMPILER = re.compile(r"torch/_dynamo/|torch/_inductor/|/triton/")
 
 
-def usual_s(trace: Trace, waiting: Records) -> float | None:
+class Waiting(NamedTuple):
+    """What ranks wait in: operations, or the first meeting of all ranks."""
+
+    records: Records
+    meeting_ns: dict[int, int]
+    """When each rank has begun to wait in ``init_process_group``."""
+
+    @property
+    def ranks(self) -> set[int]:
+        """Who waits."""
+        return {*self.records["rank"].tolist(), *self.meeting_ns}
+
+    @property
+    def since_ns(self) -> int:
+        """When the first of them began to wait."""
+        return min(map(int, [*self.records["created_ns"], *self.meeting_ns.values()]))
+
+    @property
+    def places(self) -> frozenset[tuple[int, int]]:
+        """Rank and record id of each wait; the negated time of a meeting."""
+        ids = zip(self.records["rank"].tolist(), self.records["record_id"].tolist(), strict=True)
+        return frozenset({*ids, *((rank, -at) for rank, at in self.meeting_ns.items())})
+
+
+def waiting_of(trace: Trace, ranks: Iterable[int]) -> Waiting:
+    """What these ranks wait in: the newest unfinished record of each, or the meeting."""
+    records, ranks = trace.records, list(ranks)
+    open_ = records[np.isin(records["rank"], ranks) & (records["state"] != int(State.COMPLETED))]
+    newest = {int(row["rank"]): number for number, row in enumerate(open_)}
+    meeting_ns = {
+        rank: phase.since_ns
+        for rank in ranks
+        if rank in trace.ranks and rank not in newest
+        for phase in trace.ranks[rank].phases[-1:]
+        if phase.name == INIT and phase.since_ns
+    }
+    return Waiting(open_[sorted(newest.values())], meeting_ns)
+
+
+def usual_s(trace: Trace, waiting: Waiting) -> float | None:
     """The longest finished wait at the call sites of these operations; None if hardly any."""
     records, longest = trace.records, None
-    for row in waiting:
+    if waiting.meeting_ns:
+        return None
+    for row in waiting.records:
         same = (records["rank"] == row["rank"]) & (records["completed_ns"] > 0)
         for column in ("group", "signature", "stack"):
             same &= records[column] == row[column]
@@ -46,7 +89,7 @@ def usual_s(trace: Trace, waiting: Records) -> float | None:
 
 def limit_s(
     trace: Trace,
-    waiting: Records,
+    waiting: Waiting,
     awaited: Iterable[int],
     usual_s: float | None,
     busy: Collection[int],
@@ -58,7 +101,7 @@ def limit_s(
     trace:
         The job.
     waiting:
-        The newest unfinished record of each waiting rank.
+        What ranks wait in.
     awaited:
         The ranks they wait for.
     usual_s:
@@ -77,37 +120,35 @@ def limit_s(
 
 def is_at_work(facts: RankFacts) -> bool:
     """Whether a rank does what may take its time: computes, reads, writes, compiles or saves."""
-    if is_working(facts) or facts.process_state in ("running", "disk-sleep"):
+    if facts.process_state in ("running", "disk-sleep") or is_working(
+        replace(facts, stack_moved=None)
+    ):
         return True
-    if (facts.wakeups_hz or 0.0) > _WAKES_HZ:
+    if any(_COMPILER.search(f.filename) or CHECKPOINT.search(f.name) for f in facts.main_stack):
         return True
-    return any(_COMPILER.search(f.filename) or CHECKPOINT.search(f.name) for f in facts.main_stack)
+    process = process_of(facts, None)
+    # Polling for a key or a lock looks busy, too.
+    return not blocked_in(process) and (bool(facts.stack_moved) or process.wakes)
 
 
-def stretch_s(trace: Trace, waiting: Records) -> float:
+def stretch_s(trace: Trace, waiting: Waiting) -> float:
     """How long the slowest of the waiting ranks itself took from its operation before to this one.
+
+    From its start, if it is the first or the meeting.
 
     Ranks that all prepare data, evaluate or write for a minute are not ready in the same second.
     """
-    records, longest_ns = trace.records, 0
-    for row in waiting:
-        created_ns = int(row["created_ns"])
-        before = records[(records["rank"] == row["rank"]) & (records["created_ns"] < created_ns)]
-        facts = trace.ranks.get(int(row["rank"]))
-        since_ns = facts.started_ns if facts is not None else 0
-        if len(before):
-            done = before["completed_ns"][before["completed_ns"] <= created_ns]
-            since_ns = max(int(before["created_ns"].max()), int(done.max(initial=0)))
-        if since_ns:
-            longest_ns = max(longest_ns, created_ns - since_ns)
-    return longest_ns / 1e9
+    stretches = [_stretch_ns(trace, int(r["rank"]), int(r["created_ns"])) for r in waiting.records]
+    stretches += [_stretch_ns(trace, rank, at_ns) for rank, at_ns in waiting.meeting_ns.items()]
+    return max(stretches, default=0) / 1e9
 
 
-def waiting_records(trace: Trace, ranks: Iterable[int]) -> Records:
-    """The newest unfinished record of each of these ranks."""
+def _stretch_ns(trace: Trace, rank: int, until_ns: int) -> int:
     records = trace.records
-    theirs = np.isin(records["rank"], list(ranks))
-    open_ = records[theirs & (records["state"] != int(State.COMPLETED))]
-    newest = {int(row["rank"]): number for number, row in enumerate(open_)}
-    found: Records = open_[sorted(newest.values())]
-    return found
+    before = records[(records["rank"] == rank) & (records["created_ns"] < until_ns)]
+    facts = trace.ranks.get(rank)
+    since_ns = facts.started_ns if facts is not None else 0
+    if len(before):
+        done = before["completed_ns"][before["completed_ns"] <= until_ns]
+        since_ns = max(int(before["created_ns"].max()), int(done.max(initial=0)))
+    return until_ns - since_ns if since_ns else 0

@@ -75,6 +75,7 @@ class StartingRanks:
         self._unjoined: set[int] = set()
         self._ticks: dict[int, int] = {}
         self._job: _Launched | None = None
+        self._is_unmet = False
         self.pids: dict[int, int] = {}
         """Process id of each starting rank, as of the last look."""
         self.are_busy = False
@@ -95,6 +96,7 @@ class StartingRanks:
         if passed_s < (LOOK_S if now_s - self._began_s < LATER_S else LATER_LOOK_S):
             return
         self._looked_at_s = now_s
+        self._is_unmet = bool(unmet_world_size)
         known = map(self._launched, recorded.values())
         self._job = self._job or next(filter(None, known), None)
         world_size = self._job.place.world_size if self._job else unmet_world_size
@@ -108,7 +110,7 @@ class StartingRanks:
             self._processes = {rank: pids for rank, pids in found.items() if rank not in recorded}
             pythons = {r: list(filter(self._is_python, ps)) for r, ps in self._processes.items()}
             self.pids = {rank: pids[0] for rank, pids in pythons.items() if pids}
-            self._unjoined = {rank for rank in self.pids if not self._has_torch(rank)}
+            self._unjoined = {rank for rank in self.pids if not self._may_have_met(rank)}
         else:
             # Whether they have loaded torch means nothing: they record from the meeting on.
             before = {r: p for r, p in self.pids.items() if r not in recorded and p in table}
@@ -136,13 +138,13 @@ class StartingRanks:
     def facts(self, rank: int) -> RankFacts | None:
         """What can be seen of one of them from outside.
 
-        None if it has just ended, or if it was launched as a rank and has loaded torch: then it
-        may take part in the job without being recorded, because recording is switched off there or
-        has failed.
+        None if it has just ended, or if it was launched as a rank and has loaded torch while others
+        are past their first meeting: then it may take part in the job without being recorded,
+        because recording is switched off there or has failed.
         """
         pid = self.pids[rank]
         process = look_here(pid, 0)
-        if not process.alive or (not self.are_placed_by_order and self._has_torch(rank)):
+        if not process.alive or (not self.are_placed_by_order and self._may_have_met(rank)):
             return None
         return RankFacts(
             rank=rank,
@@ -164,6 +166,10 @@ class StartingRanks:
             if launched and launched.is_of_job(job):
                 found[launched.place.rank].append(pid)
         return found
+
+    def _may_have_met(self, rank: int) -> bool:
+        """Whether a process could take part without a record; nobody does before all have met."""
+        return not self._is_unmet and self._has_torch(rank)
 
     def _has_torch(self, rank: int) -> bool:
         maps = (lines_of(self._proc / str(pid) / "maps") for pid in self._processes[rank])

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from hangscope.monitor.notices import Notice, Notices, needs_no_timeout
-from hangscope.trace.model import Phase, State, Trace
-from tests.diagnosis.builder import Job, stack_of
+from hangscope.trace.model import Frame, Phase, State, Trace
+from tests.diagnosis.builder import SECOND, START, Job, stack_of
 
 
 def waiting(after_s: float, *, passes: int = 20, job: Job | None = None) -> Trace:
@@ -151,3 +151,34 @@ def test_a_rank_that_was_noticed_once_is_noticed_again_only_for_much_longer() ->
     looks += [waiting(8.0), waiting(20.0), waiting(28.0), waiting(29.0)]
     said = [notices.line(trace, notices.early(trace)) for trace in looks]
     assert [word is not None for word in said] == [False, True, True, False, False, True, False]
+
+
+def test_polling_for_a_key_of_the_store_is_no_work() -> None:
+    stack = (
+        Frame("get", "/site-packages/hangscope/recording/store_waits.py", 60),
+        *stack_of("f")[0].stack,
+    )
+    threads = (replace(stack_of("f")[0], stack=stack),)
+    what = {"wakeups_hz": 20.0, "threads": threads, "phases": (Phase("store.get", 1, "a key"),)}
+    said = lines(*(at_work(waiting(s), **what) for s in (6.0, 7.0)))[1]
+    assert said is not None
+
+
+def in_the_meeting(after_s: float, **what: Any) -> Trace:
+    """Three ranks wait in ``init_process_group`` since half a second after their start."""
+    job = Job(4, live=True, timeout_s=120.0)
+    for rank in (0, 1, 3):
+        phase = Phase("init_process_group", START + SECOND // 2)
+        job.rank(rank, initialized=False, phases=(phase,), started_ns=START, heartbeat_ns=START)
+    idle = {"cpu_busy": 0.0, "stack_moved": False, "threads": stack_of("load_tokenizer")}
+    job.rank(2, initialized=False, started_ns=START, heartbeat_ns=START, **{**idle, **what})
+    return job.trace(after_s)
+
+
+def test_a_rank_that_does_not_come_to_the_first_meeting() -> None:
+    first, second = lines(in_the_meeting(10.0), in_the_meeting(11.0))
+    assert first is None
+    assert second is not None
+    assert second.startswith("3 ranks have waited 11 s for rank 2 in init_process_group: rank 2 is")
+    busy = {"cpu_busy": 1.0}
+    assert lines(in_the_meeting(10.0, **busy), in_the_meeting(11.0, **busy)) == [None, None]

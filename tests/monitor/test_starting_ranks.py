@@ -78,6 +78,12 @@ def test_rank_that_has_loaded_torch_may_take_part_unrecorded(
     for rank in (1, 2):
         assert found.facts(rank) is None
         assert not found.had_not_joined(rank)
+    unmet = StartingRanks()
+    unmet.look({0: recorded}, 4)
+    facts = unmet.facts(1)
+    assert facts is not None  # before the first meeting, nobody takes part
+    assert facts.alive
+    assert unmet.had_not_joined(1)
 
 
 def test_first_of_several_processes_of_a_rank_is_the_rank(processes: ExitStack) -> None:

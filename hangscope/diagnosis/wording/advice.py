@@ -32,6 +32,7 @@ from hangscope.diagnosis.wording.source_lines import (
     leaves_a_block,
     stands_behind,
 )
+from hangscope.trace import formats
 from hangscope.trace.dtypes import is_integer
 from hangscope.trace.job_selection.duplicate_ranks import duplicate_ranks
 from hangscope.trace.model import NONE
@@ -251,6 +252,9 @@ def _for_all(
         return with_dead_thread(context, advice, cause.culprits[0]) if cause.culprits else advice
     if cause.verdict is Verdict.DEADLOCK_CYCLE:
         return _for_cycle(context, cause, advice, sides)
+    recorded = any(source.format == formats.RING for source in context.trace.sources)
+    if cause.verdict is Verdict.INCONCLUSIVE and recorded:
+        return playbook.recorded_elsewhere()
     return advice
 
 

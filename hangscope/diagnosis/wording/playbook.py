@@ -143,6 +143,15 @@ def missing(
     return _by_names(process, look, blocked=bool(inside))
 
 
+def recorded_elsewhere() -> Advice:
+    """Ranks are missing from a job that HangScope records: their rings are elsewhere."""
+    return Advice(
+        "analyse the run directories of the other ranks together with this one: a rank on another "
+        "node, with another MASTER_PORT, HANGSCOPE_DIR or working directory has one of its own",
+        "D19",
+    )
+
+
 def never_seen(address: str) -> Advice:
     """A rank of a running job that has left nothing, while others wait in ``init_process_group``.
 

@@ -198,8 +198,10 @@ def _side_of_absent(context: Context, ranks: tuple[int, ...], group: int) -> Sid
     stack = context.stack_in(rank, group)
     exception = facts.exception if facts is not None else None
     dead = dead_thread(context, rank, group)
-    if exception is not None and exception.stack and (process is None or process.gone or dead):
-        stack = exception.stack
+    gone = process is None or process.gone
+    # What a thread raised long ago is not where a process was that was killed.
+    if exception is not None and exception.stack:
+        stack = exception.stack if dead or (gone and exception.is_main_thread) else stack
     since = int(context.trace.records["created_ns"][row]) if row >= 0 else 0
     return Side(
         ranks=ranks,
