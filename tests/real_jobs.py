@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -132,7 +131,7 @@ def run_each(
             )
             for env in environments
         ]
-        outputs = [_output_of(process, timeout_s) for process in running]
+        outputs = [_output_of(process, timeout_s, results) for process in running]
         code = max((process.returncode for process in running), key=abs)
         return _collect(results, code, "".join(outputs))
 
@@ -144,17 +143,24 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _output_of(process: subprocess.Popen[str], timeout_s: float) -> str:
+def _output_of(process: subprocess.Popen[str], timeout_s: float, results: Path) -> str:
     try:
         output, _ = process.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        # torchrun gives each rank a session of its own: a process group is not enough.
-        for child in [*psutil.Process(process.pid).children(recursive=True), process]:
-            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
-                child.send_signal(signal.SIGKILL)
-        output, _ = process.communicate()
+    except BaseException as error:  # also what interrupts a test that takes too long
+        _kill(results)
+        if not isinstance(error, subprocess.TimeoutExpired):
+            raise
+        output, _ = process.communicate(timeout=30.0)
         output += f"\n[killed after {timeout_s} s]"
     return output
+
+
+def _kill(results: Path) -> None:
+    """Kill all processes of the job: orphans, too, and torchrun gives each rank its own session."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("RESULTS") == str(results):
+                process.kill()
 
 
 def _collect(results: Path, code: int, output: str) -> JobResult:
