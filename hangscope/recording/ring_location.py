@@ -30,7 +30,7 @@ def file_system_of(path: Path) -> str:
     try:
         target = str(path.resolve())
         best, kind = "", ""
-        for line in Path("/proc/self/mounts").read_text().splitlines():
+        for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines():
             _, mount, fs_type, *_ = line.split(" ")
             mount = mount.replace("\\040", " ")
             inside = target == mount or target.startswith(mount.rstrip("/") + "/")

@@ -16,13 +16,14 @@ from typing import NamedTuple
 
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.report.escape import plain
+from hangscope.ring import portable
 from hangscope.trace.files.source_text import decode_source
 from hangscope.trace.model import Frame, Stack
 from hangscope.trace.rings.recorded_here import working_directories
 
 _SUFFIXES = (".py", ".pyx", ".pyi")
 _MAX_BYTES = 4 << 20
-_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | os.O_NOFOLLOW
+_FLAGS = portable.READ_AT_ONCE | portable.NOCTTY | portable.NOFOLLOW
 
 
 class SourceLine(NamedTuple):
@@ -118,7 +119,7 @@ def _read(path: str, directories: tuple[str, ...]) -> _File:
 
 
 def _may_be_quoted(status: os.stat_result) -> bool:
-    is_own = status.st_uid in (0, os.geteuid())
+    is_own = status.st_uid in (0, portable.user_id())
     return is_own and stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_BYTES
 
 

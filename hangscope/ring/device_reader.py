@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.ring import device_layout as layout
+from hangscope.ring import portable
 from hangscope.ring.checks import RingError
 from hangscope.ring.device_layout import COMMUNICATOR, LINK, OPERATION
 
@@ -50,7 +51,7 @@ def read_device_ring(path: str | os.PathLike[str]) -> DeviceRing:
     OSError
         If it cannot be opened or read.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    descriptor = os.open(path, portable.READ_AT_ONCE | portable.NOFOLLOW)
     try:
         return _read(descriptor)
     finally:
@@ -70,7 +71,7 @@ def _read(descriptor: int) -> DeviceRing:
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_size < layout.HEADER_BYTES:
         raise RingError("too short for a device ring")
-    head = os.pread(descriptor, layout.HEADER_BYTES, 0)
+    head = portable.read_at(descriptor, layout.HEADER_BYTES, 0)
     start = dict(zip(layout.HEADER_FIELDS, layout.FIXED_START.unpack_from(head), strict=True))
     _check(start, status.st_size)
     used = _number(head, layout.COMMUNICATORS_USED_AT)
@@ -122,7 +123,7 @@ def _number(head: bytes, at: int) -> int:
 
 
 def _table(descriptor: int, at: int, count: int, kind: np.dtype[np.void]) -> Table:
-    raw = os.pread(descriptor, count * kind.itemsize, at)
+    raw = portable.read_at(descriptor, count * kind.itemsize, at)
     if len(raw) < count * kind.itemsize:
         raise RingError("it became shorter while it was read")
     return np.frombuffer(bytearray(raw), kind)

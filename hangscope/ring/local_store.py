@@ -6,9 +6,9 @@ own, and a link only if it leads to a file of this user in such a folder.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from hangscope.ring import portable
 from hangscope.ring.run_directory import RunDirectory, create
 
 PLACES = (Path("/dev/shm"), Path("/tmp"))
@@ -48,5 +48,5 @@ def stored_at(folder: RunDirectory, name: str) -> Path | None:
 
 
 def _names() -> list[str]:
-    own = f"hangscope-{os.geteuid()}"
+    own = f"hangscope-{portable.user_id()}"
     return [own, *(f"{own}-{number}" for number in range(2, _MOST_FOLDERS))]

@@ -50,7 +50,7 @@ def start_ticks(pid: int) -> int:
 def boot_id() -> str:
     """The machine's boot id: pids mean nothing on any other. Empty if it cannot be read."""
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 

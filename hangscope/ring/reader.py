@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.ring import layout
+from hangscope.ring import layout, portable
 from hangscope.ring.checks import (
     MOST_RECORDS,
     RingError,
@@ -83,7 +83,7 @@ class RingReader:
         self._map: mmap.mmap | None = None
         self._is_shorter, self._descriptor = False, -1
         # A FIFO must not block here.
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self._descriptor = os.open(path, portable.READ_AT_ONCE)
         try:
             self._size = checked_size(self._descriptor)
             self._check()
@@ -105,13 +105,13 @@ class RingReader:
 
     def _read(self, at: int, length: int) -> bytes:
         """A copy of a part of the file; the part must lie inside it."""
-        found = os.pread(self._descriptor, length, at)
+        found = portable.read_at(self._descriptor, length, at)
         if len(found) < length:
             self._became_shorter()
         return found
 
     def _read_into(self, at: int, target: memoryview) -> None:
-        if os.preadv(self._descriptor, [target], at) < len(target):
+        if portable.read_into(self._descriptor, target, at) < len(target):
             self._became_shorter()
 
     def _became_shorter(self) -> NoReturn:

@@ -17,12 +17,14 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from hangscope.ring import portable
+
 GROUP_VARIABLE = "HANGSCOPE_GROUP_READ"
 RUNS = "hangscope-runs"
 """The folder in which run directories are made unless the user names one; HangScope's own, too."""
-_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_NEW = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OPEN = portable.READ | portable.DIRECTORY
+_NEW = os.O_CREAT | os.O_EXCL | os.O_RDWR | portable.NOFOLLOW | portable.CLOEXEC
+_READ = portable.READ_AT_ONCE | portable.NOFOLLOW
 
 
 class RunDirectory:
@@ -103,7 +105,7 @@ class RunDirectory:
         os.rmdir(name, dir_fd=self._descriptor)
 
     def _own_users(self) -> tuple[int, int]:
-        return os.geteuid(), os.fstat(self._descriptor).st_uid
+        return portable.user_id(), os.fstat(self._descriptor).st_uid
 
     def _check_owner(self) -> None:
         """Refuse a directory of another user.
@@ -112,7 +114,7 @@ class RunDirectory:
         its owner.
         """
         owner = os.fstat(self._descriptor).st_uid
-        if owner in (os.geteuid(), 0) or owner == self._owner_of_new_files():
+        if owner in (portable.user_id(), 0) or owner == self._owner_of_new_files():
             return
         raise PermissionError(errno.EPERM, f"it belongs to user {owner}", str(self.path))
 
@@ -175,7 +177,7 @@ def create(path: Path) -> None:
 def read_start(path: str | os.PathLike[str], length: int) -> bytes:
     """The first bytes of a regular file; empty if it cannot be read. Blocks on nothing."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, portable.READ_AT_ONCE)
     except OSError:
         return b""
     try:
@@ -200,14 +202,14 @@ def _file_mode() -> int:
 
 def _descriptor_of(path: str | os.PathLike[str]) -> int:
     try:
-        return os.open(path, _OPEN | os.O_NOFOLLOW)
+        return os.open(path, _OPEN | portable.NOFOLLOW)
     except OSError as error:
         if error.errno not in (errno.ELOOP, errno.ENOTDIR):
             raise
         link = os.lstat(path)
         if not stat.S_ISLNK(link.st_mode):
             raise
-        if link.st_uid not in (os.geteuid(), 0):
+        if link.st_uid not in (portable.user_id(), 0):
             why = f"it is a link of user {link.st_uid}"
             raise PermissionError(errno.EPERM, why, os.fspath(path)) from None
-        return os.open(os.path.realpath(path), _OPEN | os.O_NOFOLLOW)
+        return os.open(os.path.realpath(path), _OPEN | portable.NOFOLLOW)

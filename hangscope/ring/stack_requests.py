@@ -9,7 +9,11 @@ from __future__ import annotations
 import os
 import signal
 
-STACK_SIGNALS = range(int(signal.SIGRTMIN) + 6, int(signal.SIGRTMAX) - 4)
+STACK_SIGNALS = (
+    range(int(signal.SIGRTMIN) + 6, int(signal.SIGRTMAX) - 4)
+    if hasattr(signal, "SIGRTMIN")
+    else range(0)
+)
 """The signals of which a recorder takes the highest unused one; no other is ever sent."""
 
 

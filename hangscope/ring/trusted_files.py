@@ -7,6 +7,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from hangscope.ring import portable
+
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -32,7 +34,7 @@ def check_trusted(path: Path) -> None:
         raise UntrustedError(f"{path} is a relative path; give an absolute one")
     for place in _places_on(path):
         status = place.lstat()
-        if status.st_uid not in (0, os.geteuid()):
+        if status.st_uid not in (0, portable.user_id()):
             raise UntrustedError(
                 f"{place} belongs to user {status.st_uid}; compile as the job's user or root"
             )

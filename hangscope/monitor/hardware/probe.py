@@ -173,7 +173,7 @@ def _counters(folder: Path) -> dict[Path, int]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        return path.read_text(encoding="utf-8").strip()
     except OSError:
         return ""
 

@@ -113,6 +113,6 @@ def _entries(path: Path) -> list[Path]:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        return path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
         return ""

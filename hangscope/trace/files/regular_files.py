@@ -7,6 +7,8 @@ import os
 import stat
 from typing import BinaryIO
 
+from hangscope.ring import portable
+
 
 def open_nonblocking(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a file for reading, without ever blocking until a writer appears.
@@ -43,4 +45,4 @@ def open_descriptor(path: str | os.PathLike[str]) -> int:
     Opening a FIFO blocks until its other end is opened, and files made up by the kernel may block
     when read.
     """
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    return os.open(path, portable.READ_AT_ONCE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
@@ -13,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from hangscope.ring import portable
 from hangscope.ring.header import RingHeader
 from hangscope.ring.layout import HEADER
 from hangscope.ring.reader import RingReader, decode_text
@@ -23,7 +23,6 @@ from hangscope.trace.processes.process import ProcessLook, is_local, look_here
 from hangscope.trace.rings.facts import facts_of, kernel_wait
 from hangscope.trace.stack_dump import parse_sample
 
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _COMPARABLE_S = 0.2
 """Two observations closer together than this show nothing about CPU use."""
 _IDLE_CPU = 0.1
@@ -265,7 +264,7 @@ class ProcessView:
         if self.cpu_at_s and passed_s <= _COMPARABLE_S:
             return self.compared
         if self.cpu_at_s:
-            used_s = (look.cpu_ticks - self.cpu_ticks) / _TICKS_PER_SECOND
+            used_s = (look.cpu_ticks - self.cpu_ticks) / portable.TICKS_PER_S
             known = look.slices is not None and self.slices is not None
             woke = (look.slices or 0) - (self.slices or 0) if known else None
             self.compared = Comparison(

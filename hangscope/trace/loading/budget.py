@@ -8,6 +8,7 @@ says it holds millions of records.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -72,7 +73,8 @@ class Budget:
         is_parsed:
             Whether it is parsed as a whole, rather than stored as it is.
         """
-        if taken_bytes > _SMALL and status.st_blocks * 512 * _MOST_HOLES < taken_bytes:
+        stored_bytes = getattr(status, "st_blocks", taken_bytes) * 512
+        if taken_bytes > _SMALL and stored_bytes * _MOST_HOLES < taken_bytes:
             return f"mostly holes: {taken_bytes >> 20} MiB with hardly any data"
         more = "allow more with --max-memory"
         if is_parsed and taken_bytes * _VALUES_PER_BYTE > self.memory_bytes:
@@ -112,13 +114,13 @@ def _free_memory() -> int:
     """Memory that this process may still take, in bytes; 4 GiB if nothing says."""
     found = []
     try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
+        lines = Path("/proc/meminfo").read_text(encoding="utf-8").splitlines()
         found += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
     except (OSError, ValueError, IndexError):
         pass
     for path in _CGROUP_LIMITS:
         try:
-            found.append(int(Path(path).read_text()))
+            found.append(int(Path(path).read_text(encoding="utf-8")))
         except (OSError, ValueError):  # "max"
             continue
     return min(found, default=4 * GIB)
@@ -127,7 +129,6 @@ def _free_memory() -> int:
 def _free_disk() -> int:
     """Free space for temporary files, in bytes."""
     try:
-        status = os.statvfs(tempfile.gettempdir())
+        return shutil.disk_usage(tempfile.gettempdir()).free
     except OSError:
         return 0
-    return status.f_bavail * status.f_frsize

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 
-from hangscope.ring import process_identity
+from hangscope.ring import portable, process_identity
 from hangscope.trace.loading.budget import Budget
 from hangscope.trace.loading.one_file import Loaded, Task, read_task
 from hangscope.trace.loading.shared_values import Receiver, Sender
@@ -28,7 +28,6 @@ from hangscope.trace.model import Unread
 from hangscope.trace.processes.signals import kill_child
 
 MAX_WORKERS = 16
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SECONDS_FLOOR = 8.0
 _SECONDS_PER_MB = 2.0
 _STARVATION_FACTOR = 5
@@ -128,7 +127,7 @@ def _is_too_slow(worker: _Worker, task: Task) -> bool:
 def _cpu_s(pid: int) -> float:
     """CPU time of a process in seconds; zero if unavailable."""
     fields = process_identity.stat_fields(pid)
-    return 0.0 if fields is None else (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    return 0.0 if fields is None else (int(fields[11]) + int(fields[12])) / portable.TICKS_PER_S
 
 
 def _collect(pool: list[_Worker], queue: deque[Task], limit: int) -> Iterator[Loaded]:
@@ -163,6 +162,8 @@ def _collect(pool: list[_Worker], queue: deque[Task], limit: int) -> Iterator[Lo
 
 
 def _start(limit: int, others: Sequence[_Worker]) -> _Worker:
+    if sys.platform == "win32":
+        raise OSError("no connection leads to a process here")
     if threading.active_count() == 1 and sys.platform == "linux":
         return _fork(limit, others)
     return _spawn(limit)
@@ -230,12 +231,14 @@ def serve(
 ) -> None:
     """Run a worker: read each task's file and send the result, until the parent hangs up."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    with open(os.devnull, "w") as nowhere:  # C libraries print errors about damaged files
+    with open(
+        os.devnull, "w", encoding="utf-8"
+    ) as nowhere:  # C libraries print errors about damaged files
         os.dup2(nowhere.fileno(), 2)
     with contextlib.suppress(ImportError, ValueError, OSError):
         import resource
 
-        with open("/proc/self/statm") as file:
+        with open("/proc/self/statm", encoding="utf-8") as file:
             limit += int(file.read().split()[0]) * resource.getpagesize()  # already mapped
         _, hard = resource.getrlimit(resource.RLIMIT_AS)
         if hard == resource.RLIM_INFINITY or limit < hard:

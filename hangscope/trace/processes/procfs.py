@@ -16,7 +16,7 @@ def process_ids(proc: Path = PROC) -> list[int]:
 def lines_of(path: Path) -> list[str]:
     """The lines of a small file; empty if it cannot be read."""
     try:
-        return path.read_text(errors="replace").splitlines()
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
 

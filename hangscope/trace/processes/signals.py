@@ -12,10 +12,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from hangscope.ring import portable
 from hangscope.ring.process_identity import pid_namespace, start_ticks
 from hangscope.ring.stack_requests import STACK_SIGNALS
 from hangscope.trace.processes.procfs import PROC, stat_of, status_of
@@ -172,7 +174,7 @@ def targets_of(
 
 def exists(pid: int) -> bool | None:
     """Whether a process with this id exists; None if the kernel does not tell. Sends nothing."""
-    if pid <= 0:
+    if pid <= 0 or sys.platform == "win32":  # there, signal 0 is one that is sent
         return None
     try:
         os.kill(pid, 0)
@@ -196,7 +198,7 @@ def _is_own(pid: int) -> bool:
     """Whether a process is this user's and in this pid namespace."""
     uids = status_of(pid).get("Uid", "").split()
     own = pid_namespace()
-    return uids[:2] == [str(os.geteuid())] * 2 and own == pid_namespace(f"/proc/{pid}") != 0
+    return uids[:2] == [str(portable.user_id())] * 2 and own == pid_namespace(f"/proc/{pid}") != 0
 
 
 def _ancestors(pid: int) -> Iterator[int]:

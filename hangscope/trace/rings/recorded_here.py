@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from functools import lru_cache
 
+from hangscope.ring import portable
 from hangscope.ring.checks import RingError
 from hangscope.ring.process_identity import boot_id
 from hangscope.ring.reader import RingReader, decode_text
@@ -49,7 +50,7 @@ def _recorded_in(path: str) -> str | None:
     try:
         header = reader.header()
         here = boot_id()
-        is_own = reader.owner in (0, os.geteuid())
+        is_own = reader.owner in (0, portable.user_id())
         same = here and decode_text(header.boot_id) == here
         return decode_text(header.cwd) if is_own and same else None
     except (OSError, RingError):
