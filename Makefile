@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint style types shared-tests format clean kills simulator chaos nccl soak bench docs
+.PHONY: help install demo check quick-tests test test-all lint style types format clean kills simulator chaos nccl soak bench docs
 
 kills: $(STAMP)  ## 300 random SIGKILLs of a whole job; every ring must stay readable
 	$(BIN)/python -m tools.random_kills --rounds 300
@@ -38,15 +38,14 @@ bench: $(STAMP)  ## what recording, reading and looking cost
 	$(BIN)/python -m tools.bench_tui
 
 docs: $(STAMP)   ## the documentation as HTML, in docs/_build
-	$(BIN)/python -m pip install --quiet -c requirements/constraints.txt -e '.[docs]'
-	$(BIN)/python -m sphinx -q -b html docs docs/_build
+	$(WITHIN) 600 $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16
 
 $(STAMP): pyproject.toml requirements/constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt -e '.[dev,torch]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements/constraints.txt -e '.[dev,docs,torch]'
 	@touch $@
 
 install: $(STAMP) ## make .venv with HangScope and all it needs
@@ -56,19 +55,33 @@ demo: $(STAMP)   ## a real 4-rank job with a real hang, and the verdict on it
 
 # Jobs wait most of their time: with two processes more than there are cores these stay busy. Tests
 # that look at one job (xdist_group) run in one process. Hangs that are watched for time (timed) have
-# the machine to themselves, two at a time.
-WORKERS := $(shell expr $$(nproc) + 2)
+# the machine to themselves, two at a time. No stage can stand still: a test has its limit
+# (tests/conftest.py), and a stage has one, too.
+CORES   := $(shell nproc)
+WORKERS := $(shell expr $(CORES) + 2)
+WITHIN  := $(BIN)/python -m tools.within
+PYTEST  := $(BIN)/python -m pytest -q --dist loadgroup
+NO_TORCH := tests/diagnosis tests/lateness tests/replay tests/report tests/ring tests/trace \
+	$(wildcard tests/test_*.py)
+JOB_TESTS := $(filter-out $(NO_TORCH) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
+# Without "slow", unless all is asked for.
+SHORT = and not slow
 
-# No stage can stand still: a test has its limit (tests/conftest.py), and a stage has one, too.
-WITHIN := $(BIN)/python -m tools.within
-PYTEST := $(BIN)/python -m pytest -q
+check: style     ## what needs no job: diagnosis, trace, ring, report, fixtures, style, types, docs
+	@$(MAKE) --no-print-directory -j3 types docs quick-tests
 
-test: style      ## lint, types and every test (10 to 14 minutes on two cores)
-	@$(MAKE) --no-print-directory -j2 types shared-tests
-	$(WITHIN) 900 $(PYTEST) --reruns 2 -n 2 -m timed tests/demo
+quick-tests: $(STAMP)
+	$(WITHIN) 1200 $(PYTEST) -n $(CORES) -m 'not timed $(SHORT)' $(NO_TORCH)
+	$(BIN)/hangscope replay fixtures
 
-shared-tests: $(STAMP)
-	$(WITHIN) 2700 $(PYTEST) --reruns 2 -n $(WORKERS) --maxprocesses 8 --dist loadgroup -m 'not timed'
+test: check      ## check, and a real job for each promise; what CI runs
+	$(WITHIN) 2400 $(PYTEST) -n $(WORKERS) --maxprocesses 8 -m 'not timed $(SHORT)' $(JOB_TESTS)
+	$(WITHIN) 900 $(PYTEST) -n 2 -m 'timed $(SHORT)' tests/demo
+
+test-all: export TESTS_DEEP := 1
+test-all:        ## all tests, fuzzing at depth, kills, launchers, pretended NCCL
+	$(MAKE) SHORT= test
+	$(MAKE) kills nccl
 
 lint: style types ## ruff and mypy only
 

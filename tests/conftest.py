@@ -39,6 +39,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_stderr] = open(os.dup(2), "w")  # noqa: SIM115
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Only what watches the time may be tried again; each time is counted and printed."""
+    for item in items:
+        if item.get_closest_marker("timed"):
+            item.add_marker(pytest.mark.flaky(reruns=2))
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
     """Bound the fixtures of a test."""

@@ -16,6 +16,8 @@ from hangscope.demos.catalogue import DEMOS, Demo
 from hangscope.demos.launch import run_demo
 
 TIMEOUT_S = 2.0
+ALWAYS = ("rank-guarded", "sigkill", "healthy")
+"""Tried by ``make test``, too."""
 UNNEEDED_TIMEOUT_S = 30.0
 """For ranks that end: that is told at once. Beside other tests they may start some seconds apart,
 and the first of them would wait for longer than a short timeout in earnest."""
@@ -26,13 +28,15 @@ def is_timed(demo: Demo) -> bool:
     return demo.hangs or demo.verdict == "healthy"
 
 
-@pytest.mark.slow
+def marks(demo: Demo) -> list[pytest.MarkDecorator]:
+    """All of them are tried by ``make test-all``."""
+    timed = [pytest.mark.timed] if is_timed(demo) else []
+    return timed if demo.name in ALWAYS else [*timed, pytest.mark.slow]
+
+
 @pytest.mark.parametrize(
     "demo",
-    [
-        pytest.param(demo, id=demo.name, marks=[pytest.mark.timed] if is_timed(demo) else [])
-        for demo in DEMOS
-    ],
+    [pytest.param(demo, id=demo.name, marks=marks(demo)) for demo in DEMOS],
 )
 def test_demo_gets_the_verdict_it_promises(demo: Demo, tmp_path: Path) -> None:
     answers: list[dict[str, Any]] = []

@@ -12,6 +12,7 @@ from hangscope.diagnosis.doubts.doubt import Cap, Doubt, capped
 from hangscope.diagnosis.doubts.table import DOUBTS
 from hangscope.diagnosis.engine import _causes, _comparable, _standstill
 from hangscope.diagnosis.model import Confidence, Verdict
+from tests.depth import DEEP, examples
 from tests.diagnosis.builder import Job, context_of
 from tools.ablation.corpora import simulated, with_less_evidence
 
@@ -42,7 +43,7 @@ def test_lowest_cap_counts() -> None:
 
 
 def test_order_of_rows_does_not_matter() -> None:
-    cases = [*with_less_evidence(20, 5), *simulated(30, 5, lose=True)]
+    cases = [*with_less_evidence(examples(20), 5), *simulated(examples(30), 5, lose=True)]
     rng, weighed = random.Random(3), 0
     for case in cases:
         trace, inferred = _comparable(case.trace)
@@ -52,7 +53,7 @@ def test_order_of_rows_does_not_matter() -> None:
             for _ in range(3):
                 assert capped(context, cause, rng.sample(DOUBTS, len(DOUBTS))) == expected
             weighed += expected != cause
-    assert weighed > 15
+    assert weighed >= (16 if DEEP else 1)
 
 
 def test_every_row_says_when_it_applies() -> None:

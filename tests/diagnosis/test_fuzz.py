@@ -22,6 +22,7 @@ from hangscope.trace.model import (
     ThreadStack,
     Trace,
 )
+from tests.depth import examples
 
 OPS = ["all_reduce", "broadcast", "all_to_all", "send", "recv", "coalesced", "barrier", "odd"]
 TIMES = st.sampled_from([0, 1, 10**18, 10**18 + 10**9, 10**18 + 10**12])
@@ -118,7 +119,7 @@ def traces(draw: st.DrawFn) -> Trace:
     )
 
 
-@settings(max_examples=400, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(400), suppress_health_check=list(HealthCheck))
 @given(traces())
 def test_any_trace_gets_an_answer(trace: Trace) -> None:
     found = diagnose(trace)

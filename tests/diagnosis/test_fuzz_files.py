@@ -17,6 +17,7 @@ from hangscope.trace.flight_recorder.read import Origin, read_document
 from hangscope.trace.job_log.read import read_job_log
 from hangscope.trace.merging.merge import merge
 from hangscope.trace.model import Fragment
+from tests.depth import examples
 from tests.trace.dumps import dump, entry, pending
 from tests.trace.logs import timeout
 from tests.trace.test_fuzz import check, paths, replaced, values
@@ -24,7 +25,9 @@ from tests.trace.test_job_log_desync import DESYNC
 from tests.trace.test_job_log_other_launchers import HYDRA, OPEN_MPI, RICH, SPAWN_ERROR
 from tests.trace.torchrun_table import table
 
-SOME = settings(max_examples=80, suppress_health_check=list(HealthCheck), derandomize=True)
+SOME = settings(
+    max_examples=examples(80), suppress_health_check=list(HealthCheck), derandomize=True
+)
 MOST_S = 10.0
 
 

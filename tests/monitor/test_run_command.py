@@ -107,7 +107,6 @@ def test_healthy_job_gets_no_report(tmp_path: Path) -> None:
     assert len(list((tmp_path / "run").glob("rank_*.ring"))) == 2
 
 
-@pytest.mark.slow
 def test_hung_job_is_killed_on_request(tmp_path: Path) -> None:
     result = run_job(tmp_path, "asleep", options=("--timeout", "5", "--on-hang", "kill"))
     assert result.returncode != 0

@@ -125,11 +125,13 @@ def test_spawned_rank_that_hangs_before_the_first_meeting_is_named(tmp_path: Pat
     assert any(e.get("by_order") for e in events if e.get("rank") == 1)
 
 
+@pytest.mark.slow
 def test_spawned_rank_that_is_still_busy_is_awaited(tmp_path: Path) -> None:
     does = "end = time.monotonic() + 8\n        while time.monotonic() < end: pass"
     assert "[hangscope]" not in spawned(tmp_path, does, HANGSCOPE_TIMEOUT="2")
 
 
+@pytest.mark.slow
 def test_spawned_rank_that_comes_late_is_taken_back(tmp_path: Path) -> None:
     log = spawned(tmp_path, "time.sleep(14)", HANGSCOPE_TIMEOUT="3")
     assert "[hangscope] Probably: Rank 1 never reached init_process_group" in log

@@ -58,8 +58,7 @@ def start_node(node: int, port: int, place: Path, how: str) -> subprocess.Popen[
         )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["variable", "run"])
+@pytest.mark.parametrize("how", [pytest.param("variable", marks=pytest.mark.slow), "run"])
 def test_rank_on_another_node_is_named(tmp_path: Path, how: str) -> None:
     port = free_port()
     places = [tmp_path / "node0", tmp_path / "node1"]

@@ -125,7 +125,6 @@ def test_misspelt_guard_argument_is_refused(pytester: pytest.Pytester) -> None:
     assert result.ret != 0
 
 
-@pytest.mark.slow
 def test_spawned_job_that_hangs_fails_with_the_verdict(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(job=textwrap.dedent(JOB))
     pytester.makepyfile(

@@ -53,7 +53,9 @@ def two_ranks(code: str, directory: Path, place: Path, value: str) -> JobResult:
     return run_each([sys.executable, "-c", code], [env | world for world in worlds(2)])
 
 
-@pytest.mark.parametrize("script", ["collectives_job", "parallel_job"])
+@pytest.mark.parametrize(
+    "script", ["collectives_job", pytest.param("parallel_job", marks=pytest.mark.slow)]
+)
 def test_compiled_recorder_is_complete(script: str, compiled: Path, tmp_path: Path) -> None:
     env = with_compiled(tmp_path, compiled, TORCH_FR_BUFFER_SIZE="20000")
     job = ranks(script, 2, env, timeout_s=240)
@@ -85,6 +87,7 @@ def test_both_hot_paths_record_the_same(compiled: Path, tmp_path: Path) -> None:
             assert row == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["0", "1"])
 def test_wait_that_fails(value: str, compiled: Path, tmp_path: Path) -> None:
     """It raises what it always does, which is kept as the reason why the rank has left."""
@@ -125,6 +128,7 @@ def test_waits_on_several_threads_with_compiled_recorder(compiled: Path) -> None
     check_waits_on_several_threads("CompiledHook", HANGSCOPE_COMPILED="1", **place)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["0", "1"])
 def test_sampled_stack_shows_a_call_in_progress(value: str, compiled: Path, tmp_path: Path) -> None:
     """A barrier that waits inside the operator; a collective whose operator has returned."""
@@ -154,6 +158,7 @@ def test_sampled_stack_shows_a_call_in_progress(value: str, compiled: Path, tmp_
 # -- harmless --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["0", "1"])
 def test_works_that_nobody_can_wait_for_are_let_go(
     value: str, compiled: Path, tmp_path: Path
@@ -198,6 +203,7 @@ def test_works_that_nobody_can_wait_for_are_let_go(
     assert [records["state"].tolist() for records in waited_for] == [[2] * 40] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("manner", ["children", "alarm", "threads-and-stop"])
 def test_compiled_recorder_changes_nothing(manner: str, compiled: Path, tmp_path: Path) -> None:
     env = with_compiled(tmp_path / "run", compiled, HANGSCOPE_BUFFER="64")
@@ -207,6 +213,7 @@ def test_compiled_recorder_changes_nothing(manner: str, compiled: Path, tmp_path
     assert job.said == [], job.said
 
 
+@pytest.mark.slow
 def test_interpreter_shutdown_ends_as_without_compiled_recorder(
     compiled: Path, tmp_path: Path
 ) -> None:
@@ -217,6 +224,7 @@ def test_interpreter_shutdown_ends_as_without_compiled_recorder(
     assert job.said == []
 
 
+@pytest.mark.slow
 def test_compiled_recorder_forgets_stacks_and_plans(compiled: Path, tmp_path: Path) -> None:
     job = ranks("small_job", 1, with_compiled(tmp_path, compiled), arguments=("flood",))
     assert job.returncode == 0, job.output
@@ -226,6 +234,7 @@ def test_compiled_recorder_forgets_stacks_and_plans(compiled: Path, tmp_path: Pa
     assert int(grown[1]) < 8  # what a flood leaves behind takes 20 and more
 
 
+@pytest.mark.slow
 def test_exception_in_any_function_that_the_compiled_path_calls(
     compiled: Path, tmp_path: Path
 ) -> None:
@@ -272,6 +281,7 @@ def test_file_that_cannot_be_loaded_costs_one_line(tmp_path: Path) -> None:
     assert int(read_ring(ring).members["enqueued"][0]) == 201
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["0", "off"])
 def test_compiled_recorder_can_be_switched_off(value: str, compiled: Path, tmp_path: Path) -> None:
     code = (
@@ -283,6 +293,7 @@ def test_compiled_recorder_can_be_switched_off(value: str, compiled: Path, tmp_p
     assert "HOOK DispatcherHook" in run([sys.executable, "-c", code], env).output
 
 
+@pytest.mark.slow
 def test_checks_of_reductions_use_the_recorder_in_python(compiled: Path, tmp_path: Path) -> None:
     code = (
         "import torch\n"
@@ -330,6 +341,7 @@ def test_missing_compiler_is_one_line(tmp_path: Path) -> None:
     assert job.output.strip().endswith("there is no C++ compiler; install g++, or set CXX")
 
 
+@pytest.mark.slow
 def test_what_does_not_work_with_this_torch_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -358,6 +370,7 @@ def test_compile_says_whether_it_will_be_used(
     assert f"from now on: {BESIDE_THE_PACKAGE / 'made.so'}" in said[BESIDE_THE_PACKAGE]
 
 
+@pytest.mark.slow
 def test_misused_recording_raises(compiled: Path, tmp_path: Path) -> None:
     """In a process of its own, as a crash would be."""
     code = (

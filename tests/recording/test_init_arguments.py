@@ -163,6 +163,7 @@ def test_monitor_uses_the_declared_rank(tmp_path: Path) -> None:
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (0,))
 
 
+@pytest.mark.slow
 def test_undeclared_rank_does_not_clash_with_a_declared_one(tmp_path: Path) -> None:
     done = _job(tmp_path, "variables", "late", HANGSCOPE_TIMEOUT="2")
     assert any("Rank 0 never reached init_process_group" in line for line in done.said)

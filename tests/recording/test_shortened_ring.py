@@ -49,6 +49,7 @@ def job(before: str = "", after: str = "", left: int = 0) -> list[str]:
     return [sys.executable, "-c", JOB.format(before=before, after=after, left=left)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left", [0, 4096, 600_000])
 def test_with_the_compiled_part_nothing_happens_to_the_job(
     compiled_hot_path: Path, tmp_path: Path, left: int
@@ -77,6 +78,7 @@ own[0] = 1
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "later"),
     [("", ""), ("faulthandler.enable()", ""), ("", "faulthandler.enable(); time.sleep(1.2)")],
@@ -91,6 +93,7 @@ def test_any_other_fault_ends_the_job_as_it_would_have(
     assert ("Fatal Python error: Bus error" in done.output) == bool(before or later)
 
 
+@pytest.mark.slow
 def test_a_signal_that_was_sent_reaches_the_jobs_handler(
     compiled_hot_path: Path, tmp_path: Path
 ) -> None:

@@ -30,7 +30,10 @@ for step in range(10):
 
 @pytest.mark.parametrize(
     ("fault", "verdict", "culprits"),
-    [("none", Verdict.HEALTHY, ()), ("hang", Verdict.MISSING_RANK, (1,))],
+    [
+        pytest.param("none", Verdict.HEALTHY, (), marks=pytest.mark.slow),
+        ("hang", Verdict.MISSING_RANK, (1,)),
+    ],
 )
 def test_jobs_of_one_launch_are_kept_apart(
     fault: str, verdict: Verdict, culprits: tuple[int, ...], tmp_path: Path

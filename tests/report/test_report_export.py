@@ -20,6 +20,7 @@ from hangscope.diagnosis.engine import diagnose
 from hangscope.report import flight_recorder
 from hangscope.trace.load import load_trace
 from tests import view_samples as samples
+from tests.depth import examples
 
 HANGSCOPE = [sys.executable, "-m", "hangscope"]
 
@@ -170,7 +171,7 @@ def native_dump(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(native_dump())
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 def test_round_trip_keeps_every_field_of_an_entry(tmp_path: Path, dump: dict[str, Any]) -> None:
     file = tmp_path / "nccl_trace_rank_0"
     file.write_bytes(pickle.dumps(dump))

@@ -19,6 +19,7 @@ from hangscope.tui import paint
 from hangscope.tui.search import find
 from hangscope.tui.snapshot import take
 from tests import view_samples as samples
+from tests.depth import examples
 
 INT64 = st.one_of(
     st.integers(-5, 5),
@@ -63,7 +64,7 @@ JOBS = [samples.hang(4, steps=1), samples.deadlock(), samples.healthy(), samples
 
 
 @given(damaged(), st.sampled_from(JOBS))
-@settings(max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(150), suppress_health_check=list(HealthCheck))
 def test_reports_of_arbitrary_diagnoses(trace: Trace, job: samples.Job) -> None:
     timing = spans(trace)
     assert (timing.end_ns >= timing.start_ns).all()

@@ -10,10 +10,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROUNDS = 40
 ROOT = Path(__file__).parent.parent.parent
 
 
+@pytest.mark.slow
 def test_rings_survive_random_kills() -> None:
     # In a separate process, because it forks, which a test runner with threads should not do.
     code = (

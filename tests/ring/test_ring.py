@@ -23,6 +23,7 @@ from hangscope.ring.layout import ExitKind, ValueKind
 from hangscope.ring.reader import RingReader, decode_text
 from hangscope.ring.writer import LAST_RECORD_CELL, RingIdentity, RingWriter
 from hangscope.trace.rings.read import read_ring
+from tests.depth import examples
 from tests.real_jobs import ROOT
 from tests.threads import run_together
 
@@ -300,7 +301,7 @@ def test_end_is_unknown_after_the_recorder_failed(
     assert (facts.exit.kind if facts.exit is not None else None) == kind
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     patches=st.lists(
         st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=16)), min_size=1, max_size=12

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from tools.simulator.case import Case
 from tools.simulator.dialects import DIALECTS, nanoseconds
 from tools.simulator.faults import draw
@@ -22,6 +24,7 @@ def dumps_of(case: Case, dialect: str = "pickle 2.10") -> Dumps:
     )
 
 
+@pytest.mark.slow
 def test_no_transformation_makes_an_answer_wrong() -> None:
     found = [change for case in changes(8, 20) for change in case]
     assert {change.transformation for change in found} == {t.__name__ for t in TRANSFORMATIONS}

@@ -81,6 +81,7 @@ ON_RECORD = [
 """Faults that show in what the other ranks recorded, whoever of the innocent left nothing."""
 
 
+@pytest.mark.slow
 def test_victim_without_a_dump_is_not_the_culprit() -> None:
     names = [name for name in DIALECTS if "only active" not in name and name != "job log"]
     outcomes = list(

@@ -19,13 +19,14 @@ from hangscope.trace.job_log.read import read_job_log
 from hangscope.trace.load import load_trace
 from hangscope.trace.merging.merge import merge
 from hangscope.trace.model import Trace
+from tests.depth import examples
 
 from .dumps import dump, entry, pending, write
 from .logs import timeout
 from .test_job_log_desync import DESYNC
 from .torchrun_table import table
 
-QUICK = settings(max_examples=60, derandomize=True)
+QUICK = settings(max_examples=examples(60), derandomize=True)
 
 numbers = st.one_of(
     st.integers(-3, 70),
@@ -181,7 +182,7 @@ OPCODES = [
 ]
 
 
-@settings(max_examples=400, derandomize=True)
+@settings(max_examples=examples(400), derandomize=True)
 @given(st.lists(st.one_of(st.sampled_from(OPCODES), st.binary(max_size=4)), max_size=30))
 def test_random_opcodes_never_call_anything(parts: list[bytes]) -> None:
     try:

@@ -19,6 +19,7 @@ from hangscope.trace.job_log.rows.row import Row
 from hangscope.trace.job_log.rows.table import ROWS
 from hangscope.trace.load import load_trace
 from hangscope.trace.loading import parallel
+from tests.depth import examples
 from tests.trace.logs import timeout
 
 PIECES = [
@@ -49,7 +50,7 @@ def _with_care(raw: bytes) -> list[LogLine]:
         return list(stream.read_lines(io.BytesIO(raw), telling_words()))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(LOGS)
 def test_plain_line_is_read_like_a_checked_one(text: str) -> None:
     raw = ("Watchdog of a job\n" + text).encode()
@@ -59,7 +60,7 @@ def test_plain_line_is_read_like_a_checked_one(text: str) -> None:
         assert not line.shape or len(line.shape) == len(line.text)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(LINES)
 def test_every_byte_of_a_shape_keeps_its_place(text: str) -> None:
     raw = text.encode()
@@ -80,7 +81,7 @@ def test_different_numbers_have_the_same_shape() -> None:
 def test_line_not_shown_to_a_row_is_not_matched_by_it(known: Row) -> None:
     reader = Reader(lambda *_: False, known.literals)
 
-    @settings(max_examples=EXAMPLES, database=None, phases=[Phase.generate])
+    @settings(max_examples=examples(EXAMPLES), database=None, phases=[Phase.generate])
     @given(st.from_regex(known.line))
     def check(text: str) -> None:
         assert reader.may_know(line_shapes.shape_of(text)), text

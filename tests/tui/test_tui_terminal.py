@@ -111,9 +111,11 @@ class Terminal:
         subprocess.run([*self.tmux, "kill-server"], timeout=20, check=False, capture_output=True)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux on this machine")
-@pytest.mark.parametrize("term", ["screen-256color", "screen"])  # the latter has few colours
+# "screen" has few colours.
+@pytest.mark.parametrize(
+    "term", ["screen-256color", pytest.param("screen", marks=pytest.mark.slow)]
+)
 def test_three_keys_in_a_real_terminal(hung_job: Path, term: str) -> None:
     program = " ".join([*HANGSCOPE, "tui", str(hung_job)])
     terminal = Terminal(f"hangscope-test-{os.getpid()}", program, 80, 24, term)
