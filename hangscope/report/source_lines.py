@@ -16,14 +16,13 @@ from typing import NamedTuple
 
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.report.escape import plain
-from hangscope.ring import portable
+from hangscope.trace.files.regular_files import is_own, open_descriptor
 from hangscope.trace.files.source_text import decode_source
 from hangscope.trace.model import Frame, Stack
 from hangscope.trace.rings.recorded_here import working_directories
 
 _SUFFIXES = (".py", ".pyx", ".pyi")
 _MAX_BYTES = 4 << 20
-_FLAGS = portable.READ_AT_ONCE | portable.NOCTTY | portable.NOFOLLOW
 
 
 class SourceLine(NamedTuple):
@@ -102,7 +101,7 @@ def _read(path: str, directories: tuple[str, ...]) -> _File:
         folder = os.path.realpath(folder)
         if not any(folder == place or folder.startswith(f"{place}/") for place in directories):
             return _File()
-        descriptor = os.open(os.path.join(folder, name), _FLAGS)
+        descriptor = open_descriptor(os.path.join(folder, name), follow_links=False)
     except (OSError, ValueError):
         return _File()
     try:
@@ -119,8 +118,7 @@ def _read(path: str, directories: tuple[str, ...]) -> _File:
 
 
 def _may_be_quoted(status: os.stat_result) -> bool:
-    is_own = status.st_uid in (0, portable.user_id())
-    return is_own and stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_BYTES
+    return is_own(status.st_uid) and stat.S_ISREG(status.st_mode) and status.st_size <= _MAX_BYTES
 
 
 def _main_scripts(diagnosis: Diagnosis) -> Iterator[str]:

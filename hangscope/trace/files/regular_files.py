@@ -39,10 +39,16 @@ def read_regular(path: str | os.PathLike[str], most_bytes: int) -> bytes:
     return data
 
 
-def open_descriptor(path: str | os.PathLike[str]) -> int:
+def open_descriptor(path: str | os.PathLike[str], *, follow_links: bool = True) -> int:
     """Like `open_nonblocking`, but returns a descriptor that the caller must close.
 
     Opening a FIFO blocks until its other end is opened, and files made up by the kernel may block
     when read.
     """
-    return os.open(path, portable.READ_AT_ONCE)
+    links = 0 if follow_links else portable.NOFOLLOW
+    return os.open(path, portable.READ_AT_ONCE | portable.NOCTTY | links)
+
+
+def is_own(user_id: int) -> bool:
+    """Whether files of this user are this process's user's own, or root's."""
+    return user_id in (0, portable.user_id())

@@ -6,11 +6,11 @@ import os
 from collections.abc import Iterable
 from functools import lru_cache
 
-from hangscope.ring import portable
 from hangscope.ring.checks import RingError
 from hangscope.ring.process_identity import boot_id
 from hangscope.ring.reader import RingReader, decode_text
 from hangscope.trace import formats
+from hangscope.trace.files.regular_files import is_own
 from hangscope.trace.model import Source
 
 
@@ -50,9 +50,9 @@ def _recorded_in(path: str) -> str | None:
     try:
         header = reader.header()
         here = boot_id()
-        is_own = reader.owner in (0, portable.user_id())
+        own = is_own(reader.owner)
         same = here and decode_text(header.boot_id) == here
-        return decode_text(header.cwd) if is_own and same else None
+        return decode_text(header.cwd) if own and same else None
     except (OSError, RingError):
         return None
     finally:
