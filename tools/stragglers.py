@@ -6,6 +6,8 @@ python -m tools.stragglers --jobs 400 --seed 1
 from __future__ import annotations
 
 import argparse
+import copy
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +25,7 @@ from hangscope.trace.model import (
     State,
     Trace,
 )
+from tools.nvrx import DEFAULT, STRICT, named_by_sections
 
 KINDS = ("rank", "host", "position", "sometimes", "every", "none", "noisy", "pipeline", "in turn")
 HEALTHY = frozenset({"none", "noisy", "pipeline", "in turn"})
@@ -187,34 +190,60 @@ def main() -> None:
     )
     parser.add_argument("--jobs", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--nvrx", action="store_true", help="the scores of tools.nvrx, too")
     options = parser.parse_args()
     rng = np.random.default_rng(options.seed)
-    table: dict[tuple[str, float], list[int]] = {}
+    score = Score("HangScope")
+    others = [Score(f"nvidia-resiliency-ext, threshold {t:g}") for t in (DEFAULT, STRICT)]
     for number in range(options.jobs):
         kind = KINDS[number % len(KINDS)]
         slowness = SLOWNESS[number // len(KINDS) % len(SLOWNESS)]
         case = draw(rng, kind, slowness)
-        named = [s.ranks for s in lateness(simulate(case, rng)).stragglers]
+        if options.nvrx:
+            again = copy.deepcopy(rng)
+            Job(case, again)  # draws what the simulation draws before
+            work_s = compute_s(case, again)
+            for other, threshold in zip(others, (DEFAULT, STRICT), strict=True):
+                ranks = named_by_sections(work_s, threshold)
+                other.count(case, [ranks] if ranks else [])
+        score.count(case, [s.ranks for s in lateness(simulate(case, rng)).stragglers])
+    print("\n\n".join(str(one) for one in (score, *(others if options.nvrx else ()))))
+
+
+class Score:
+    """How often the late ranks were named, by kind and slowness."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.table: dict[tuple[str, float], list[int]] = {}
+        """Jobs, stragglers named rightly, and wrongly."""
+
+    def count(self, case: Case, named: Sequence[tuple[int, ...]]) -> None:
+        """One job."""
         right = sum(ranks == case.culprits for ranks in named)
-        row = table.setdefault((kind, slowness), [0, 0, 0])
+        row = self.table.setdefault((case.kind, case.slowness), [0, 0, 0])
         row[0] += 1
         row[1] += right
         row[2] += len(named) - right
-    columns = " | ".join(f"{slowness:.0%}" for slowness in SLOWNESS)
-    print(f"| late | {columns} | named wrongly |\n|---|{'---|' * (len(SLOWNESS) + 1)}")
-    for kind in KINDS:
-        rows = [table.get((kind, slowness), [0, 0, 0]) for slowness in SLOWNESS]
-        cells = ["-" if kind in HEALTHY else f"{right} of {jobs}" for jobs, right, _ in rows]
-        print(f"| {kind} | {' | '.join(cells)} | {sum(row[2] for row in rows)} |")
-    strong = [v for (k, s), v in table.items() if k not in HEALTHY and s >= 0.1]
-    found, wrong = sum(v[1] for v in strong), sum(v[2] for v in table.values())
-    print(f"\nrecall at 10 % and more: {found / sum(v[0] for v in strong):.1%}")
-    print(f"precision over all jobs: {found_all(table) / (found_all(table) + wrong):.1%}")
 
-
-def found_all(table: dict[tuple[str, float], list[int]]) -> int:
-    """Stragglers named rightly in all jobs."""
-    return sum(row[1] for row in table.values())
+    def __str__(self) -> str:
+        columns = " | ".join(f"{slowness:.0%}" for slowness in SLOWNESS)
+        lines = [
+            f"{self.name}\n\n| late | {columns} | named wrongly |",
+            f"|---|{'---|' * (len(SLOWNESS) + 1)}",
+        ]
+        for kind in KINDS:
+            rows = [self.table.get((kind, slowness), [0, 0, 0]) for slowness in SLOWNESS]
+            cells = ["-" if kind in HEALTHY else f"{right} of {jobs}" for jobs, right, _ in rows]
+            lines.append(f"| {kind} | {' | '.join(cells)} | {sum(row[2] for row in rows)} |")
+        strong = [v for (k, s), v in self.table.items() if k not in HEALTHY and s >= 0.1]
+        found, wrong = sum(v[1] for v in strong), sum(v[2] for v in self.table.values())
+        rightly = sum(row[1] for row in self.table.values())
+        lines += [
+            f"\nrecall at 10 % and more: {found / max(1, sum(v[0] for v in strong)):.1%}",
+            f"precision over all jobs: {rightly / max(1, rightly + wrong):.1%}",
+        ]
+        return "\n".join(lines)
 
 
 if __name__ == "__main__":
