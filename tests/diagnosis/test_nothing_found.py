@@ -73,6 +73,26 @@ def test_job_that_has_finished_everything_and_stands_still_is_quiescent() -> Non
     assert diagnose(job.trace()).verdict is Verdict.QUIESCENT
 
 
+@pytest.mark.parametrize(("silent_s", "verdict"), [(60.0, "healthy"), (90.0, "quiescent")])
+def test_a_silence_counts_when_it_is_long_for_this_job(silent_s: float, verdict: str) -> None:
+    job = Job(4, live=True)
+    job.steps(5)
+    for rank in range(4):
+        job.op(rank, at=job.now + 40.0 if rank == 0 else None)  # everybody prepared data
+    assert diagnose(job.trace(silent_s)).verdict.value == verdict
+
+
+def test_a_wait_for_one_rank_was_no_silence() -> None:
+    job = Job(4, live=True)
+    job.steps(5)
+    job.op(0, done=False)
+    waits = job.rows[-1]
+    for rank in (1, 2, 3):
+        job.op(rank, at=job.now + 40.0 if rank == 1 else None)
+    waits["state"], waits["completed_ns"] = job.rows[-1]["state"], job.rows[-1]["completed_ns"]
+    assert diagnose(job.trace(60.0)).verdict is Verdict.QUIESCENT
+
+
 def test_verdict_without_any_evidence_is_inconclusive() -> None:
     job = Job(2)
     job.lose(0, 1)

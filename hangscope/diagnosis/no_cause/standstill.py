@@ -14,6 +14,7 @@ from hangscope.diagnosis.no_cause.lingering_processes import left_standing
 from hangscope.diagnosis.no_cause.roll_call import any_moves
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.records.coverage import end_is_unseen
+from hangscope.diagnosis.records.pace import longest_silence_s
 from hangscope.diagnosis.wording import playbook
 from hangscope.diagnosis.wording.blocked import blocked_in
 from hangscope.diagnosis.wording.phrases import capital, rank_s
@@ -21,6 +22,8 @@ from hangscope.diagnosis.wording.stack_summary import places_of_threads, where_t
 from hangscope.trace.model import Flag
 from hangscope.trace.units import SECOND_NS
 
+_LONGER = 2.0
+"""A silence must last this many times longer than any before it, from which the job went on."""
 _UNSEEN_ENDS = "no rank waits for another on record; what its device has finished is not known"
 
 
@@ -121,6 +124,8 @@ def after_silence(context: Context) -> Finding | None:
     # A single process owes nobody an operation, unless it shares a group with another job's.
     alone = trace.world_size == 1 and not any(group.outsiders for group in trace.groups)
     if silent_s < trace.timeout_s or moving or alone or trace.looks < 2:
+        return None
+    if silent_s < _LONGER * longest_silence_s(trace):
         return None
     finishing = any(h.end is End.CLEAN for h in context.processes.values()) or any(
         f.finalized and f.leaving is not None for f in trace.ranks.values()

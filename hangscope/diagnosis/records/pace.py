@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from hangscope.trace.model import Trace
+from hangscope.trace.model import Flag, Trace, flagged
 from hangscope.trace.units import SECOND_NS
 
 _SHORTEST_S = 2.0
 _GAPS = 20
+_CANDIDATES = 20
 
 
 def standstill_s(trace: Trace) -> float:
@@ -25,6 +26,22 @@ def had_stalled_before(trace: Trace, since_ns: int, stopped_ns: int) -> bool:
     ``stopped_ns``: when the rank last ran.
     """
     return stopped_ns - since_ns > standstill_s(trace) * SECOND_NS
+
+
+def longest_silence_s(trace: Trace) -> float:
+    """The longest pause (s) so far in which no rank issued, finished or waited in anything.
+
+    A job that has prepared data for two minutes before may do so again.
+    """
+    created, completed = trace.records["created_ns"], trace.records["completed_ns"]
+    times = np.unique(np.concatenate([created[created > 0], completed[completed > 0]]))
+    seen = (created > 0) & ~flagged(trace.records["flags"], Flag.UNOBSERVED)
+    gaps = np.diff(times)
+    for at in np.argsort(-gaps)[:_CANDIDATES].tolist():
+        open_ = (completed > times[at]) | (completed <= 0)
+        if not (seen & open_ & (created <= times[at])).any():
+            return float(gaps[at]) / SECOND_NS
+    return 0.0
 
 
 def usual_gap_s(trace: Trace) -> float:
