@@ -11,7 +11,11 @@ import pytest
 from hangscope.cli import COMMANDS
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "verdicts").glob("*.md")),
+]
 CALL = re.compile(rf"hangscope ({'|'.join(COMMANDS)})\b([^`\n|#]*)")
 
 
