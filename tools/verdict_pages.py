@@ -109,8 +109,8 @@ def page(verdict: Verdict, judged: Sequence[Judged]) -> str:
     if rows := list(_rows(judged)):
         parts += [
             "## Typical causes, and what to do",
-            "From the recorded hangs in `fixtures/`; `hangscope replay -v fixtures/NAME` "
-            "shows each.",
+            "From the recorded hangs in `fixtures/`; `hangscope analyze fixtures/NAME/dumps` "
+            "shows each whole.",
             "| fixture | what HangScope says | why | what to do |\n|---|---|---|---|\n"
             + "\n".join(rows),
         ]
