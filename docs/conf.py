@@ -8,10 +8,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tools import format_page, verdict_pages
+from tools import asked_elsewhere, format_page, verdict_pages
 
 verdict_pages.write()
 format_page.write()
+asked_elsewhere.write()
 
 project = "HangScope"
 author = "The HangScope authors"
