@@ -1,7 +1,18 @@
 """The ``hangscope`` command: one file per subcommand, each loaded only when it is called.
 
-``hangscope --help`` must answer at once, so the short help texts are here and neither torch nor
-pandas nor Textual is imported for it.
+**In**: a command line. **Out**: text for people on stdout, or JSON with ``--json``; an exit status
+that scripts can use: 0 healthy, 1 a finding, 2 wrong usage or nothing readable, 3 an internal
+error.
+
+* `console` prints, `errors` turns exceptions into one line, `budget` and `types` are options that
+  several commands have.
+* The other files are commands, named as such.
+
+**Rules.** ``hangscope --help`` must answer at once, so the short help texts are here, and neither
+torch nor pandas nor Textual is imported for it. Commands do as little as possible: they read
+options, call one function of the layers below, and print.
+
+**Imported by** nobody; imports every layer.
 """
 
 from __future__ import annotations
