@@ -55,8 +55,8 @@ ROWS = (
     row("pod", "end",
         r"^Name: {2,}(?P<pod>[\w.\-]{1,200})|^Node: {2,}(?P<node>[\w.\-]{1,200})/|"
         r"^\s*(?:Last )?State: {2,}(?P<ended>Terminated)\b|^\s*Reason: {2,}(?P<reason>\w{1,60})|"
-        r"^\s*Exit Code: {2,}(?P<code>\d{1,4})\b|^\s*RANK: {2,}(?P<rank>\d{1,7})\b|"
-        r"^\s*\w[\w.\-]*/gpu: {2,}(?P<devices>\d{1,4})\b", _pod,
+        r"^\s*Exit Code: {2,}(?P<code>\d{1,3})|^\s*RANK: {2,}(?P<rank>\d{1,7})|"
+        r"^\s*\w[\w.\-]*/gpu: {2,}(?P<devices>\d{1,4})", _pod,
         "Name:             llm-train-worker-3", "      Exit Code:    137",
         "      RANK:              3"),
 )
