@@ -203,3 +203,31 @@ def test_hostile_line_is_read_quickly() -> None:
     began_s = time.process_time()
     judged(nccl(0, words) * 10 + STOPPED)
     assert time.process_time() - began_s < 5
+
+
+def connecting(device: int, *more: str) -> str:
+    head = f"n0:{700 + device}:9 [{device}] NCCL INFO "
+    begins = f"Channel 00 : {device}[1a000] -> {(device + 1) % 4}[1b000] via P2P/IPC"
+    return "".join(f"{head}{text}\n" for text in (begins, *more))
+
+
+RINGS = "Connected all rings"
+MADE = "comm 0x7f{d} rank {d} nranks 4 cudaDev {d} busId 1a000 - Init COMPLETE"
+
+
+@pytest.mark.parametrize(
+    ("done", "words", "culprits"),
+    [
+        ({}, "4 processes create a communicator of NCCL's, and none has finished", ()),
+        (dict.fromkeys((0, 1, 3), (RINGS,)), "hangs on device 2 of n0 (process 702)", ()),
+        ({d: (RINGS, MADE.format(d=d)) for d in (0, 1, 3)}, "device 2 of n0", (2,)),
+        ({d: (RINGS, MADE.format(d=d)) for d in range(4)}, "all 4 processes have created", ()),
+    ],
+    ids=["nobody", "rings", "ranks", "everybody"],
+)
+def test_older_lines_of_initialisation_show_who_has_connected(
+    done: dict[int, tuple[str, ...]], words: str, culprits: tuple[int, ...]
+) -> None:
+    found = diagnose(trace_of("".join(connecting(d, *done.get(d, ())) for d in range(4))))
+    assert words.lower() in found.summary.lower()
+    assert found.culprits == culprits

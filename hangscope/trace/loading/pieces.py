@@ -17,7 +17,13 @@ from hangscope.trace.model import Fragment
 
 _MOST_BYTES = 64 << 20
 """Of all logs together; of longer ones, the ends are read."""
-_CONCERNED = (b"opCount", b"Init START", b"Init COMPLETE")
+_CONCERNED = (
+    b"opCount",
+    b"Init START",
+    b"Init COMPLETE",
+    b"Connected all rings",
+    b"NCCL INFO Channel ",
+)
 
 
 def read_together(tasks: Sequence[Task], fragments: Sequence[Fragment]) -> list[Fragment]:

@@ -16,6 +16,7 @@ from hangscope.trace.flight_recorder.columns import dtypes
 from hangscope.trace.job_log.evidence.gathered import Evidence
 from hangscope.trace.job_log.evidence.notes import DEFAULT_GROUP, GroupId, Operation
 from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.readers import initialisation
 from hangscope.trace.job_log.rows.comparisons import fingerprint
 from hangscope.trace.model import Claim, Signature, State
 
@@ -26,17 +27,11 @@ _ISSUED = re.compile(
     r"count (?P<count>\d{1,18}) datatype (?P<type>\d{1,2}) .{0,400}?root (?P<root>-?\d{1,9}) "
     r"comm (?P<comm>0x[0-9a-f]+)(?: \[nranks=(?P<size>\d{1,7})\])?"
 )
-_MEMBER = re.compile(
-    r"comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,7}) n[rR]anks (?P<size>\d{1,7}) "
-)
-_COMM_ID = re.compile(r"commId (0x[0-9a-f]{1,16})")
 _SPEAKS = re.compile(r"^([\w.\-]+):(\d{1,9}):\d+ \[(\d{1,4})\] NCCL (?:INFO|WARN)")
-_TWICE = re.compile(r"Bootstrap Root : rank (\d{1,7}) of (\d{1,7}) ranks has already checked in")
-_COUNTS = re.compile(r"Bootstrap Root : mismatch in rank count from procs (\d{1,7}) : (\d{1,7})")
 WORDS = (
-    " NCCL ", "Running collective:", "opCount", "Bootstrap Root", "Init START", "Init COMPLETE",
+    " NCCL ", "Running collective:", "opCount", *initialisation.WORDS,
 )  # fmt: skip
-HEADS = ("opCount", "Running collective:", "Bootstrap Root", "Init START", "Init COMPLETE")
+HEADS = ("opCount", "Running collective:", *initialisation.HEADS)
 _NCCL_NAMES = {
     "AllReduce": "all_reduce",
     "AllGather": "_all_gather_base",
@@ -50,8 +45,6 @@ _PAIRS = ("Send", "Recv")
 _KEPT = 512
 """Announcements kept per rank and group; ranks diverge near the end."""
 _SHOWN = 32
-_LARGEST = 1 << 14
-_FEWEST = 2
 _STOOD = frozenset(
     {"timeout", "dump_signal", "network_error", "rendezvous", "launcher_failure", "barrier_timeout"}
     | {"monitored_barrier", "desync_report"}
@@ -86,11 +79,7 @@ class DebugTraces:
         self._wrapped: dict[int, deque[_Step]] = defaultdict(lambda: deque(maxlen=_KEPT))
         self._one_group = True
         self._ends: dict[tuple[str, int, str], _Communicator] = {}
-        self._begun: dict[tuple[str, int], dict[int, LogLine]] = defaultdict(dict)
-        self._newest: dict[tuple[str, int], int] = {}
-        """The number of lines after which the last rank began to create a communicator."""
-        self._made: dict[tuple[str, int], set[int]] = defaultdict(set)
-        """Who has created it."""
+        self._created = initialisation.Initialisation()
         self._last_pair: dict[int, str] = {}
         """By device, the send or receive that it issued last."""
         self._speakers: dict[tuple[str, int], int] = {}
@@ -110,23 +99,22 @@ class DebugTraces:
         if "opCount" in line.text:
             return self._issued(line, at_ns)
         if "Bootstrap Root" in line.text:
-            return _at_root(line, at_ns, evidence)
-        if "Init START" in line.text or "Init COMPLETE" in line.text:
-            self._member(line, speaks, evidence)
+            return initialisation.at_root(line, at_ns, evidence)
+        place = (speaks[1], int(speaks[2])) if speaks else None
+        member = self._created.read(line, place, evidence)
+        if member is not None and speaks:
+            found = initialisation.MEMBER.search(line.text)
+            end = self._end(speaks[1], speaks[2], found["comm"] if found else "")
+            end.name, end.rank, end.size = member
         return False  # other readers extract the process's rank
 
     def finish(self, evidence: Evidence) -> None:
         """Turn announcements into operations, unless ranks themselves say what they wait in."""
         evidence.world_size = max(evidence.world_size or 0, self._processes()) or None
-        evidence.in_pieces = bool(self._begun or any(end.steps for end in self._ends.values()))
+        evidence.in_pieces = self._created.is_told or any(e.steps for e in self._ends.values())
         known = any(n.operations or n.counters for n in evidence.ranks.values())
         stood = _has_stood(evidence)
-        for name, begun in self._begun.items():
-            went_on = evidence.lines - self._newest.get(name, evidence.lines) >= name[1]
-            if not self._made[name]:
-                _not_begun(name[1], begun, stood or went_on, evidence)
-            if len(begun) == name[1]:
-                self._not_made(name, stood or went_on, evidence)
+        self._created.finish(self._speakers, evidence, stood=stood)
         if self._last_pair and not (evidence.claims or known):
             text = "; ".join(f"{what} by device {d}" for d, what in sorted(self._last_pair.items()))
             last = Claim("other", text=text[:300], certain=False, details={"announced_last": True})
@@ -185,43 +173,6 @@ class DebugTraces:
             end.steps.append(step)
         return True
 
-    def _member(self, line: LogLine, speaks: re.Match[str] | None, evidence: Evidence) -> None:
-        """Record that a process begins to create a communicator, or has created it."""
-        member = _MEMBER.search(line.text)
-        if not member:
-            return
-        rank, size = int(member["rank"]), int(member["size"])
-        found = _COMM_ID.search(line.text, member.end())
-        complete = line.text.find("Init COMPLETE", member.end()) >= 0
-        if found:
-            name = found[1], size
-            self._begun[name][rank] = line
-            if complete:
-                self._made[name].add(rank)
-            else:
-                self._newest[name] = evidence.lines
-        if complete and speaks:
-            end = self._end(speaks[1], speaks[2], member["comm"])
-            end.rank, end.size = rank, size
-            end.name = found[1] if found else ""
-
-    def _not_made(self, name: tuple[str, int], waited: bool, evidence: Evidence) -> None:
-        """A communicator that all began to create and that some or all have not created."""
-        begun, made, size = self._begun[name], self._made[name], name[1]
-        rest = sorted(set(begun) - made)
-        if not rest or size < _FEWEST or not (waited or made):
-            return
-        which = f"a communicator of {size} ranks"
-        line = begun[rest[0]]._replace(rank=None)
-        if made and len(rest) * 2 < size:
-            who = f"rank{'s' if len(rest) > 1 else ''} {str(rest[:8])[1:-1]}"
-            others = f"the other {len(made)} have created it"
-            text = f"the initialisation of {which} hangs on {who}: {others}"
-            evidence.claim("rendezvous", line.saying(text), 0, accused=tuple(rest))
-        elif not made:
-            text = f"creating {which}: all have begun and nobody has finished"
-            evidence.claim("rendezvous", line.saying(text), 0, certain=False, creating=size)
-
     def _end(self, host: str, pid: str, comm: str) -> _Communicator:
         return self._ends.setdefault((host, int(pid), comm), _Communicator())
 
@@ -254,31 +205,6 @@ class DebugTraces:
         one_host = len({host for host, _ in devices}) == 1
         told = len(set(devices.values())) == len(devices) and max(devices.values(), default=0)
         return devices if one_host and told and max(devices.values()) < world else {}
-
-
-def _at_root(line: LogLine, at_ns: int, evidence: Evidence) -> bool:
-    """What the first rank of a communicator says about those that reported to it."""
-    twice, counts = _TWICE.search(line.text), _COUNTS.search(line.text)
-    if twice:
-        evidence.claim("rendezvous", line, at_ns, certain=False, twice=int(twice[1]))
-    elif counts:
-        sizes = (int(counts[1]), int(counts[2]))
-        evidence.claim("rendezvous", line, at_ns, certain=False, sizes=sizes)
-    return bool(twice or counts)
-
-
-def _not_begun(size: int, begun: dict[int, LogLine], waited: bool, evidence: Evidence) -> None:
-    """A communicator that was never created because a few members did not begin to.
-
-    ``waited``: the log goes on after the last one began, so the others are not merely cut off.
-    """
-    absent = sorted(set(range(size)) - set(begun)) if size <= _LARGEST else []
-    if not absent or len(absent) * 2 >= size:
-        return
-    text = f"{len(begun)} of {size} ranks began to make a communicator of NCCL's, not "
-    line = next(iter(begun.values())).saying(text + str(absent)[1:-1][:80])._replace(rank=None)
-    accused = tuple(absent) if waited else ()
-    evidence.claim("rendezvous", line, 0, accused=accused, certain=len(absent) == 1)
 
 
 def _signature(found: re.Match[str], size: int) -> Signature:
