@@ -52,6 +52,7 @@ from hangscope.diagnosis.waiting.graph_builder import GraphBuilder
 from hangscope.diagnosis.waiting.snapshots import Snapshot, snapshot_of
 from hangscope.diagnosis.wording.answer import answer
 from hangscope.diagnosis.wording.findings import to_finding
+from hangscope.diagnosis.wording.log_clues import with_clues_of_logs
 from hangscope.diagnosis.wording.lost_messages import lost_messages
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.diagnosis.wording.sibling_findings import merged_finding
@@ -137,6 +138,7 @@ def _judged(trace: Trace) -> tuple[Diagnosis, Context]:
         if not findings and (lost := lost_messages(job.context)) is not None:
             notes.append(lost)
     findings = with_unattributed_messages(job.context, with_monitor_verdict(job.context, findings))
+    findings = with_clues_of_logs(job.context, findings)
     return answer(job.context, findings, notes), job.context
 
 

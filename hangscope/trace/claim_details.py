@@ -106,6 +106,8 @@ class ClaimDetails(TypedDict, total=False):
     """The signal that told the launcher or scheduler to stop."""
     announced: bool
     """The log announces operations as they are issued."""
+    phase: bool
+    """The job began this where the waiting began."""
     announced_last: bool
     """The text names the last of them."""
 

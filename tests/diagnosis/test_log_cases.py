@@ -279,3 +279,45 @@ def test_report_of_ras_that_finds_nothing_is_evidence(tmp_path: Path) -> None:
 
 def test_name_that_is_a_hash_is_shown_by_its_beginning() -> None:
     assert "in group d03ba143…" in report(judged("stack-of-failed-collective"))
+
+
+def overdue(rank: int, host: str) -> str:
+    return (
+        f"{host}: [rank{rank}]:[E603 10:42:23.858331122 ProcessGroupNCCL.cpp:616] [Rank {rank}] "
+        "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE, "
+        "NumelIn=8, NumelOut=8, Timeout(ms)=600000) ran for 600020 milliseconds before timing "
+        "out.\n"
+    )
+
+
+OVERDUE = overdue(0, "n-a06") + overdue(1, "n-a06") + overdue(3, "n-a07")
+
+
+def test_hosts_of_those_who_wait_are_told(tmp_path: Path) -> None:
+    said = report(of_text(OVERDUE, tmp_path))
+    assert "hosts: n-a06 (ranks 0, 1), n-a07 (rank 3)" in said
+    assert "left no dump" not in said
+
+
+@pytest.mark.parametrize(
+    ("line", "is_clue"),
+    [
+        ("2026-06-03 10:32:20,123 INFO Saving model checkpoint to /ckpt/step-500", True),
+        ("2026-06-03 10:32:20,123 INFO ***** Running Evaluation *****", True),
+        ("2026-06-03 08:12:20,123 INFO Saving model checkpoint to /ckpt/step-100", False),
+        ("2026-06-03 10:32:20,123 INFO step 500 loss 2.25", False),
+    ],
+)
+def test_what_begins_where_the_waiting_begins_is_a_clue(
+    line: str, tmp_path: Path, *, is_clue: bool
+) -> None:
+    said = report(of_text(f"{line}\n{OVERDUE}", tmp_path))
+    assert ("where the waiting begins" in said) is is_clue
+    assert (line[28:40] in said) is is_clue
+
+
+def test_quoted_line_is_cut_around_its_message(tmp_path: Path) -> None:
+    noise = "x" * 300
+    error = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity"
+    found = of_text(f"job={noise} {error} of 79 GiB\n", tmp_path)
+    assert error in report(found)

@@ -137,6 +137,8 @@ class Evidence:
     """The first line which says that the job was told to stop; 0 if there is none."""
     gave_up_ns: int = 0
     """When the last watchdog gave up."""
+    phase: tuple[LogLine, int] | None = None
+    """The newest line (and its time) with which the job begins a checkpoint or the like."""
     trapped: bool = False
     """A kernel ended itself because it had waited too long for a peer."""
     unattributed_ends: int = 0

@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 _LONGEST_EXCERPT = 400
+_FAR, _BEFORE = 120, 20
 _ADDRESS = re.compile(r"[\d.]*|.*:.*")
 DRIVER_HOST = ""
 """The host for processes without an address in Ray's prefix: the driver's."""
@@ -88,6 +89,8 @@ class LogLine(NamedTuple):
     """An unknown prefix in front of a message from torch or a launcher."""
     repeated: bool = False
     """Ray dropped other lines that differ only in their numbers."""
+    payload: int = 0
+    """Where in the text its message begins, as far as that is known."""
 
     @property
     def machine(self) -> Machine:
@@ -103,7 +106,9 @@ class LogLine(NamedTuple):
 
     @property
     def excerpt(self) -> str:
-        """The part of the text that reports quote."""
+        """The part of the text that reports quote: around its message, if much stands before."""
+        if self.payload > _FAR:
+            return "… " + self.text[self.payload - _BEFORE :].strip()[:_LONGEST_EXCERPT]
         return self.text.strip()[:_LONGEST_EXCERPT]
 
     def rank_or(self, said: int) -> int:
@@ -118,4 +123,4 @@ class LogLine(NamedTuple):
 
     def saying(self, text: str) -> LogLine:
         """The line with another text."""
-        return self._replace(text=text, shape="")
+        return self._replace(text=text, shape="", payload=0)

@@ -61,7 +61,9 @@ def _reader_of(known: Row) -> Reader:
 
     def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool | Report | None:
         found = search(line.text)
-        return False if found is None else note(Said(line, at_ns, found), evidence)
+        if found is None:
+            return False
+        return note(Said(line._replace(payload=found.start()), at_ns, found), evidence)
 
     return Reader(read, known.literals)
 

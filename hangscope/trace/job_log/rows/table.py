@@ -13,6 +13,7 @@ from hangscope.trace.job_log.rows import (
     launcher,
     nodes,
     other_launchers,
+    phases,
     pods,
     ray,
     rendezvous,
@@ -40,5 +41,6 @@ ROWS: tuple[Row, ...] = (
     *launcher.WORLD,
     *devices.ROWS,
     *storage.ROWS,
+    *phases.ROWS,
 )
 """More specific ones come first: the first that records a line is the last to see it."""
