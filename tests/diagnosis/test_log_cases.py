@@ -11,7 +11,7 @@ from rich.console import Console
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.report.text import render
-from hangscope.trace.load import load_trace
+from hangscope.trace.load import NothingReadable, load_trace
 
 CASES = Path(__file__).parent / "cases"
 
@@ -321,3 +321,28 @@ def test_quoted_line_is_cut_around_its_message(tmp_path: Path) -> None:
     error = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity"
     found = of_text(f"job={noise} {error} of 79 GiB\n", tmp_path)
     assert error in report(found)
+
+
+def test_dump_without_its_main_thread_is_of_helpers(tmp_path: Path) -> None:
+    text = (
+        '    <module> (<string>:1)\nThread 765 (idle): "MultiprocWorkerMonitor"\n'
+        "    select (selectors.py:415)\n    monitor (vllm/executor.py:277)\n"
+        'Thread 894 (idle): "shared-loop"\n    poll (zmq/sugar/poll.py:106)\n'
+    )
+    (tmp_path / "dump.txt").write_text(text)
+    with pytest.raises(NothingReadable, match="helper processes or threads"):
+        load_trace([tmp_path / "dump.txt"])
+
+
+def test_library_that_polls_is_not_where_a_process_is(tmp_path: Path) -> None:
+    text = (
+        "Process 408: VLLM::EngineCore\nPython v3.12.13 (/usr/bin/python3.12)\n\n"
+        'Thread 408 (idle): "MainThread"\n    poll (zmq/sugar/poll.py:106)\n'
+        "    get_response (vllm/executor.py:387)\n    step (vllm/core.py:590)\n"
+    )
+    assert "executor.py:387 in get_response" in of_text(text, tmp_path, "dump.txt").summary
+
+
+def test_excerpt_does_not_show_all_members(tmp_path: Path) -> None:
+    cut = overdue(1, "n-a06")[:-20]
+    assert "All members" not in of_text(overdue(0, "n-a06") + cut, tmp_path).summary

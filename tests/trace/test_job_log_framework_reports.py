@@ -249,3 +249,21 @@ def test_described_pod_is_its_rank_if_it_has_one_process(
     (said,) = claims(trace_of(text), "oom")
     assert said.text.startswith("pod train-worker-3")
     assert said.text.endswith("on node pool-7f ended: OOMKilled, exit code 137")
+
+
+def test_horovods_report_may_be_cut_at_either_end() -> None:
+    named = "HorovodAllreduce_{} [missing ranks: 2]\n"
+    inside = "[1,0]<stderr>:[2019-04-13 13:53:31.851506: W horovod/common/operations.cc:588] "
+    assert found("".join(inside + named.format(n) for n in "ab")).culprits == (2,)
+    whole = STALL + "Stalled ops:\n" + named.format("a")
+    assert found(whole + STALL).culprits == (2,)
+
+
+def test_ascends_own_error_is_quoted() -> None:
+    text = "EJ0001: 2024-05-21-11:57:54.167 Failed to initialize the HCCP process. Reason: running."
+    assert "Failed to initialize the HCCP process" in found(text + "\n").summary
+
+
+def test_kernel_of_nccl_in_a_debuggers_list() -> None:
+    row = "*      0   -   0 521 Active 0x00000001 (1,1,1) (64,1,1) ncclDevKernel_AllReduce_Sum()"
+    assert "runs ncclDevKernel_AllReduce_Sum" in found(row + "\n").summary

@@ -20,11 +20,11 @@ _SIGNS = (
     ("oom", "A process ran out of memory"),
     ("device_error", "A device failed"),
     ("size_mismatch", "Ranks exchanged messages of different sizes"),
-    ("launcher_failure", "A process ended"),
-    ("network_error", "A connection between ranks failed"),
     ("missing_ranks", "Members of a group are not equally far"),
     ("unreachable", "A process does not answer"),
     ("rendezvous", "Ranks did not all meet"),
+    ("launcher_failure", "A process ended"),
+    ("network_error", "A connection between ranks failed"),
     ("timeout", "A collective timed out"),
     ("ddp_unused_parameters", "Parameters got no gradient"),
     ("dump_signal", "A rank announced a collective timeout"),
@@ -32,14 +32,14 @@ _SIGNS = (
 """Kinds of statements that may name nobody, most informative first."""
 _Detail = Literal["watchdog_failed", "gave_up", "store_gone", "watchdog_stuck", "blocked"]
 _DETAILS: tuple[tuple[_Detail, str], ...] = (
-    ("watchdog_failed", "A watchdog failed itself, {nobody}"),
-    ("gave_up", "A collective failed or timed out, {nobody}"),
+    ("watchdog_failed", "A watchdog failed itself{where}, {nobody}"),
+    ("gave_up", "A collective failed or timed out{where}, {nobody}"),
     (
         "store_gone",
         "The process that serves the store (rank 0 or its launcher) has ended: its own log says "
         "why",
     ),
-    ("watchdog_stuck", "A watchdog got stuck itself, {nobody}"),
+    ("watchdog_stuck", "A watchdog got stuck itself{where}, {nobody}"),
     (
         "blocked",
         "The kernel waits for storage or a device that does not answer, {nobody}",
@@ -96,8 +96,11 @@ def _of_a_failure(claims: Sequence[Claim]) -> str:
 def _of_a_detail(claims: Sequence[Claim]) -> str:
     """Details noted with other statements."""
     for detail, words in _DETAILS:
-        if any(c.details.get(detail) for c in claims):
-            return words.format(nobody=_NOBODY)
+        found = [c for c in claims if c.details.get(detail)]
+        ranks = sorted({c.reporter for c in found if c.reporter is not None})
+        if found:
+            where = f" on {rank_s(ranks)}" if ranks else ""
+            return words.format(nobody=_NOBODY, where=where)
     return ""
 
 

@@ -17,7 +17,7 @@ _LIBRARY = re.compile(
     r"|(?:^|/)(?:torchinductor_[^/]+|\.triton)/"
     r"|^<frozen |^<__array_function__|^<eval_with_key>|^<decorator-gen"
     r"|^<attrs generated|^\?\?$|\.(?:so|cpp|cc|cu|h|pyx|pxi)$"
-    r"|\.whl/"
+    r"|\.whl/|^(?:zmq|uvloop|grpc|tqdm|mpi4py|numpy|psutil|aiohttp)/"
     r"|(?:^|/)hangscope/(?:recording|autoload)"
 )
 _PYTHON = re.compile(

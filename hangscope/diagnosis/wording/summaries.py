@@ -15,6 +15,7 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.process_state import ProcessState, activity
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, is_over, where
+from hangscope.diagnosis.records.coverage import cut_short
 from hangscope.diagnosis.wording.crashes import crashed, perhaps_not_first
 from hangscope.diagnosis.wording.cycle_crossing import crossing
 from hangscope.diagnosis.wording.phrases import (
@@ -218,7 +219,8 @@ def _stuck(context: Context, cause: Cause, place: Place) -> Words:
             f"{rank_s(cause.culprits)} issued the operation and was stopped before its part "
             "was done",
         )
-    everybody = f"All members are in {title}{members_of(context, place)} and none finishes"
+    shown = "All ranks that this excerpt shows" if cut_short(context.trace) else "All members"
+    everybody = f"{shown} are in {title}{members_of(context, place)} and none finishes"
     if place.phase:
         return stuck_in_phase(context, place, everybody)
     if place.not_begun and set(cause.culprits) >= place.not_begun.keys():

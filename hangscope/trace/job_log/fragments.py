@@ -103,12 +103,13 @@ def _warnings(evidence: Evidence, *, tells_nothing: bool) -> tuple[str, ...]:
         )
     if tells_nothing and evidence.native_stacks:
         warnings.append(
-            "a debugger's backtrace: its C frames are not used; py-spy shows the Python ones"
+            "a debugger's backtrace without a call of a communication library, CUDA or a lock: "
+            "take that of the thread that computes, or py-spy's"
         )
     elif tells_nothing and evidence.helpers:
         warnings.append(
-            "only stacks of helper processes (data loader workers, launchers), which wait for work "
-            "in a hang: take the stacks of the ranks themselves"
+            "only stacks of helper processes or threads (data loader workers, launchers), which "
+            "wait for work in a hang: take the stacks of the ranks themselves"
         )
     elif tells_nothing:
         warnings.append("no line in it that HangScope knows")

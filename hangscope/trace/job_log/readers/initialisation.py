@@ -18,10 +18,10 @@ MEMBER = re.compile(
 _COMM_ID = re.compile(r"commId (0x[0-9a-f]{1,16})")
 _TWICE = re.compile(r"Bootstrap Root : rank (\d{1,7}) of (\d{1,7}) ranks has already checked in")
 _COUNTS = re.compile(r"Bootstrap Root : mismatch in rank count from procs (\d{1,7}) : (\d{1,7})")
-_CHANNEL = "NCCL INFO Channel "
+_CONNECTING = (" NCCL INFO Channel ", " NCCL INFO threadThresholds ", " NCCL INFO NVLS comm ")
 _CONNECTED = ("Connected all rings", "Init COMPLETE")
 WORDS = ("Bootstrap Root", "Init START", *_CONNECTED)
-HEADS = (*WORDS, _CHANNEL)
+HEADS = (*WORDS, *_CONNECTING)
 _LARGEST = 1 << 14
 _FEWEST = 2
 
@@ -56,9 +56,10 @@ class Initialisation:
         text, member = line.text, None
         if "Init START" in text or "Init COMPLETE" in text:
             member = self._member(line, evidence)
-        if process is not None and (_CHANNEL in text or any(w in text for w in _CONNECTED)):
+        connected = any(words in text for words in _CONNECTED)
+        if process is not None and (connected or any(words in text for words in _CONNECTING)):
             self._connects = line
-            if _CHANNEL not in text:
+            if connected:
                 rank = member[1] if member else -1
                 self._connected[process] = max(rank, self._connected.get(process, -1))
         return member

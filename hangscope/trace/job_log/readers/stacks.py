@@ -62,7 +62,7 @@ FORM = re.compile(
 )
 HEADS = (
     "most recent call first", "Traceback for thread", "MainThread", "Python v", "=== Rank ",
-    "h0>Rank ", "#0  ",
+    "h0>Rank ", "#0  ", "(idle): \"", "(active): \"",
 )  # fmt: skip
 _MAX_FRAMES = 128
 _MAX_THREADS = 512
@@ -222,7 +222,7 @@ def threads_of(seen: ProcessStacks) -> tuple[ThreadStack, ...]:
     named = any(name == "MainThread" for name, _, _ in with_frames)
     found = []
     for place, (name, ident, frames) in enumerate(with_frames):
-        last = place == len(with_frames) - 1 if not seen.spy else place == 0
+        last = place == len(with_frames) - 1 if not seen.spy else place == 0 and not name
         main = name == "MainThread" if named else last
         shown = "MainThread" if main else name or ident
         found.append(ThreadStack(shown, main, tuple(frames), seen.at_ns, source))

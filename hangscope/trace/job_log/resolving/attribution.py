@@ -70,7 +70,7 @@ def attribute_stacks(evidence: Evidence) -> None:
                 rank = seen.local_rank
         main = next((t.stack for t in threads_of(seen) if t.is_main), ())
         if not main or describe_helper(main):
-            evidence.helpers += bool(main)
+            evidence.helpers += any(frames for _, _, frames in seen.threads)
             continue
         if rank is None:
             rest.append(seen)

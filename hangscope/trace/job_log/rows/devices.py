@@ -147,6 +147,13 @@ def _ended_by(number: int, said: Said, evidence: Evidence) -> bool:
     return True
 
 
+def _kernel(said: Said, evidence: Evidence) -> None:
+    """A debugger lists what a device runs: NCCL's kernels end once all members have come."""
+    text = f"a device runs {said.text('kernel')}, which waits for the other members"
+    line = said.line.saying(text)
+    evidence.claim("other", line, said.at_ns, certain=False, stands=True)
+
+
 def _loader(said: Said, evidence: Evidence) -> None:
     accused = _said_by(said.line)
     evidence.claim("other", said.line, said.at_ns, accused=accused, certain=False)
@@ -207,13 +214,17 @@ ROWS = (
         r"memory access was encountered|detected during the execution|assert triggered|"
         r"unknown error|failure|error))|"
         r"(?P<fault>Memory access fault by GPU node-\d+|\w+_DEVICE_LOST\b|"
-        r"NVRM: .{0,80}?fallen off the bus|"
+        r"NVRM: .{0,80}?fallen off the bus|Unable to determine the device handle for GPU[ \d]|"
         r"HW Exception by GPU node-\d+.{0,80}?reason ?: ?GPU Hang)", _device,
         "torch.AcceleratorError: CUDA error: device-side assert triggered",
         "RuntimeError: CUDA error: uncorrectable ECC error encountered",
         "Memory access fault by GPU node-2 (Agent handle: 0x5600) on address 0x7f00. Reason: "
         "Unknown.",
         "HW Exception by GPU node-4 (Agent handle: 0x55) reason :GPU Hang"),
+    row("device-kernel", "remark",
+        r"^\*? *\d+ .{0,80}\bActive\b.{0,200}?\b(?P<kernel>nccl\w*Kernel\w*|ncclDevKernel\w*)",
+        _kernel, "*      0      -   0 52162520 Active 0x00000001 (1,1,1) (64,1,1) "
+        "ncclReduceRingLLKernel_sum_f64()"),
     row("communicator", "process",
         r"comm 0x[0-9a-f]+ rank (?P<rank>\d+) n[rR]anks (?P<size>\d+) .{0,400}?"
         r"(?:Init COMPLETE|Init START|Abort COMPLETE)", _communicator,
@@ -224,6 +235,10 @@ ROWS = (
         r"NCCL error.{0,80}?unhandled cuda error", _own_device,
         "n0:30:60 [0] /nccl/src/transport.cc:33 NCCL WARN Cuda failure 'out of memory'",
         "ncclUnhandledCudaError: Call to CUDA function failed."),
+    row("ascend-error", "remark", r"\bE[A-Z]\d{4}: .{0,60}?(?P<what>Failed to .{1,300})",
+        claim("other", unattributed=True),
+        "EJ0001: 2024-05-21-11:57:54.167.645 Failed to initialize the HCCP process. Reason: Maybe "
+        "the last training process is running."),
     row("nccl-shared-device", "own error",
         r"Duplicate GPU detected ?: rank (?P<a>\d{1,7}) and rank (?P<b>\d{1,7}) both on",
         _shared_device,
@@ -258,7 +273,8 @@ ROWS = (
         "oom_reaper: reaped process 4711 (python3), now anon-rss:0kB"),
     row("container-oom", "own error",
         r"[Oo][Oo][Mm][_-][Kk]ill event|OOM ?[Kk]illed|killed due to memory pressure|"
-        "killed due to the node running low on memory", claim("oom"),
+        "killed due to the node running low on memory|exceeds the memory usage threshold of",
+        claim("oom"),
         "slurmstepd: error: Detected 1 oom_kill event in StepId=4711.0",
         "Last State: Terminated Reason: OOMKilled"),
     row("fatal-python", "own error", r"Fatal Python error: (?P<what>[^\n]{1,300})", _fatal_python,
@@ -267,8 +283,7 @@ ROWS = (
     row("own-signal", "end",
         r"Segmentation fault|signal (?:SIG)?SEGV|\*\*\* SIG(?P<name>[A-Z]{3,5}) received at time=",
         _signalled,
-        "*** SIGSEGV received at time=1700000000 on cpu 12 ***",
-        "Segmentation fault (core dumped)"),
+        "*** SIGSEGV received at time=1700000000 on cpu 12 ***"),
     row("nan", "own error",
         r"checkForNaN|Minimum loss scale reached|[Ll]oss is (?:nan|inf|NaN)\b|"
         r"\bNaN or Inf found|[Rr]ank (?P<rank>\d{1,7}): found (?:nan|inf|NaN|Inf) in local|"

@@ -38,9 +38,8 @@ _Missing = dict[str, frozenset[int]]
 
 
 def _horovod(said: Said, evidence: Evidence) -> Report:
-    """Each report lists everything that is currently stalled."""
+    """Each report lists everything that is currently stalled; an excerpt may begin inside one."""
     missing: _Missing = {}
-    evidence.at_end["horovod"] = partial(_stalled, missing, said, evidence)
     line, rows_until = said.line, 0
     known = True
     while True:
@@ -56,6 +55,8 @@ def _horovod(said: Said, evidence: Evidence) -> Report:
         for name in row_[2].rstrip("]").split(", ")[:_MAX_TENSORS] if row_ else ():
             others = missing.get(name, frozenset())
             _note_missing(missing, name, others | {int(row_[1]) if row_ else 0})
+        if missing:
+            evidence.at_end["horovod"] = partial(_stalled, missing, said, evidence)
         line = yield known or row_ is not None
         known = False
         if _STALLED in line.text:
@@ -193,9 +194,10 @@ def _shapes(said: Said, evidence: Evidence) -> Report:
 
 # fmt: off
 ROWS = (
-    row("horovod-stall", "missing ranks", _STALLED, _horovod,
+    row("horovod-stall", "missing ranks", f"{_STALLED}|{_TENSOR.pattern}", _horovod,
         "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of "
-        "ranks and are waiting for remainder of ranks for more than 60 seconds."),
+        "ranks and are waiting for remainder of ranks for more than 60 seconds.",
+        "HorovodBroadcast_dense_bias_0 [missing ranks: 1]"),
     row("ray-train-report", "missing ranks",
         r"(?:(?: |^)to join the `[\w.]{1,60}` call: |ranks have not called it: )"
         r"\[(?P<ranks>[\d, ]{1,4096})\]", _ray_train,

@@ -85,11 +85,6 @@ def _connected(said: Said, evidence: Evidence) -> None:
         evidence.claim("network_error", said.line, said.at_ns, reporter=rank, certain=False)
 
 
-def _came_late(said: Said, evidence: Evidence) -> None:
-    accused = rank_ranges(said.text("ranks"))
-    evidence.claim("barrier_timeout", said.line, said.at_ns, accused=accused)
-
-
 def _closed(said: Said, evidence: Evidence) -> bool:
     if not _GLOO.search(said.line.text):
         return False
@@ -111,8 +106,8 @@ ROWS = (
         "Successfully processed ranks: 1, 3",
         "No ranks successfully processed in monitoredBarrier."),
     row("barrier-of-hangscope", "missing ranks",
-        r"barrier(?: for .{1,200}?)? in group .{1,200}?: ranks? (?P<ranks>\d[\d,\s\-]*) of \d+ "
-        r"did not come within", _came_late,
+        r"barrier(?: for .{1,200}?)? in group .{1,200}?: ranks? (?P<accused>\d[\d,\s\-]*) of \d+ "
+        r"did not come within", claim("barrier_timeout", certain=True),
         "hangscope.BarrierTimeout: barrier for epoch end in group default: ranks 2, 5 of 8 did not "
         "come within 60 s"),
     row("gloo-mesh", "lost peer",

@@ -107,10 +107,8 @@ ROWS = (
         "srun: error: node3: task 5: Killed",
         "srun: error: node1: tasks 0-3: Exited with exit code 1"),
     row("srun-ends-step", "end",
-        r"srun: .*?Terminating (?:StepId|job step)|slurmstepd: .*? CANCELLED AT |"
-        "srun: Job step aborted", _step_ends,
-        "srun: Terminating StepId=4711.0",
-        "slurmstepd: error: *** STEP 4711.0 ON node1 CANCELLED AT 2026-05-02T08:10:11 ***"),
+        "srun: .*?Terminating (?:StepId|job step)|srun: Job step aborted", _step_ends,
+        "srun: Terminating StepId=4711.0"),
     row("mpirun-signal", "end",
         r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal "
         r"(?P<signal>\d+)", rank_ended,

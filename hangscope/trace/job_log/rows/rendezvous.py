@@ -7,14 +7,6 @@ from hangscope.trace.job_log.rows.row import Said, row
 from hangscope.trace.job_log.rows.statements import claim
 
 
-def _clients(said: Said, evidence: Evidence) -> None:
-    joined, world = said.number("joined", 7) or 0, said.number("world", 7) or 0
-    evidence.world_size = evidence.world_size or world
-    evidence.claim(
-        "rendezvous", said.line, said.at_ns, certain=False, joined=joined, clients=world
-    )  # fmt: skip
-
-
 def _store_barrier(said: Said, evidence: Evidence) -> None:
     rank, world, joined = (said.number(n, 7) or 0 for n in ("rank", "world", "joined"))
     evidence.world_size = evidence.world_size or world
@@ -31,14 +23,6 @@ def _store_barrier(said: Said, evidence: Evidence) -> None:
         "rendezvous", said.line, said.at_ns, accused=accused, reporter=rank,
         certain=bool(accused), joined=joined, world_size=world,
     )  # fmt: skip
-
-
-def _missing(said: Said, evidence: Evidence) -> None:
-    evidence.world_size = evidence.world_size or said.number("world", 7)
-    reporter = said.number("rank", 7) or 0
-    evidence.of(reporter)
-    accused = said.ranks("accused")
-    evidence.claim("missing_ranks", said.line, said.at_ns, accused=accused, reporter=reporter)
 
 
 def _unique_id(said: Said, evidence: Evidence) -> None:
@@ -63,8 +47,8 @@ def _address(said: Said, evidence: Evidence) -> None:
 # fmt: off
 ROWS = (
     row("store-clients", "missing ranks",
-        r"waiting for (?:clients|workers)\. (?P<joined>\d+)/(?P<world>\d+) (?:clients|workers) "
-        "joined", _clients,
+        r"waiting for (?:clients|workers)\. (?P<joined>\d+)/(?P<clients>\d+) (?:clients|workers) "
+        "joined", claim("rendezvous"),
         "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 "
         "clients joined.", since="torch 2.1"),
     row("store-barrier", "missing ranks",
@@ -77,7 +61,8 @@ ROWS = (
         "store_based_barrier_key:1 (world_size=4, num_workers_joined=2, timeout=0:30:00)"),
     row("store-barrier-missing", "missing ranks",
         r"Timed out waiting on barrier on rank (?P<rank>\d+), for key prefix: .*?"
-        r"world_size=(?P<world>\d+), missing_ranks=\[(?P<accused>[\d,\s]*)\]", _missing,
+        r"world_size=(?P<world>\d+), missing_ranks=\[(?P<accused>[\d,\s]*)\]",
+        claim("missing_ranks", certain=True),
         "Timed out waiting on barrier on rank 0, for key prefix: torchelastic (world_size=4, "
         "missing_ranks=[2, 3], timeout=300)", since="torch 2.5"),
     row("nccl-id", "missing ranks",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hangscope.trace import signals
-from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.gathered import Evidence, rank_ranges
 from hangscope.trace.job_log.evidence.process_ends import LauncherFailure, TaskEnd
 from hangscope.trace.job_log.rows.row import Note, Said
 from hangscope.trace.model import MAX_RANK, ClaimDetails, ClaimKind
@@ -17,18 +17,29 @@ if TYPE_CHECKING:
 def claim(
     kind: ClaimKind, *, certain: bool = False, passes: bool = False, **details: Unpack[ClaimDetails]
 ) -> Note:
-    """A claim of this kind. It accuses the ranks in the group ``accused``; ``rank`` is who says so.
+    """A claim of this kind, with what the named groups of the line's expression tell.
+
+    It accuses the ranks in ``accused``; ``rank`` is who says so, ``pid`` the process concerned,
+    ``joined`` of ``clients`` how many have met. ``clients`` and ``world`` are the world's size.
 
     ``passes``: other rows may understand the line, too.
     """
 
     def note(said: Said, evidence: Evidence) -> bool:
-        rank = said.number("rank", 7)
+        rank, pid, joined = said.number("rank", 7), said.number("pid"), said.number("joined", 7)
+        clients = said.number("clients", 7)
+        evidence.world_size = evidence.world_size or clients or said.number("world", 7)
+        told, words = details.copy(), ""
         if rank is not None:
             evidence.of(rank)
+        if pid is not None:
+            told["pid"], told["host"] = pid, said.line.host or ""
+            words = f"{pid} {said.line.host or ''}"
+        if joined is not None and clients is not None:
+            told["joined"], told["clients"] = joined, clients
         evidence.claim(
-            kind, said.line, said.at_ns,
-            accused=said.ranks("accused"), reporter=rank, certain=certain, **details,
+            kind, said.line, said.at_ns, accused=rank_ranges(said.text("accused")),
+            reporter=rank, certain=certain, words=words, **told,
         )  # fmt: skip
         return not passes
 

@@ -6,23 +6,14 @@ identify the rank. Nobody is accused by it, because file systems recover.
 
 from __future__ import annotations
 
-from hangscope.trace.job_log.evidence.gathered import Evidence
-from hangscope.trace.job_log.rows.row import Said, row
+from hangscope.trace.job_log.rows.row import row
 from hangscope.trace.job_log.rows.statements import claim
-
-
-def _hung_task(said: Said, evidence: Evidence) -> None:
-    pid, host = said.number("pid") or 0, said.line.host or ""
-    evidence.claim(
-        "other", said.line, said.at_ns, certain=False, words=f"{pid} {host}", pid=pid, host=host,
-        blocked=True,
-    )  # fmt: skip
-
 
 # fmt: off
 ROWS = (
     row("hung-task", "remark",
-        r"INFO: task (\S{1,40}):(?P<pid>\d{1,9}) blocked for more than \d+ seconds", _hung_task,
+        r"INFO: task (\S{1,40}):(?P<pid>\d{1,9}) blocked for more than \d+ seconds",
+        claim("other", blocked=True),
         "INFO: task python3:4711 blocked for more than 120 seconds."),
     row("silent-storage", "remark",
         r"nfs: server \S+ not responding|LustreError: .{0,300}(?:rc = -1\d\d|timed out|was evicted)"
