@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo check quick-tests test test-all lint style types format clean kills simulator chaos nccl soak bench docs
+.PHONY: help install demo check quick-tests test test-all lint style types format clean kills simulator chaos nccl soak bench docs hosts nodes
 
 kills: $(STAMP)  ## 300 random SIGKILLs of a whole job; every ring must stay readable
 	$(BIN)/python -m tools.random_kills --rounds 300
@@ -19,6 +19,12 @@ simulator: $(STAMP) ## score the diagnosis on 2,200 virtual hangs, beside torchf
 
 chaos: $(STAMP)  ## 300 real jobs with random faults, scored against the truth
 	$(BIN)/python -m tools.chaos --runs 300
+
+hosts: $(STAMP)  ## real jobs on pretended hosts (network namespaces, root): killed, cut off, slow
+	$(BIN)/python -m tools.hosts
+
+nodes: $(STAMP)  ## up to 2,048 nodes, simulated over a real store: time to the verdict, and its cost
+	unshare -n sh -c 'ip link set lo up; exec $(BIN)/python -m tools.nodes'
 
 nccl: $(STAMP)   ## torch's own NCCL code over a pretended GPU (0.5 GB to download, needs g++)
 	PRETEND_GPUS=4 $(BIN)/python -m tools.pretend_gpu .pretend-gpu -- \

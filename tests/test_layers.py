@@ -43,6 +43,7 @@ FROM_BELOW = {
         "nccl",
         "flight_recorder",
         "merging",
+        "digests",
         "rings",
         "job_log.lines",
         "job_log.evidence",

@@ -29,6 +29,7 @@ NEWEST_COMPARED = 512
 @click.command("analyze")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--json", "as_json", is_flag=True, help="Print the diagnosis as JSON.")
+@click.option("--brief", is_flag=True, help="With --json: no rows for ranks and files.")
 @click.option(
     "--html",
     "html_file",
@@ -52,6 +53,7 @@ NEWEST_COMPARED = 512
 def command(
     paths: tuple[str, ...],
     as_json: bool,
+    brief: bool,
     html_file: Path | None,
     group: str | None,
     rank: int | None,
@@ -90,7 +92,7 @@ def command(
     if as_json:
         from hangscope.report.json import to_json
 
-        say_json(to_json(diagnosis))
+        say_json(to_json(diagnosis, brief=brief))
     else:
         from hangscope.report.text import render
 

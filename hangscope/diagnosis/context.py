@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -106,6 +107,11 @@ class Context:
     def bounds(self) -> dict[int, tuple[int, int]]:
         """Each rank's slice of the records."""
         return rank_bounds(self.trace)
+
+    @cached_property
+    def totals(self) -> dict[tuple[int, int], Any]:
+        """What `hangscope.diagnosis.pattern.operation_totals` has counted, by rank and group."""
+        return {}
 
     @cached_property
     def known_ranks(self) -> frozenset[int]:

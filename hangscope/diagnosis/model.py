@@ -1,6 +1,6 @@
 """The diagnosis as frozen data: verdict, findings, evidence.
 
-The field names are those of ``analyze --json`` (schema ``hangscope/diagnosis/1``).
+The field names are those of ``analyze --json`` (schema ``hangscope/diagnosis/2``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import Enum
 
 from hangscope.trace.model import Source, Stack, group_label
 
-SCHEMA = "hangscope/diagnosis/1"
+SCHEMA = "hangscope/diagnosis/2"
 
 
 class Verdict(str, Enum):
@@ -135,6 +135,9 @@ class Finding:
     evidence: tuple[str, ...] = ()
     unknowns: tuple[str, ...] = ()
     """What is unknown and therefore lowered the confidence."""
+    hosts: tuple[str, ...] = ()
+    """Names of the hosts at fault, or those of the culprits, as far as known; if nobody can be
+    named, those that do not answer."""
     began_ns: int = 0
     """When the first victim began to wait, or the culprit ended; 0 if unknown."""
     unchanged_s: float = 0.0
@@ -223,6 +226,11 @@ class Diagnosis:
     """When the first rank began to record or to issue; 0 if unknown."""
     source_directories: tuple[str, ...] = ()
     """Directories of which the user says that the job's source files are there."""
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts of the first cause, as far as known."""
+        return self.findings[0].hosts if self.findings else ()
 
     @property
     def headline(self) -> str:

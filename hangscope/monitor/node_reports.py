@@ -1,135 +1,181 @@
-"""Reports that the nodes of a job exchange if they share no file system.
+"""The monitor's side of the exchange between nodes: a relay process, and what comes through it.
 
-When a node's ranks make no progress and some of the job's ranks are not in its run directory, each
-node's monitor packs a report of its own ranks (newest records, counters, hashes, stacks, process
-states) and sends it through the job's own store. The monitor of node 0 reads all of them and sees
-the whole job; the others learn its verdict.
-
-A report is a zip file of compacted rings and one journal: the same formats as everywhere, read by
-the same readers.
+A node's report is a digest of its ranks (`hangscope.trace.digests`). What did not change is neither
+sent nor read again; node 0 keeps what it has read in memory.
 """
 
 from __future__ import annotations
 
-import io
 import os
 import shutil
-import struct
 import subprocess
 import sys
 import tempfile
-import zipfile
-import zlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from hangscope.replay.compact import compact_ring
-from hangscope.replay.observed import NAME as OBSERVED
-from hangscope.replay.observed import write_observed
-from hangscope.ring.checks import RingError
+import orjson
+
 from hangscope.trace.clocks import shift_fragment
-from hangscope.trace.files.sniff import Kind
-from hangscope.trace.formats import JOURNAL, RING
-from hangscope.trace.loading.one_file import Task, read_task
-from hangscope.trace.model import Fragment, Trace
+from hangscope.trace.digests.digest import Digest, Node, decode, fragments_of
+from hangscope.trace.digests.hosts import Host, HostMap
+from hangscope.trace.digests.tables import Tables
+from hangscope.trace.model import Fragment
 
-NEWEST_RECORDS = 256
-"""Records sent per rank; the history hashes stand for everything before them."""
-MAX_REPORT_BYTES = 64 * 1024 * 1024
-MAX_MEMBERS = 4096
 OTHER_CLOCK_NS = 10 * 10**9
 """Clock difference beyond which times are corrected: no report travels that long. Smaller ones are
 found by comparing what the nodes have completed together."""
-_WRITTEN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-"""Compression methods that `pack` uses; others would raise exceptions of their own."""
-_DAMAGED = (
-    zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError, RuntimeError,
-    NotImplementedError,
-)  # fmt: skip
-"""Exceptions raised on reading a truncated, altered or forged archive."""
-
-
-def pack(trace: Trace, rings: Iterable[tuple[int, Path]]) -> bytes:
-    """Pack this node's report.
-
-    Parameters
-    ----------
-    trace:
-        The newest look at this node's ranks.
-    rings:
-        (rank, ring file) of each of them.
-    """
-    buffer = io.BytesIO()
-    with tempfile.TemporaryDirectory(prefix="hangscope-") as name:
-        directory = Path(name)
-        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
-            for rank, ring in rings:
-                target = directory / f"rank_{rank}.ring"
-                try:
-                    compact_ring(ring, target, newest=NEWEST_RECORDS)
-                except (RingError, OSError):
-                    continue
-                archive.write(target, target.name)
-            if write_observed(trace, directory / OBSERVED):
-                archive.write(directory / OBSERVED, OBSERVED)
-    return buffer.getvalue()
-
-
-def unpack(raw: bytes, directory: Path) -> list[Fragment]:
-    """The fragments of another node's report, without what is damaged.
-
-    The archive is not trusted: directories in names are dropped and the total size is limited.
-    """
-    fragments: list[Fragment] = []
-    directory.mkdir(parents=True, exist_ok=True)
-    try:
-        with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-            members = archive.infolist()[:MAX_MEMBERS]
-            if sum(member.file_size for member in members) > MAX_REPORT_BYTES:
-                return []
-            if any(member.compress_type not in _WRITTEN for member in members):
-                return []
-            for member in members:
-                target = directory / Path(member.filename).name
-                target.write_bytes(archive.read(member))
-    except _DAMAGED:
-        return []
-    for path in sorted(directory.iterdir()):
-        kind = RING if path.suffix == ".ring" else JOURNAL if path.name == OBSERVED else None
-        if kind is not None:
-            fragments.extend(read_task(Task(str(path), str(path), Kind(kind))).fragments)
-    return fragments
+ANSWER_NS = 12 * 10**9
+"""After this long without an answer, the store is lost; the relay asks every two seconds."""
+_MOST_VALUES = 1 << 16
+"""When the nodes have sent so many stacks, the tables begin anew."""
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """Another node's fragments, and their observation time on this node's clock."""
+class Heard:
+    """When a node was last heard of, and what it has found by itself."""
 
-    moment_ns: int
-    fragments: list[Fragment]
-
-
-def report_of(said: list[Fragment], ahead_ns: int) -> Report:
-    """A report of a node whose clock is ``ahead_ns`` ahead, in this node's time if that is much."""
-    moment_ns = max((f.facts.observed_ns for f in said), default=0) - ahead_ns
-    if abs(ahead_ns) >= OTHER_CLOCK_NS:
-        said = [shift_fragment(fragment, -ahead_ns) for fragment in said]
-    return Report(moment_ns, said)
+    sent_ns: int
+    ahead_ns: int
+    found: str = ""
 
 
-class Relay:
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What node 0 has told this one."""
+
+    verdict: str = ""
+    deep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The job's store does not answer."""
+
+    since_ns: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeReport:
+    """One node's part of what was read."""
+
+    number: int
+    observed_ns: int
+    fragments: tuple[Fragment, ...]
+
+
+class Reports:
+    """What other nodes have reported, decoded once."""
+
+    def __init__(self) -> None:
+        self._tables = Tables()
+        self._raw: dict[str, bytes] = {}
+        self._read: dict[str, tuple[Digest, list[_NodeReport]]] = {}
+        self._shown: dict[int, tuple[object, list[Fragment]]] = {}
+        self.version = 0
+        """Changes with every report that says something new."""
+
+    def put(self, name: str, raw: bytes) -> None:
+        """Take a report; a damaged one counts for nothing."""
+        if self._raw.get(name) == raw:
+            return
+        self.version += 1
+        self._raw[name] = raw
+        if len(self._tables.stacks) > _MOST_VALUES:
+            self._tables = Tables()
+            for other, known in self._raw.items():
+                self._decode(other, known)
+        else:
+            self._decode(name, raw)
+
+    def forget(self, name: str) -> None:
+        """A report that another one contains."""
+        if self._raw.pop(name, None) is not None:
+            self._read.pop(name, None)
+            self.version += 1
+
+    @property
+    def names(self) -> set[str]:
+        """The names of all that were put."""
+        return set(self._raw)
+
+    def hosts(self) -> list[Host]:
+        """The hosts that have reported."""
+        found = {}
+        for name, (digest, _) in self._read.items():
+            for node in digest.nodes:
+                number = _number_of(name, node)
+                found[number] = Host(node.host, node.ranks, node.addresses, number)
+        return [found[number] for number in sorted(found)]
+
+    def fragments(self, since_ns: int, heard: dict[int, Heard]) -> list[Fragment]:
+        """What the nodes say that were heard of since then, in this node's time."""
+        result: list[Fragment] = []
+        for _, nodes in self._read.values():
+            for one in nodes:
+                stamp = heard.get(one.number, Heard(one.observed_ns, 0))
+                seen_ns = max(one.observed_ns, stamp.sent_ns) - stamp.ahead_ns
+                if one.fragments and seen_ns >= since_ns:
+                    result += self._as_of(one, stamp)
+        return result
+
+    def _as_of(self, one: _NodeReport, stamp: Heard) -> list[Fragment]:
+        """A node's fragments, as of when it last said that nothing has changed."""
+        key = (id(one), stamp.sent_ns, abs(stamp.ahead_ns) >= OTHER_CLOCK_NS)
+        known = self._shown.get(one.number)
+        if known is not None and known[0] == key:
+            return known[1]
+        shown = list(one.fragments)
+        if stamp.sent_ns > one.observed_ns:
+            shown = [replace(f, facts=replace(f.facts, observed_ns=stamp.sent_ns)) for f in shown]
+        if abs(stamp.ahead_ns) >= OTHER_CLOCK_NS:
+            shown = [shift_fragment(fragment, -stamp.ahead_ns) for fragment in shown]
+        self._shown[one.number] = key, shown
+        return shown
+
+    def _decode(self, name: str, raw: bytes) -> None:
+        try:
+            digest = decode(raw, self._tables)
+        except ValueError:
+            self._read.pop(name, None)
+            return
+        of_node: list[list[Fragment]] = [[] for _ in digest.nodes]
+        for part, fragment in zip(digest.parts, fragments_of(digest), strict=True):
+            of_node[part.node].append(fragment)
+        self._read[name] = (
+            digest,
+            [
+                _NodeReport(
+                    _number_of(name, node),
+                    max((f.facts.observed_ns for f in own), default=0),
+                    tuple(own),
+                )
+                for node, own in zip(digest.nodes, of_node, strict=True)
+            ],
+        )
+
+
+def _number_of(name: str, node: Node) -> int:
+    return int(name.rpartition("_")[2]) if name.startswith("node_") else node.number
+
+
+class RelayProcess:
     """The process that carries reports through the job's store.
 
-    A separate process because it needs torch, which the monitor must not import. It is started only
-    when a job that spans nodes makes no progress, and exchanges files with the monitor.
+    A separate process because it needs torch, which the monitor must not import. It is started once
+    the job has met, so that it is there when something happens, and exchanges files with the
+    monitor (`hangscope.toolkit.launching.relay`).
     """
 
     def __init__(self, store: tuple[str, str], *, first: bool, most_nodes: int) -> None:
         self._directory = Path(tempfile.mkdtemp(prefix="hangscope-relay-"))
-        self._seen: dict[Path, int] = {}
-        self._reports: dict[Path, Report] = {}
+        self._known: dict[str, tuple[int, int]] = {}
         self._noted = 0
+        self._heard: dict[int, Heard] = {}
+        self.reports = Reports()
         (self._directory / "in").mkdir()
         self._process = subprocess.Popen(
             [
@@ -144,6 +190,7 @@ class Relay:
             env={
                 **os.environ,
                 "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+                "OMP_NUM_THREADS": "1",
                 "MASTER_ADDR": store[0],
                 "MASTER_PORT": store[1],
             },
@@ -156,40 +203,86 @@ class Relay:
 
     @property
     def has_contact(self) -> bool:
-        """On node 0, whether another node has reported; elsewhere, whether node 0 has answered."""
+        """On node 0, whether another node was heard of; elsewhere, whether node 0 has answered."""
         inbox = self._directory / "in"
-        return (inbox / "first").exists() or any(inbox.glob("node_*"))
+        return (inbox / "told").exists() or (inbox / "heard").exists()
 
     def publish(self, report: bytes) -> None:
         """Send this node's newest report."""
         self._replace("report", report)
 
+    def publish_still(self) -> None:
+        """Tell that nothing has changed."""
+        self._replace("still", b"")
+
+    def publish_found(self, line: str) -> None:
+        """Tell node 0 what was found here, in one line."""
+        self._replace("found", line.encode())
+
     def publish_verdict(self, text: str) -> None:
         """Send the verdict to the other nodes."""
         self._replace("verdict", text.encode())
 
-    def verdict(self) -> str | None:
-        """Node 0's verdict, once it has sent one."""
+    def publish_hosts(self, hosts: HostMap) -> None:
+        """Send who runs where to the other nodes."""
+        self._replace("hosts", hosts.encode())
+
+    def wake(self, awake: bool) -> None:
+        """Have the relay look more often, or less."""
+        path = self._directory / "awake"
+        if awake:
+            path.touch()
+        else:
+            path.unlink(missing_ok=True)
+
+    def told(self) -> Told:
+        """What node 0 has told."""
+        said = self._json("told")
+        if not isinstance(said, list) or len(said) != 4:
+            return Told()
+        return Told(str(said[1]), said[3] is True)
+
+    def hosts(self) -> HostMap | None:
+        """Who runs where, if node 0 has told that anew."""
+        raw = self._changed("hosts")
         try:
-            return (self._directory / "in" / "verdict").read_text("utf-8", "replace")
-        except OSError:
+            return HostMap.decode(raw) if raw is not None else None
+        except ValueError:
             return None
 
-    def reports(self, since_ns: int) -> list[Fragment]:
-        """Fragments of all other nodes whose newest report was observed since then."""
-        for path in (self._directory / "in").glob("node_*"):
-            try:
-                changed_ns = path.stat().st_mtime_ns
-                if path.is_dir() or self._seen.get(path) == changed_ns:
-                    continue
-                raw = path.read_bytes()
-            except OSError:
-                continue
-            self._seen[path] = changed_ns
-            said = unpack(raw, self._directory / f"open_{path.name}")
-            self._reports[path] = report_of(said, self._ahead_ns(path))
-        new = [report for report in self._reports.values() if report.moment_ns >= since_ns]
-        return [fragment for report in new for fragment in report.fragments]
+    def lost(self) -> Lost | None:
+        """Whether the store does not answer.
+
+        A link that is cut leaves the relay waiting for an answer, without an error.
+        """
+        said = self._json("lost")
+        if isinstance(said, list):
+            return Lost(int(said[0]), str(said[1]))
+        try:
+            beat_ns = (self._directory / "in" / "beat").stat().st_mtime_ns
+        except OSError:
+            return None  # it has not been there yet
+        silent = time.time_ns() - beat_ns > ANSWER_NS
+        return Lost(beat_ns, "no answer, and no error") if silent else None
+
+    def heard(self) -> dict[int, Heard]:
+        """When each other node was last heard of; on node 0 only."""
+        raw = self._changed("heard")
+        if raw is not None:
+            rows = orjson.loads(raw)
+            self._heard = {row[0]: Heard(row[1], row[2], row[3]) for row in rows}
+        return self._heard
+
+    def receive(self) -> None:
+        """Read what is new into `reports`."""
+        inbox = self._directory / "in"
+        names = {path.name for kind in ("node_*", "group_*") for path in inbox.glob(kind)}
+        for name in sorted(names):
+            raw = self._changed(name)
+            if raw is not None:
+                self.reports.put(name, raw)
+        for name in self.reports.names - names:
+            self.reports.forget(name)
 
     def notes(self) -> list[str]:
         """Lines about messages that do not count, since the last call."""
@@ -201,7 +294,7 @@ class Relay:
         return new
 
     def close(self) -> None:
-        """End the relay and remove its files."""
+        """End the relay, which gets a moment to deliver a verdict."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         try:
@@ -211,15 +304,32 @@ class Relay:
             self._process.wait()
         shutil.rmtree(self._directory, ignore_errors=True)
 
-    def _ahead_ns(self, report: Path) -> int:
-        """How far the clock of a report's sender is ahead of this node's."""
+    # -- files -----------------------------------------------------------------------------
+
+    def _changed(self, name: str) -> bytes | None:
+        """The content of a file that was received, if it has changed since it was last read."""
+        path = self._directory / "in" / name
         try:
-            number = report.name.removeprefix("node_")
-            return int(report.with_name(f"clock_{number}").read_bytes())
-        except (OSError, ValueError):
-            return 0
+            status = path.stat()
+            version = (status.st_mtime_ns, status.st_ino)
+            if self._known.get(name) == version:
+                return None
+            raw = path.read_bytes()
+        except OSError:
+            return None
+        self._known[name] = version
+        return raw
+
+    def _json(self, name: str) -> Any:
+        try:
+            return orjson.loads((self._directory / "in" / name).read_bytes())
+        except (OSError, orjson.JSONDecodeError):
+            return None
 
     def _replace(self, name: str, content: bytes) -> None:
         temporary = self._directory / f".{name}"
-        temporary.write_bytes(content)
-        os.replace(temporary, self._directory / name)
+        try:
+            temporary.write_bytes(content)
+            os.replace(temporary, self._directory / name)
+        except OSError:
+            pass  # the disk is full or the relay has ended and cleaned up

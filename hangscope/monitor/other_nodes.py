@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
+
+import psutil
 
 from hangscope.diagnosis.differences.world_conflicts import is_loopback
-from hangscope.monitor.node_reports import Relay, pack
+from hangscope.monitor.node_reports import Lost, RelayProcess
+from hangscope.trace.digests.digest import Digest, Node, encode
+from hangscope.trace.digests.hosts import Host, HostMap
+from hangscope.trace.digests.make import MOST, NEWEST, digest_of
+from hangscope.trace.digests.tables import Tables
 from hangscope.trace.facts import tcp_address
-from hangscope.trace.model import Fragment, Trace
+from hangscope.trace.model import Fragment, RankFacts, Trace
 
 ASK_AFTER_S = 5.0
 """How long this node may make no progress before reports are exchanged; less with a short
@@ -25,8 +31,17 @@ MARGIN_S = 2.0
 DELIVER_VERDICT_S = 2.0
 """Time for a verdict to reach the other nodes before the job's store goes away."""
 REPEAT_S = 5.0
-"""Interval for resending an unchanged report. The reports of a thousand nodes are a hundred
-megabytes, and the store that carries them belongs to the job."""
+"""How often a node says that its report holds still: with a few bytes, not the report."""
+REPEAT_WHOLE_S = 30.0
+"""How often a report is sent although nothing in it that matters has changed."""
+SILENT_S = 3 * REPEAT_S
+"""A node that was not heard of for this long during a stall, while others were, is silent."""
+TELL_HOSTS_S = 3.0
+"""Node 0 tells not more often than this who runs where."""
+LAST_WORD_S = 8.0
+"""How long to wait, after all ranks here have ended, for what another node has found."""
+MOST_ADDRESSES = 32
+IN_LOG_OF_0 = "(the report is in the log of node 0)"
 
 
 class OtherNodes:
@@ -43,13 +58,45 @@ class OtherNodes:
     def __init__(self, timeout_s: float) -> None:
         self._is_first = False
         self._ask_after_s = min(ASK_AFTER_S, timeout_s / 2)
-        self._relay: Relay | None = None
+        self._relay: RelayProcess | None = None
+        self._own: Node | None = None
         self._stands_since_s: float | None = None
         self._moved_ns = 0
         self._heard_at_s: float | None = None
         self._said: object = None
         self._said_at_s = 0.0
+        self._said_whole_s = 0.0
         self._told = False
+        self._is_settled = False
+        self._hosts_said: tuple[HostMap, float] = (HostMap(), 0.0)
+        self.hosts = HostMap()
+        """Who runs where, as far as known."""
+
+    def begin(self, trace: Trace, ranks: Collection[int], *, first: bool) -> None:
+        """Meet the other nodes, once the job has met: while all is well, say who runs here.
+
+        Parameters
+        ----------
+        trace:
+            A look at this node's ranks.
+        ranks:
+            Those of them that have shown up.
+        first:
+            Whether rank 0 is among them.
+        """
+        here = [trace.ranks[rank] for rank in sorted(ranks) if rank in trace.ranks]
+        if self._relay is not None or not here or not any(f.initialized for f in here):
+            return
+        self._start(trace, first=first)
+        self._own = _node_of(here)
+        if self._relay is not None:
+            self._relay.publish(encode(Digest((self._own,), (), Tables(), trace.timeout_s)))
+
+    def _start(self, trace: Trace, *, first: bool) -> None:
+        if self._relay is None and (store := store_of(trace, os.environ)) is not None:
+            self._is_first = first
+            most = trace.world_size or len(trace.ranks)
+            self._relay = RelayProcess(store, first=first, most_nodes=most)
 
     def stalled(self, stalled_s: float, trace: Trace, *, first: bool, asks: bool = False) -> None:
         """Begin to exchange reports once this node has made no progress for long enough.
@@ -69,29 +116,105 @@ class OtherNodes:
             Whether the other nodes' evidence is needed even without a stall.
         """
         if stalled_s < self._ask_after_s and not asks:
-            self._stands_since_s = None
+            if self._stands_since_s is not None and self._relay is not None:
+                self._relay.wake(False)
+            self._stands_since_s, self._is_settled = None, False
             return
         if self._stands_since_s is None:
             self._stands_since_s = time.monotonic()
             self._moved_ns = time.time_ns() - int((stalled_s + MARGIN_S) * 1e9)
-        if self._relay is None and (store := store_of(trace, os.environ)) is not None:
-            self._is_first = first
-            self._relay = Relay(store, first=first, most_nodes=trace.world_size or len(trace.ranks))
+            self._start(trace, first=first)
+            if self._relay is not None:
+                self._relay.wake(True)
 
-    def publish_report(self, trace: Trace, rings: list[tuple[int, Path]]) -> None:
-        """Send this node's report while it is stalled: when its state changes, else repeatedly."""
-        if self._relay is None or self._relay.failed or self._stands_since_s is None:
+    def settled(self) -> None:
+        """The whole job has its verdict: nothing more is sent unless something changes."""
+        if not self._is_settled and self._relay is not None:
+            self._relay.wake(False)
+        self._is_settled = True
+
+    def publish_report(self, trace: Trace, ranks: Collection[int]) -> None:
+        """Send this node's report while it is stalled: when its state changes, else repeatedly.
+
+        ``ranks``: those of the trace that run here.
+        """
+        if not self.is_connected or self._relay is None or self._stands_since_s is None:
             return
-        state, now_s = _state(trace), time.monotonic()
-        if state != self._said or now_s - self._said_at_s >= REPEAT_S:
-            self._said, self._said_at_s = state, now_s
-            self._relay.publish(pack(trace, rings))
+        state, now_s = (_state(trace), self._relay.told().deep), time.monotonic()
+        old = not self._is_settled and now_s - self._said_at_s >= REPEAT_S
+        if state != self._said or (old and now_s - self._said_whole_s >= REPEAT_WHOLE_S):
+            self._said, self._said_at_s, self._said_whole_s = state, now_s, now_s
+            here = [trace.ranks[rank] for rank in sorted(ranks) if rank in trace.ranks]
+            if here:
+                newest = MOST if state[1] else NEWEST
+                node = self._own = self._own or _node_of(here)
+                self._relay.publish(encode(digest_of(trace, ranks, node, newest=newest)))
+        elif old:
+            self._said_at_s = now_s
+            self._relay.publish_still()
+
+    def receive(self) -> None:
+        """Read what has come from the other nodes."""
+        if self._relay is not None:
+            self._relay.receive()
+            self._share_hosts()
 
     def fragments(self) -> list[Fragment]:
         """Fragments that the other nodes have reported during this stall."""
+        self.receive()
         if self._relay is None or self._stands_since_s is None:
             return []
-        return self._relay.reports(self._moved_ns)
+        return self._relay.reports.fragments(self._moved_ns, self._relay.heard())
+
+    @property
+    def state(self) -> object:
+        """Everything about this node that a verdict may depend on, as last told to the others."""
+        return self._said
+
+    @property
+    def version(self) -> int:
+        """Changes with every report that says something new."""
+        return self._relay.reports.version if self._relay is not None else 0
+
+    def _share_hosts(self) -> None:
+        """Learn who runs where; on node 0, tell the others."""
+        assert self._relay is not None
+        if not self._is_first:
+            self.hosts = self._relay.hosts() or self.hosts
+            return
+        own = self._own
+        first = [Host(own.host, own.ranks, own.addresses)] if own is not None else []
+        self.hosts = HostMap((*first, *self._relay.reports.hosts()))
+        said, at_s = self._hosts_said
+        if self.hosts != said and time.monotonic() - at_s > TELL_HOSTS_S:
+            self._hosts_said = self.hosts, time.monotonic()
+            self._relay.publish_hosts(self.hosts)
+
+    def silent_hosts(self) -> tuple[Host, ...]:
+        """Hosts of which nothing is heard during this stall, although others are.
+
+        On node 0: those that do not answer. Elsewhere: node 0's, if the job's store on it does not
+        answer any more.
+        """
+        if self._relay is None:
+            return ()
+        if not self._is_first:
+            lost = self._relay.lost()
+            return tuple(h for h in self.hosts.hosts if lost is not None and h.number == 0)
+        if self._stands_since_s is None:
+            return ()
+        waited_s = time.monotonic() - self._stands_since_s
+        if waited_s < SILENT_S:
+            return ()
+        since_ns = time.time_ns() - int(SILENT_S * 1e9)
+        heard = {n for n, h in self._relay.heard().items() if h.sent_ns - h.ahead_ns >= since_ns}
+        others = [host for host in self.hosts.hosts if host.number]
+        return tuple(h for h in others if h.number not in heard) if heard else ()
+
+    def lost_store(self) -> Lost | None:
+        """Whether the job's store does not answer any more, although it did."""
+        met = bool(self.hosts.hosts) or self._told or self._heard_at_s is not None
+        return self._relay.lost() if self._relay is not None and met else None
 
     def is_awaiting_reports(self) -> bool:
         """Whether it is too early to report without the other nodes' evidence.
@@ -101,13 +224,29 @@ class OtherNodes:
         """
         if self._relay is None or self._relay.failed or self._stands_since_s is None:
             return False
+        if self.lost_store() is not None:
+            return False
         now_s = time.monotonic()
+        if self.hosts.hosts and self._is_first and self._may_fall_silent(now_s):
+            return True
         if self._heard_at_s is None and self._relay.has_contact:
             self._heard_at_s = now_s
         if self._heard_at_s is None:
             return now_s - self._stands_since_s < FIRST_CONTACT_S
-        patience_s = PATIENCE_S if self._is_first else 2 * PATIENCE_S
+        # Node 0 may need the whole time after which a host counts as silent.
+        patience_s = PATIENCE_S if self._is_first else PATIENCE_S + SILENT_S
         return now_s - max(self._stands_since_s, self._heard_at_s) < patience_s
+
+    def _may_fall_silent(self, now_s: float) -> bool:
+        """Whether nothing has been heard yet of a host that is not silent for long enough yet."""
+        assert self._relay is not None
+        assert self._stands_since_s is not None
+        if now_s - self._stands_since_s > SILENT_S + MARGIN_S:
+            return False
+        heard = {
+            n for n, h in self._relay.heard().items() if h.sent_ns - h.ahead_ns > self._moved_ns
+        }
+        return any(host.number and host.number not in heard for host in self.hosts.hosts)
 
     @property
     def is_connected(self) -> bool:
@@ -115,17 +254,48 @@ class OtherNodes:
         return self._relay is not None and not self._relay.failed
 
     def take_verdict(self) -> str | None:
-        """Node 0's verdict, the first time it is there; None from then on."""
-        verdict = self._relay.verdict() if self._relay is not None else None
-        if verdict is None or self._told:
+        """Node 0's verdict, the first time it is there; None from then on.
+
+        On node 0: what another node has found by itself.
+        """
+        if self._relay is None or self._told:
+            return None
+        verdict = self._relay.told().verdict
+        if self._is_first:
+            verdict = next((h.found for h in self._relay.heard().values() if h.found), "")
+            if verdict:
+                self._relay.publish_verdict(verdict)
+        if not verdict:
             return None
         self._told = True
         return verdict
 
-    def publish_verdict(self, summary: str) -> None:
-        """On node 0, send the verdict to the other nodes."""
-        if self._relay is not None and self._is_first:
-            self._relay.publish_verdict(summary)
+    def await_verdict(self) -> str | None:
+        """What is found elsewhere, after the ranks here have ended: it may take a few seconds."""
+        if self._relay is None or not self.hosts.hosts:
+            return self.take_verdict()
+        self._relay.wake(True)
+        until_s = time.monotonic() + LAST_WORD_S
+        while time.monotonic() < until_s and self.is_connected and self.lost_store() is None:
+            self.receive()
+            if verdict := self.take_verdict():
+                return verdict
+            time.sleep(0.25)
+        return self.take_verdict()
+
+    def publish_verdict(self, summary: str, *, own: bool) -> None:
+        """Tell the other nodes: as the verdict on node 0, elsewhere as what was found here.
+
+        ``own``: it is about what ranks of this node did, of which this node knows best.
+        """
+        if self._relay is None:
+            return
+        where = f" {self._own.host}" if self._own is not None else ""
+        if self._is_first:
+            self._relay.publish_verdict(f"{summary} {IN_LOG_OF_0}")
+        elif own:
+            self._relay.publish_found(f"{summary} (the report is in the log of host{where})")
+            self._relay.wake(True)
 
     def notes(self) -> list[str]:
         """Lines about messages of other nodes that do not count, since the last call."""
@@ -136,6 +306,31 @@ class OtherNodes:
         if self._relay is not None:
             self._relay.close()
             self._relay = None
+
+
+def _node_of(here: Sequence[RankFacts]) -> Node:
+    """This node, for the others."""
+    first = here[0]
+    return Node(
+        first.host or socket.gethostname(),
+        first.machine,
+        first.node_rank,
+        _addresses(),
+        tuple(facts.rank for facts in here),
+    )
+
+
+def _addresses() -> tuple[str, ...]:
+    """Addresses under which others reach this node."""
+    found = []
+    for interface in psutil.net_if_addrs().values():
+        for address in interface:
+            text = address.address.partition("%")[0]
+            if address.family in (socket.AF_INET, socket.AF_INET6) and not is_loopback(
+                f"tcp://[{text}]:0"
+            ):
+                found.append(text)
+    return tuple(found[:MOST_ADDRESSES])
 
 
 def store_of(trace: Trace, environ: Mapping[str, str]) -> tuple[str, str] | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.diagnosis.wording.phrases import capital, rank_s
+from hangscope.monitor.host_evidence import HostEvidence
+from hangscope.trace.digests.hosts import hosts_s
 
 _FIX = (
     "see whether the host of those ranks is up, can be reached from here and has the same "
@@ -27,12 +29,31 @@ def needs_other_nodes(diagnosis: Diagnosis) -> bool:
     return bool(diagnosis.findings) and diagnosis.findings[0].verdict not in ENDED
 
 
-def unexplained_end(diagnosis: Diagnosis, where: str) -> str:
-    """The line to print if all ranks here ended and nothing on this node explains why."""
+def unexplained_end(
+    diagnosis: Diagnosis,
+    where: str,
+    known: HostEvidence,
+    *,
+    stopped: bool = False,
+    closed: Sequence[str] = (),
+) -> str:
+    """The line to print if all ranks here ended and nothing on this node explains why.
+
+    ``stopped``: they were told to stop, as at the end of a job or of a node elsewhere; ``closed``:
+    addresses to which they lost the first connections.
+    """
+    begin = f"{diagnosis.headline}. " if diagnosis.findings else ""
+    line = f"{begin}All ranks of this node have ended, and nothing on it explains why"
+    if stopped:
+        line = f"{begin}All ranks of this node were stopped from outside"
+    host, lost = known.store_host, known.store
+    if host is not None and lost is not None and known.here.isdisjoint(host.ranks):
+        line += f"; {hosts_s([host])}, which holds the job's store, does not answer ({lost.error})"
+    elif closed:
+        line += f"; connections to {', '.join(closed)} were closed"
     return (
-        f"{diagnosis.headline}. All ranks of this node have ended, and nothing on it explains why: "
-        f"look at the logs of the other nodes, or run `hangscope analyze` over the run directories "
-        f"of all of them (this node's: {where})"
+        f"{line}: look at the logs of the other nodes, or run `hangscope analyze` over the run "
+        f"directories of all of them (this node's: {where})"
     )
 
 

@@ -40,7 +40,11 @@ class ReportPolicy:
     """Summary of the first finding and since when all looks have agreed on it."""
     _settled: bool = False
     """A cause that can no longer change has been reported."""
+    is_pending: bool = False
+    """The last look has found something that the next one may confirm."""
     has_reported: bool = False
+    is_tentative: bool = False
+    """What was reported names nobody: what is found elsewhere still counts."""
     reported_elsewhere: bool = False
     """Another node's monitor has reported on the whole job."""
 
@@ -65,6 +69,7 @@ class ReportPolicy:
         now_s:
             Time of the look, on any clock.
         """
+        self.is_pending = False
         causes = {cause_of(finding) for finding in diagnosis.findings}
         before, previous = self._previous_progress, self._previous
         self._previous, self._previous_progress = causes, progress
@@ -92,18 +97,22 @@ class ReportPolicy:
         if first.group is not None and first.seq is not None:
             # The same wait at the same sequence number: its members have not moved, whatever other
             # threads of these ranks do.
-            return cause in previous
+            self.is_pending = cause not in previous
+            return not self.is_pending
         waiting = first.victims or first.culprits or tuple(progress)
         frozen = all(progress.get(rank) == before.get(rank) for rank in waiting)
-        return cause in previous and frozen
+        self.is_pending = cause not in previous
+        return frozen and not self.is_pending
 
     def suppress(self) -> None:
         """Another monitor has reported on the whole job; this node's view adds nothing."""
         self.has_reported = self.reported_elsewhere = True
+        self.is_tentative = False
 
     def mark_reported(self, diagnosis: Diagnosis) -> None:
         """Remember that the diagnosis was printed."""
         self.has_reported = True
+        self.is_tentative = diagnosis.verdict is Verdict.INCONCLUSIVE
         self._settled |= is_final(diagnosis) and bool(diagnosis.culprits)
         for finding in diagnosis.findings:
             self._said.add(cause_of(finding))

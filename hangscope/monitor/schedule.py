@@ -9,6 +9,8 @@ SETTLE_S = 0.6
 """Delay after a process ends: its peers need a moment to show the effect."""
 FIRST_LOOK_S = 1.0
 """Time without progress before the first close look."""
+CONFIRM_S = 0.5
+"""Time between a look that finds something and the one that confirms it."""
 MAX_INTERVAL_S = 5.0
 _SHARE = 0.05
 """Largest share of a CPU that close looks may take, except around the timeout."""
@@ -59,7 +61,9 @@ class LookSchedule:
         """Whether a look is due."""
         return now_s >= self._next_look_s and now_s >= self._settling_until_s
 
-    def looked(self, now_s: float, stalled_s: float, cost_s: float) -> None:
+    def looked(
+        self, now_s: float, stalled_s: float, cost_s: float, *, urgent: bool = False
+    ) -> None:
         """A close look is done: schedule the next one.
 
         Parameters
@@ -70,9 +74,12 @@ class LookSchedule:
             How long there has been no progress.
         cost_s:
             CPU seconds the look took.
+        urgent:
+            Whether a finding waits to be confirmed, which no cost may delay.
         """
         self._settling_until_s = 0.0
-        self._next_look_s = now_s + self._interval_s(stalled_s, cost_s)
+        wait_s = CONFIRM_S if urgent else self._interval_s(stalled_s, cost_s)
+        self._next_look_s = now_s + wait_s
 
     def _interval_s(self, stalled_s: float, cost_s: float) -> float:
         """Time until the next look: short near the timeout, longer the longer a stall lasts."""

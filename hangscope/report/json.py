@@ -1,10 +1,12 @@
-"""The diagnosis as JSON, schema ``hangscope/diagnosis/1``.
+"""The diagnosis as JSON, schema ``hangscope/diagnosis/2``.
 
-Keys may be added, but are never removed or given another meaning.
+Keys may be added, but are never removed or given another meaning. What a rank's row does not have
+is unknown, or none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
@@ -23,36 +25,73 @@ from hangscope.report.escape import visible_json
 from hangscope.trace.model import Source, Stack
 
 _INT64 = 2**63
+_BY_RANK = ("ranks", "stacks", "operations", "wait_for", "sources")
 
 
-def to_json(diagnosis: Diagnosis) -> bytes:
-    """`diagnosis` as one indented JSON document, UTF-8; it is safe to print on a terminal."""
+def to_json(diagnosis: Diagnosis, *, brief: bool = False) -> bytes:
+    """`diagnosis` as one JSON document, UTF-8, a line per row; it is safe to print on a terminal.
+
+    ``brief``: without the rows for ranks, waits and files.
+    """
     document = to_dict(diagnosis)
-    options = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY
+    for name in _BY_RANK if brief else ():
+        del document[name]
     try:
-        return visible_json(orjson.dumps(document, option=options))
+        return visible_json(_lines(document))
     except TypeError:  # lone surrogates or integers beyond 64 bits from a damaged dump
-        return visible_json(orjson.dumps(_encodable(document), option=options))
+        return visible_json(_lines(_encodable(document)))
+
+
+def _lines(document: dict[str, Any]) -> bytes:
+    """Each key on a line, lists of rows with a line for each row."""
+    parts = []
+    for name, value in document.items():
+        if isinstance(value, list) and value and isinstance(value[0], (dict, list)):
+            rows = b",\n    ".join(_dumped(row) for row in value)
+            parts.append(b'  "%s": [\n    %s\n  ]' % (name.encode(), rows))
+        else:
+            parts.append(b'  "%s": %s' % (name.encode(), _dumped(value)))
+    return b"{\n" + b",\n".join(parts) + b"\n}"
+
+
+def _dumped(value: Any) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+class _Table:
+    """Values that many rows share, each once."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[Any, int] = {}
+
+    def of(self, value: Any) -> int | None:
+        """The number of a value; None for none."""
+        return self.numbers.setdefault(value, len(self.numbers)) if value else None
 
 
 def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
     """`diagnosis` as plain dictionaries, lists and numbers."""
+    stacks, operations = _Table(), _Table()
+    rows = [_rank(report, stacks, operations) for report in diagnosis.ranks]
     return {
         "schema": SCHEMA,
         "verdict": diagnosis.verdict.value,
         "culprits": list(diagnosis.culprits),
+        "hosts": list(diagnosis.hosts),
         "confidence": diagnosis.confidence.value,
         "summary": diagnosis.summary,
         "world_size": diagnosis.world_size,
         "backend": diagnosis.backend or None,
         "live": diagnosis.live,
         "stalled_s": diagnosis.stalled_s,
-        "ranks": [_rank(r) for r in diagnosis.ranks],
         "findings": [_finding(f) for f in diagnosis.findings],
-        "wait_for": [_edge(e) for e in diagnosis.wait_for],
-        "sources": [_source(s) for s in diagnosis.sources],
         "warnings": list(diagnosis.warnings),
         "notes": list(diagnosis.notes),
+        "ranks": rows,
+        "stacks": [frames(stack) for stack in stacks.numbers],
+        "operations": [_last(last) for last in operations.numbers],
+        "wait_for": [_edge(e) for e in diagnosis.wait_for],
+        "sources": _sources(diagnosis.sources),
     }
 
 
@@ -61,24 +100,25 @@ def frames(stack: Stack) -> list[dict[str, Any]]:
     return [{"name": f.name, "filename": f.filename, "line": f.line} for f in stack]
 
 
-def _rank(report: RankReport) -> dict[str, Any]:
-    return {
+def _rank(report: RankReport, stacks: _Table, operations: _Table) -> dict[str, Any]:
+    row = {
         "rank": report.rank,
         "role": report.role,
         "state": report.state,
         "host": report.host,
         "pid": report.pid,
         "waiting_for": list(report.waiting_for) or None,
-        "waiting_s": report.waiting_s,
-        "last": _last(report.last),
-        "stack": frames(report.stack),
+        "waiting_s": None if report.waiting_s is None else round(report.waiting_s, 1),
+        "last": operations.of(report.last),
+        "stack": stacks.of(report.stack),
         "phase": report.phase,
         "exit": report.exit,
     }
+    return {name: value for name, value in row.items() if value is not None}
 
 
-def _last(last: LastOperation | None) -> dict[str, Any] | None:
-    return None if last is None else {"group": last.group, "seq": last.seq, "op": last.op}
+def _last(last: LastOperation) -> dict[str, Any]:
+    return {"group": last.group, "seq": last.seq, "op": last.op}
 
 
 def _finding(finding: Finding) -> dict[str, Any]:
@@ -86,6 +126,7 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "verdict": finding.verdict.value,
         "culprits": list(finding.culprits),
         "victims": list(finding.victims),
+        "hosts": list(finding.hosts),
         "confidence": finding.confidence.value,
         "summary": finding.summary,
         "why": finding.why,
@@ -144,15 +185,17 @@ def _edge(edge: WaitEdge) -> dict[str, Any]:
     }
 
 
-def _source(source: Source) -> dict[str, Any]:
-    return {
-        "path": source.path,
-        "format": source.format,
-        "version": source.version,
-        "rank": source.rank,
-        "records": source.records,
-        "dropped": source.dropped,
-    }
+def _sources(sources: Iterable[Source]) -> list[dict[str, Any]]:
+    """Files by format and folder, each as name, rank and number of records."""
+    found: dict[tuple[str, str, str, int], list[list[Any]]] = {}
+    for source in sources:
+        folder, slash, name = source.path.rpartition("/")
+        key = (source.format, source.version, folder + slash, source.dropped)
+        found.setdefault(key, []).append([name, source.rank, source.records])
+    return [
+        {"format": f, "version": v, "folder": folder, "dropped": dropped, "files": rows}
+        for (f, v, folder, dropped), rows in found.items()
+    ]
 
 
 def _encodable(value: Any) -> Any:

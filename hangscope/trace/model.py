@@ -219,6 +219,31 @@ class Fragment:
     """The source holds announcements that only tell something together with other sources."""
 
 
+class _Missing:
+    """Remembers the last answer: of a large job it is asked for dozens of times."""
+
+    def __init__(self) -> None:
+        self._last: tuple[int, tuple[Group, ...], Mapping[int, RankFacts], tuple[int, ...]] | None
+        self._last = None
+
+    def of(
+        self, world_size: int, groups: tuple[Group, ...], ranks: Mapping[int, RankFacts]
+    ) -> tuple[int, ...]:
+        """Ranks below ``world_size`` or listed in a group, but not among ``ranks``."""
+        last = self._last
+        if last and last[0] == world_size and last[1] is groups and last[2] is ranks:
+            return last[3]
+        expected = set(range(world_size))
+        for group in groups:
+            expected.update(group.ranks)
+        missing = tuple(sorted(expected - set(ranks)))
+        self._last = world_size, groups, ranks, missing
+        return missing
+
+
+_MISSING = _Missing()
+
+
 @dataclass(frozen=True, slots=True)
 class Trace:
     """One job at one moment, from whatever was left of it.
@@ -254,10 +279,7 @@ class Trace:
     @property
     def missing_ranks(self) -> tuple[int, ...]:
         """Ranks of the job about which no source says anything."""
-        expected = set(range(self.world_size or 0))
-        for group in self.groups:
-            expected.update(group.ranks)
-        return tuple(sorted(expected - set(self.ranks)))
+        return _MISSING.of(self.world_size or 0, self.groups, self.ranks)
 
     @property
     def only_logs(self) -> bool:

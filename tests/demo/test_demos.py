@@ -55,7 +55,7 @@ def test_demo_gets_the_verdict_it_promises(demo: Demo, tmp_path: Path) -> None:
 
     timeout_s = TIMEOUT_S if is_timed(demo) else UNNEEDED_TIMEOUT_S
     run = run_demo(demo, tmp_path / "run", timeout_s=timeout_s, inspect=inspect)
-    assert answers[0]["schema"] == "hangscope/diagnosis/1"
+    assert answers[0]["schema"] == "hangscope/diagnosis/2"
     assert answers[0]["verdict"] == demo.verdict, texts[0]
     assert answers[0]["culprits"] == list(demo.culprits)
     if demo.verdict == "healthy":

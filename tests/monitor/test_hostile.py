@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
+import json
 import os
 import struct
 import time
-import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,10 @@ from hangscope.diagnosis.engine import diagnose
 from hangscope.monitor.corruption import Corruptions
 from hangscope.monitor.early_pidfds import EarlyWatch
 from hangscope.monitor.log_output import print_line
-from hangscope.monitor.node_reports import unpack
 from hangscope.ring import layout
+from hangscope.trace.digests.digest import Node, decode, encode, fragments_of
+from hangscope.trace.digests.make import digest_of
+from hangscope.trace.digests.tables import Tables
 from hangscope.trace.external_reports.journal import MAX_BYTES, read_journal
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.load import load_trace
@@ -135,19 +137,44 @@ def test_untrusted_text_becomes_one_printable_line(
     assert "\x1b" not in said
 
 
-@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
-def test_report_with_changed_bytes(tmp_path: Path, method: int) -> None:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", method) as archive:
-        archive.writestr("rank_0.ring", layout.MAGIC + bytes(9000))
-        archive.writestr("../observed.journal", HEAD + END)
-        archive.writestr("..", b"x")
-    raw = buffer.getvalue()
-    for at in range(0, len(raw), len(raw) // 50):
-        changed = raw[:at] + bytes([raw[at] ^ 0xFF]) + raw[at + 1 :]
-        for fragment in unpack(changed, tmp_path / "in" / str(at)):
-            assert fragment.facts.rank >= 0
-    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+_ODD = (None, -1, 2**70, 1.5, "x", [], {}, [[]], [None], [[1, 2]], [{}], True)
+
+
+def test_made_up_digest_is_void(tmp_path: Path, ranks: list[RingRank]) -> None:
+    node = Node("node0", ranks=(0, 1))
+    whole = encode(digest_of(LiveRun(tmp_path).look(), range(2), node))
+    data = zlib.decompress(whole)
+    (length,) = struct.unpack_from("<I", data)
+    header = json.loads(data[4 : 4 + length])
+    made = []
+    for name in header:
+        for odd in _ODD:
+            made.append({**header, name: odd})
+            if isinstance(header[name], list) and header[name]:
+                made.append({**header, name: [odd, *header[name][1:]]})
+        made.append({key: value for key, value in header.items() if key != name})
+    for name in header["kinds"][0]:
+        made += [{**header, "kinds": [{**header["kinds"][0], name: odd}]} for odd in _ODD]
+    made += [[], None, 7]
+    void = 0
+    for said in made:
+        head = json.dumps(said).encode()
+        raw = zlib.compress(struct.pack("<I", len(head)) + head + data[4 + length :])
+        try:
+            digest = decode(raw, Tables())
+        except ValueError:
+            void += 1
+            continue
+        assert {part.facts.rank for part in digest.parts} <= {0, 1}
+        list(fragments_of(digest))
+    assert void > len(made) / 2
+
+
+def test_digest_that_inflates_too_far_is_void(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hangscope.trace.digests.digest.MAX_BYTES", 1 << 20)
+    for raw in (zlib.compress(bytes(2 << 20)), zlib.compress(b"\xff" * 100)[:-3], b"", b"x"):
+        with pytest.raises(ValueError):
+            decode(raw, Tables())
 
 
 @pytest.mark.parametrize("interval_s", [float("inf"), float("nan"), 1e300, -1.0])

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hangscope.monitor import mishaps, watch
+from hangscope.monitor import job_view, mishaps, watch
 from hangscope.monitor.watch import Monitor, MonitorConfig
 from hangscope.trace.live.rings import RunKey
 from tests.real_jobs import environment
@@ -32,7 +32,7 @@ def _until(holds: Callable[[], object]) -> None:
 def test_failed_look_is_one_line_and_the_next_one_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks, diagnose = 0, watch.diagnose
+    looks, diagnose = 0, job_view.diagnose
 
     def sometimes(trace: object) -> object:
         nonlocal looks
@@ -41,7 +41,7 @@ def test_failed_look_is_one_line_and_the_next_one_comes(
             raise IndexError("tuple index out of range")
         return diagnose(trace)
 
-    monkeypatch.setattr(watch, "diagnose", sometimes)
+    monkeypatch.setattr(job_view, "diagnose", sometimes)
     out = io.StringIO()
     with ring_process(tmp_path, 0), ring_process(tmp_path, 1, "broadcast"):
         Monitor(

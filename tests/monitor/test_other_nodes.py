@@ -7,15 +7,19 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from hangscope.monitor import other_nodes
-from hangscope.monitor.node_reports import pack, report_of, unpack
-from hangscope.trace.clocks import shift_fragment
-from hangscope.trace.formats import JOURNAL
+from hangscope.monitor.node_reports import Heard, Reports, Told
+from hangscope.trace.digests.digest import Node, decode, encode
+from hangscope.trace.digests.make import digest_of
+from hangscope.trace.digests.tables import Tables
 from hangscope.trace.live.follow import LiveRun
-from hangscope.trace.model import RankFacts
+from hangscope.trace.model import RankFacts, Trace
 from tests.live_rings import RingRank
+
+HERE = Node("node0", ranks=(0, 1), addresses=("10.0.0.1",))
 
 
 class Carrier:
@@ -25,42 +29,67 @@ class Carrier:
     has_contact = False
 
     def __init__(self) -> None:
-        self.reports: list[bytes] = []
+        self.sent: list[bytes] = []
+        self.stills = 0
+        self.is_awake = False
+        self.reports = Reports()
 
     def publish(self, report: bytes) -> None:
-        self.reports.append(report)
+        self.sent.append(report)
+
+    def publish_still(self) -> None:
+        self.stills += 1
+
+    def wake(self, awake: bool) -> None:
+        self.is_awake = awake
+
+    def told(self) -> Told:
+        return Told()
+
+    def receive(self) -> None: ...
+
+    def hosts(self) -> None:
+        return None
+
+    def lost(self) -> None:
+        return None
 
 
-def test_unchanged_report_is_not_resent_at_every_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _raw(trace: Trace, ranks: range = range(2), newest: int = 16) -> bytes:
+    return encode(digest_of(trace, ranks, HERE, newest=newest))
+
+
+def test_unchanged_report_is_not_resent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ranks = [RingRank(tmp_path, rank, 4) for rank in range(2)]
     groups = [rank.join("0", "default_pg", range(4)) for rank in ranks]
     for rank, group in zip(ranks, groups, strict=True):
         rank.issue(group)
     run = LiveRun(tmp_path)
-    rings = [(rank, tmp_path / f"rank_{rank}.ring") for rank in range(2)]
     others = other_nodes.OtherNodes(5.0)
     carrier = Carrier()
     monkeypatch.setattr(others, "_relay", carrier)
-    others.publish_report(run.look(), rings)
-    assert not carrier.reports, "of a job that moves nothing is sent"
+    others.publish_report(run.look(), range(2))
+    assert not carrier.sent, "of a job that moves nothing is sent"
     others.stalled(3.0, run.look(), first=False)
     for _ in range(20):
         ranks[0].ring.beat()
-        others.publish_report(run.look(), rings)
-    assert len(carrier.reports) == 1
+        others.publish_report(run.look(), range(2))
+    assert (len(carrier.sent), carrier.stills) == (1, 0)
     ranks[1].issue(groups[1])
-    others.publish_report(run.look(), rings)
-    assert len(carrier.reports) == 2
-    told = unpack(carrier.reports[-1], tmp_path / "opened")
-    assert {f.facts.rank: len(f.records) for f in told if len(f.records)} == {0: 1, 1: 2}
+    others.publish_report(run.look(), range(2))
+    assert len(carrier.sent) == 2
+    told = decode(carrier.sent[-1], Tables())
+    assert {p.facts.rank: len(p.records) for p in told.parts} == {0: 1, 1: 2}
     monkeypatch.setattr(other_nodes, "REPEAT_S", 0.0)  # long enough ago
-    others.publish_report(run.look(), rings)
-    assert len(carrier.reports) == 3
+    others.publish_report(run.look(), range(2))
+    assert (len(carrier.sent), carrier.stills) == (2, 1), "a few bytes say that nothing changed"
+    others.settled()
+    for _ in range(5):
+        others.publish_report(run.look(), range(2))
+    assert (len(carrier.sent), carrier.stills) == (2, 1), "after the verdict all is quiet"
 
 
-@pytest.mark.parametrize(("first", "patience_s"), [(True, 10.0), (False, 20.0)])
+@pytest.mark.parametrize(("first", "patience_s"), [(True, 10.0), (False, 25.0)])
 def test_each_stall_waits_anew_for_other_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool, patience_s: float
 ) -> None:
@@ -71,7 +100,7 @@ def test_each_stall_waits_anew_for_other_nodes(
         other_nodes, "time", SimpleNamespace(monotonic=lambda: clock.now_s, time_ns=time.time_ns)
     )
     others = other_nodes.OtherNodes(5.0)
-    monkeypatch.setattr(other_nodes, "Relay", lambda store, **how: carrier)
+    monkeypatch.setattr(other_nodes, "RelayProcess", lambda store, **how: carrier)
     monkeypatch.setenv("MASTER_ADDR", "node0")
     monkeypatch.setenv("MASTER_PORT", "1234")
 
@@ -81,9 +110,11 @@ def test_each_stall_waits_anew_for_other_nodes(
         return others.is_awaiting_reports()
 
     assert patient(100.0, stalled_s=3.0)
+    assert carrier.is_awake
     assert patient(159.0, stalled_s=62.0), "the others are only importing torch"
     assert not patient(161.0, stalled_s=64.0), "nobody comes"
     assert not patient(162.0, stalled_s=0.1), "it goes on"
+    assert not carrier.is_awake
     carrier.has_contact = True
     assert patient(200.0, stalled_s=6.0)
     assert patient(199.0 + patience_s, stalled_s=6.0)
@@ -95,34 +126,89 @@ def test_report_time_is_corrected_for_clock_offset(tmp_path: Path, ahead_s: int)
     rank = RingRank(tmp_path, 0, 4)
     rank.issue(rank.join("0", "default_pg", range(4)))
     trace = LiveRun(tmp_path).look()
-    said = unpack(pack(trace, [(0, tmp_path / "rank_0.ring")]), tmp_path / "opened")
-    issued_ns = trace.records["created_ns"][0]
-    report = report_of([shift_fragment(f, ahead_s * 10**9) for f in said], ahead_s * 10**9)
-    assert abs(report.moment_ns - trace.observed_ns) < 10**9
-    (record,) = (r for f in report.fragments for r in f.records)
-    shown_ns = int(record["created_ns"]) - issued_ns
-    assert shown_ns == (0 if abs(ahead_s) > 10 else ahead_s * 10**9)
+    skew_ns = ahead_s * 10**9
+    records = trace.records.copy()
+    records["created_ns"] += skew_ns
+    facts = replace(trace.ranks[0], observed_ns=trace.ranks[0].observed_ns + skew_ns)
+    theirs = replace(trace, records=records, ranks={0: facts})
+    reports = Reports()
+    reports.put("node_1", _raw(theirs, range(1)))
+    heard = {1: Heard(facts.observed_ns, skew_ns)}
+    assert not reports.fragments(trace.observed_ns + 10**9, heard), "older than that"
+    (found,) = reports.fragments(trace.observed_ns - 10**9, heard)
+    shown_ns = int(found.records["created_ns"][0]) - int(trace.records["created_ns"][0])
+    assert abs(shown_ns - (0 if abs(ahead_s) > 10 else skew_ns)) <= 1000
+
+
+def test_report_holds_what_was_recorded(tmp_path: Path) -> None:
+    ranks = [RingRank(tmp_path, rank, 4) for rank in range(2)]
+    for rank in ranks:
+        world = rank.join("0", "default_pg", range(4))
+        other = rank.join("7", "pair", [rank.rank, rank.rank + 2])
+        for step in range(30):
+            rank.finish(rank.issue(world, line=step % 3))
+        rank.issue(other, "send", peer=rank.rank + 2)
+        rank.sample(5)
+    trace = LiveRun(tmp_path).look()
+    tables = Tables()
+    digest = decode(_raw(trace), tables)
+    for part in digest.parts:
+        own = trace.records[trace.records["rank"] == part.facts.rank][-16:]
+        assert part.facts.oldest_record_id == own["record_id"][0]
+        for name in ("record_id", "collective_seq", "p2p_seq", "peer", "state", "flags", "thread"):
+            assert part.records[name].tolist() == own[name].tolist()
+        stacks = [tables.stacks[at] for at in part.records["stack"]]
+        assert stacks == [trace.stacks[at] for at in own["stack"]]
+        kinds = [tables.signatures[at] for at in part.records["signature"]]
+        assert kinds == [trace.signatures[at] for at in own["signature"]]
+        told = {tables.groups[m["group"]].ranks: int(m["enqueued"]) for m in part.members}
+        assert told[0, 1, 2, 3] == 30
+        facts = trace.ranks[part.facts.rank]
+        assert part.facts.main_stack == facts.main_stack
+        assert (part.facts.pid, part.facts.host) == (facts.pid, facts.host)
+    whole = decode(_raw(trace, newest=256), Tables())
+    assert [len(part.records) for part in whole.parts] == [31, 31]
+
+
+def test_world_of_a_large_job_takes_few_bytes(tmp_path: Path) -> None:
+    for rank in range(8):
+        one = RingRank(tmp_path, rank, 16_384, values_bytes=1 << 20)
+        group = one.join("0", "default_pg", range(16_384))
+        for step in range(20):
+            one.finish(one.issue(group, line=step % 5))
+        one.issue(group)
+    trace = LiveRun(tmp_path).look()
+    raw = _raw(trace, range(8))
+    assert len(raw) < 4000
+    assert decode(raw, Tables()).tables.groups[0].ranks == tuple(range(16_384))
 
 
 def test_report_tells_of_ranks_that_are_still_starting(tmp_path: Path) -> None:
     RingRank(tmp_path, 0, 4)
     trace = LiveRun(tmp_path).look()
     starting = RankFacts(1, host="node7", pid=12, alive=True, initialized=False)
-    awaited = replace(trace, ranks={**trace.ranks, 1: starting, 2: RankFacts(2, alive=True)})
-    said = unpack(pack(awaited, [(0, tmp_path / "rank_0.ring")]), tmp_path / "opened")
-    found = {f.facts.rank: f.facts for f in said if f.source.format == JOURNAL}
-    assert found.keys() == {1}, "of rank 2 it is not known whether it takes part unrecorded"
+    awaited = replace(trace, ranks={**trace.ranks, 1: starting})
+    found = {p.facts.rank: p.facts for p in decode(_raw(awaited), Tables()).parts}
     assert (found[1].host, found[1].pid, found[1].initialized) == ("node7", 12, False)
 
 
 def test_damaged_report_is_ignored(tmp_path: Path) -> None:
-    RingRank(tmp_path, 0, 4)
-    whole = pack(LiveRun(tmp_path).look(), [(0, tmp_path / "rank_0.ring")])
-    assert [f.facts.rank for f in unpack(whole, tmp_path / "whole")] == [0]
-    at = whole.index(b"rank_0.ring") + len(b"rank_0.ring")
-    altered = whole[:at] + bytes(64) + whole[at + 64 :]
-    for number, damaged in enumerate((altered, whole[:-30], b"", b"PK\5\6" + bytes(18))):
-        assert unpack(damaged, tmp_path / f"damaged_{number}") == []
+    rank = RingRank(tmp_path, 0, 4)
+    group = rank.join("0", "default_pg", range(4))
+    for _ in range(3):
+        rank.issue(group)
+    whole = _raw(LiveRun(tmp_path).look(), range(1))
+    random = np.random.default_rng(7)
+    damaged = [b"", whole[:-3], whole[3:], b"\x78\x9c" + bytes(30)]
+    for _ in range(200):
+        altered = bytearray(whole)
+        for at in random.integers(0, len(whole), 3):
+            altered[at] ^= int(random.integers(1, 256))
+        damaged.append(bytes(altered))
+    for number, raw in enumerate(damaged):
+        reports = Reports()
+        reports.put(f"node_{number}", raw)
+        assert not reports.fragments(0, {})
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 
 from hangscope.report.json import to_json
+from hangscope.trace.model import Source
 from tests import view_samples as samples
 
 
 def test_document_has_the_fields_that_scripts_rely_on() -> None:
     document = json.loads(to_json(samples.hang().diagnosis))
-    assert document["schema"] == "hangscope/diagnosis/1"
+    assert document["schema"] == "hangscope/diagnosis/2"
     assert document["verdict"] == "missing_rank"
     assert document["culprits"] == [2]
     assert document["confidence"] == "certain"
@@ -27,10 +28,15 @@ def test_document_has_the_fields_that_scripts_rely_on() -> None:
         "host": "node0",
         "pid": 4711,
     }
-    assert culprit["waiting_for"] is None
+    assert "waiting_for" not in culprit
     assert document["ranks"][0]["waiting_for"] == [2]
-    assert culprit["last"] == {"group": "0", "seq": 102, "op": "all_reduce"}
-    assert culprit["stack"][0] == {"name": "load_batch", "filename": "/job/data.py", "line": 41}
+    last = document["operations"][culprit["last"]]
+    assert last == {"group": "0", "seq": 102, "op": "all_reduce"}
+    assert document["stacks"][culprit["stack"]][0] == {
+        "name": "load_batch",
+        "filename": "/job/data.py",
+        "line": 41,
+    }
     finding = document["findings"][0]
     assert finding["victims"] == [0, 1, 3]
     assert finding["group"] == {"name": "0", "desc": "dp", "ranks": [0, 1, 2, 3]}
@@ -53,14 +59,37 @@ def test_document_has_the_fields_that_scripts_rely_on() -> None:
 def test_sources_are_listed() -> None:
     job = samples.hang()
     document = json.loads(to_json(replace(job.diagnosis, sources=job.trace.sources)))
-    assert document["sources"][2] == {
-        "path": "rank_2.ring",
-        "format": "hangscope-ring",
-        "version": "1",
-        "rank": 2,
-        "records": 136,
-        "dropped": 0,
-    }
+    (rings,) = document["sources"]
+    assert (rings["format"], rings["version"]) == ("hangscope-ring", "1")
+    assert (rings["folder"], rings["dropped"]) == ("", 0)
+    assert rings["files"][2] == ["rank_2.ring", 2, 136]
+
+
+def test_large_job_takes_three_megabytes_at_most() -> None:
+    given = samples.hang().diagnosis
+    waiting, culprit = given.ranks[0], given.ranks[2]
+    world = 16_384
+    rows = tuple(
+        replace(waiting, rank=rank, host=f"worker-{rank // 8:05}", pid=100_000 + rank,
+                waiting_s=120.0 + rank / 7)
+        for rank in range(world)
+    )  # fmt: skip
+    victims = tuple(range(world))
+    source = Source("hangscope-runs/a-job/rank_12345.ring", "hangscope-ring", "1", 0, 10_000)
+    large = replace(
+        given,
+        ranks=(*rows[:-1], replace(culprit, rank=world - 1)),
+        findings=(replace(given.findings[0], victims=victims),),
+        sources=tuple(replace(source, rank=rank) for rank in range(world)),
+        wait_for=(),
+    )
+    raw = to_json(large)
+    assert len(raw) < 3_000_000
+    document = json.loads(raw)
+    assert len(document["stacks"]) == len({r.stack for r in large.ranks if r.stack})
+    brief = json.loads(to_json(large, brief=True))
+    assert set(document) - set(brief) == {"ranks", "stacks", "operations", "wait_for", "sources"}
+    assert brief["findings"] == document["findings"]
 
 
 def test_values_outside_json_are_written_as_text() -> None:

@@ -2,38 +2,48 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from hangscope.ring.run_secret import SEAL_CHARACTERS, RunSecret
-from hangscope.toolkit.launching import letters
-from hangscope.toolkit.launching.relay import PREFIX, Carrier, FirstNode, OtherNode
+from hangscope.toolkit.launching import letters, tree
+from hangscope.toolkit.launching.relay import PREFIX, Relay
+from hangscope.toolkit.launching.tree import FirstNode, OtherNode, Report
+from hangscope.trace.digests.digest import Digest, Node, decode, encode
+from hangscope.trace.digests.tables import Tables
+
+_TICKS = itertools.count(1)
 
 
-class Node:
-    """A monitor's side of a relay: its files."""
+def digest(name: str) -> bytes:
+    return encode(Digest((Node(name, ranks=(3,)),), (), Tables(), 8.0))
 
-    def __init__(self, store: HashStore, folder: Path, kind: type[Carrier], **how: object) -> None:
-        self.folder = folder
-        (folder / "in").mkdir(parents=True)
-        self.carrier = kind(store, folder, **how)
 
-    def says(self, name: str, text: str) -> None:
-        (self.folder / name).write_text(text)
-        self.carrier.carry()
+def names(raw: bytes) -> list[str]:
+    return [node.host for node in decode(raw, Tables()).nodes]
 
-    @property
-    def has(self) -> dict[str, str]:
-        self.carrier.carry()
-        found = {path.name: path.read_text() for path in (self.folder / "in").iterdir()}
-        ahead_ns = [int(found.pop(name)) for name in list(found) if name.startswith("clock_")]
-        assert all(-60 * 10**9 < ahead <= 0 for ahead in ahead_ns), "all run on this clock"
-        return found
+
+def says(node: tree.Member, name: str, found: str = "") -> None:
+    node.report = Report(time.time_ns() + next(_TICKS), found, digest(name))
+    node.round()
+
+
+def heard_by(first: FirstNode) -> list[str]:
+    first.round()
+    return sorted(name for raw in first.inbox.digests.values() for name in names(raw))
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "ANNOUNCE_AGAIN_S", 0.0)
+    monkeypatch.setattr(tree, "COMBINE_AGAIN_S", 0.0)
 
 
 @pytest.fixture
@@ -41,50 +51,107 @@ def store() -> HashStore:
     return HashStore()
 
 
-def test_node_0_gets_all_reports_and_all_get_its_verdict(store: HashStore, tmp_path: Path) -> None:
-    one = Node(store, tmp_path / "1", OtherNode)
-    one.says("report", "one")
-    assert one.has == {}, "nobody is there yet"
-    first, two = Node(store, tmp_path / "0", FirstNode), Node(store, tmp_path / "2", OtherNode)
-    two.says("report", "two")
-    assert one.has == {}
-    assert sorted(first.has.values()) == ["one", "two"]
-    assert one.has == two.has == {"first": ""}
-    first.says("verdict", "Rank 2 never joined")
-    assert one.has == two.has == {"first": "", "verdict": "Rank 2 never joined"}
-    one.says("report", "one, later")
-    assert sorted(first.has.values()) == ["one, later", "two"]
+def test_node_0_gets_all_reports_and_all_get_its_verdict(store: HashStore) -> None:
+    one = OtherNode(store)
+    says(one, "one")
+    first, two = FirstNode(store), OtherNode(store)
+    says(two, "two")
+    one.round()
+    assert heard_by(first) == ["one", "two"]
+    for node in (one, two):
+        node.round()
+        assert node.is_heard
+        assert node.inbox.told is not None
+        assert not node.inbox.told.verdict
+    first.say(verdict="Rank 2 never joined", hosts=b"who is where")
+    first.round()
+    for node in (one, two):
+        node.round()
+        assert node.inbox.told.verdict == "Rank 2 never joined"
+        assert node.inbox.hosts == b"who is where"
+    says(one, "one, later")
+    assert heard_by(first) == ["one, later", "two"]
 
 
-@pytest.mark.parametrize("stamp", [b"", b"x", b"x y", b"x -1", b"x " + b"9" * 5000, b"\xff \xff"])
-def test_foreign_values_in_the_store_are_ignored(
-    store: HashStore, tmp_path: Path, stamp: bytes
+def test_groups_report_through_a_speaker(store: HashStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "GROUP", 4)
+    monkeypatch.setattr(tree, "SPEAKER_SILENT_S", 0.0)
+    first = FirstNode(store)
+    nodes = [OtherNode(store) for _ in range(11)]
+    for number, node in enumerate(nodes):
+        says(node, f"node{number}", "Rank 3 crashed" if number == 6 else "")
+    for node in nodes:
+        node.round()  # speakers combine what has come
+    first.round()
+    assert heard_by(first) == sorted(f"node{n}" for n in range(11))
+    assert set(first.inbox.digests) == {"group_0", "group_1", "group_2"}
+    assert [h.found for h in first.inbox.heard.values() if h.found] == ["Rank 3 crashed"]
+    assert [heard.number for heard in first.inbox.heard.values()] == list(range(1, 12))
+    # Without its speaker, node 5, the first node reads the second group itself.
+    before = dict(first.inbox.digests)
+    says(nodes[5], "node5, later")
+    first.round()
+    first.round()
+    assert names(first.inbox.digests["node_6"]) == ["node5, later"]
+    assert {k: v for k, v in first.inbox.digests.items() if k in before} == before
+
+
+def test_what_did_not_change_is_not_sent_again(
+    store: HashStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, one = Node(store, tmp_path / "0", FirstNode), Node(store, tmp_path / "1", OtherNode)
-    one.says("report", "one")
-    assert list(first.has.values()) == ["one"]
-    meeting = store.get("first").decode()[SEAL_CHARACTERS:]
-    store.set(f"{meeting}/1/stamp", stamp)
-    store.add(f"{meeting}/count", 2**62)
-    store.set(f"{meeting}/2/stamp", "no report with it")
-    assert list(first.has.values()) == ["one"]
-    one.says("report", "one, later")
-    assert list(first.has.values()) == ["one, later"]
+    monkeypatch.setattr(tree, "GROUP", 2)
+    first = FirstNode(store)
+    nodes = [OtherNode(store) for _ in range(3)]
+    for node in nodes:
+        says(node, "here")
+    for node in (*nodes, first):
+        node.round()
+    meeting = first.meeting
+    combined = store.get(f"{meeting}/g/0")
+    kept = dict(first.inbox.digests)
+    heard_ns = first.inbox.heard[2].sent_ns
+    store.set(f"{meeting}/g/0", "not read again")
+    nodes[1].report = Report(time.time_ns() + 10**9, "", nodes[1].report.digest)  # still the same
+    for node in (nodes[1], nodes[0], first):
+        node.round()
+    assert first.inbox.digests == kept
+    assert first.inbox.heard[2].sent_ns > heard_ns
+    assert store.get(f"{meeting}/g/0") == b"not read again" != combined
 
 
-def test_next_attempt_reads_nothing_of_the_previous_one(store: HashStore, tmp_path: Path) -> None:
-    first, other = Node(store, tmp_path / "0", FirstNode), Node(store, tmp_path / "1", OtherNode)
-    other.says("report", "before")
-    first.says("verdict", "Rank 2 never joined")
-    assert "verdict" in other.has
-    again = Node(store, tmp_path / "again1", OtherNode)
-    again.says("report", "now")
-    assert again.has == {}, "a verdict of those who have not heard it is none"
-    first_again = Node(store, tmp_path / "again0", FirstNode)
-    assert first_again.has == {}
-    assert again.has == {}
-    assert first_again.has == {"node_1": "now"}
-    assert again.has == {"first": ""}
+@pytest.mark.parametrize("raw", [b"", b"x", b"\xff" * 40, b"\0" * 12, bytes(8) + b"\xff" * 4])
+def test_foreign_values_in_the_store_are_ignored(store: HashStore, raw: bytes) -> None:
+    first, one = FirstNode(store), OtherNode(store)
+    says(one, "one")
+    assert heard_by(first) == ["one"]
+    first.letters.put(f"{first.meeting}/n/1", raw)
+    first.letters.put(f"{first.meeting}/say", raw)
+    first.letters.put(f"{first.meeting}/s/0", raw)
+    for counter in ("c/0", "v/0", "news"):
+        store.add(f"{first.meeting}/{counter}", 1)
+    store.add(f"{first.meeting}/count", 2**62)
+    assert heard_by(first) == ["one"]
+    says(one, "one, later")
+    assert heard_by(first) == ["one, later"]
+
+
+def test_next_attempt_reads_nothing_of_the_previous_one(store: HashStore) -> None:
+    first, other = FirstNode(store), OtherNode(store)
+    says(other, "before")
+    first.say(verdict="Rank 2 never joined")
+    first.round()
+    other.round()
+    assert other.inbox.told is not None
+    again = OtherNode(store)
+    says(again, "now")
+    again.round()
+    assert again.inbox.told is None, "a verdict of those who have not heard it is none"
+    first_again = FirstNode(store)
+    says(again, "now")
+    assert heard_by(first_again) == ["now"]
+    again.round()
+    assert again.inbox.told is not None
+    assert not again.inbox.told.verdict
 
 
 def test_relay_without_its_monitor_leaves_no_files(tmp_path: Path) -> None:
@@ -102,69 +169,97 @@ def test_relay_without_its_monitor_leaves_no_files(tmp_path: Path) -> None:
     PrefixStore(PREFIX, store).get("first")  # until it has come to the meeting
     assert relay.stdin is not None
     relay.stdin.close()
-    assert relay.wait(60) == 0
+    assert relay.wait(120) == 0
     assert not folder.exists()
+
+
+def test_relay_says_that_the_store_is_lost_and_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hangscope.toolkit.launching.relay._RECONNECT_S", 0.0)
+    store, is_up = HashStore(), [True]
+
+    class Link:
+        def __getattr__(self, name: str) -> object:
+            if not is_up[0]:
+                raise RuntimeError("Broken pipe\nand a stack")
+            return getattr(store, name)
+
+    (tmp_path / "in").mkdir()
+    first = FirstNode(store)
+    relay = Relay(Link, tmp_path, is_first=False)
+    (tmp_path / "report").write_bytes(digest("one"))
+    relay.round()
+    assert heard_by(first) == ["one"]
+    is_up[0] = False
+    relay.round()
+    assert b"Broken pipe" in (tmp_path / "in" / "lost").read_bytes()
+    assert b"stack" not in (tmp_path / "in" / "lost").read_bytes()
+    is_up[0] = True
+    relay.round()
+    assert not (tmp_path / "in" / "lost").exists()
+    assert heard_by(first)[-1:] == ["one"]
 
 
 _SECRET = RunSecret("only on these nodes", is_shared=True)
 
 
-def test_message_without_the_secret_of_the_job_costs_one_line(
-    store: HashStore, tmp_path: Path
-) -> None:
+def test_message_without_the_secret_of_the_job_costs_one_line(store: HashStore) -> None:
     """Anybody who reaches the store could accuse any rank."""
-    first = Node(store, tmp_path / "0", FirstNode, secret=_SECRET)
-    one = Node(store, tmp_path / "1", OtherNode, secret=_SECRET)
-    meeting = store.get("first").decode()[SEAL_CHARACTERS:]
-    store.add(f"{meeting}/count", 1)
+    said: list[str] = []
+    first = FirstNode(store, secret=_SECRET, note=said.append)
+    one = OtherNode(store, secret=_SECRET, note=said.append)
+    store.add(f"{first.meeting}/count", 1)
     guess = letters.Letters(store, RunSecret("a guess", is_shared=True), print)
-    guess.put(f"{meeting}/1", b"rank 1 is at fault")
-    guess.put(f"{meeting}/1/stamp", b"x 99999999999999999")
-    guess.put(f"{meeting}/verdict", b"rank 1 is at fault")
-    one.says("report", "one")
+    says(one, "one")
+    guess.put(f"{first.meeting}/n/1", Report(2**62, "", digest("rank 1 is at fault")).packed())
     for _ in range(3):
-        assert first.has == {"node_2": "one"}
-        assert one.has == {"first": ""}
-    for node, key in ((first, "stamp"), (one, "verdict")):
-        said = (node.folder / "notes").read_text()
-        assert (
-            said
-            == f"a message between nodes is ignored ({key}): it is not from a node of this job\n"
-        )
+        assert heard_by(first) == ["one"]
+    one.round()
+    guess.put(f"{first.meeting}/say", b'[9,"rank 1 is at fault",0,true]')
+    store.add(f"{first.meeting}/news", 1)
+    for _ in range(3):
+        one.round()
+        assert one.inbox.told is not None
+        assert not one.inbox.told.verdict
+    ignored = "a message between nodes is ignored ({}): it is not from a node of this job"
+    assert sorted(said) == [ignored.format("1"), ignored.format("say")]
 
 
-def test_nobody_else_takes_the_place_of_node_0(store: HashStore, tmp_path: Path) -> None:
-    one = Node(store, tmp_path / "1", OtherNode, secret=_SECRET)
-    Node(store, tmp_path / "0", FirstNode, secret=RunSecret("a guess", is_shared=True))
-    one.says("report", "one")
-    assert one.has == {}
-    assert (one.folder / "notes").read_text().count("\n") == 1
+def test_nobody_else_takes_the_place_of_node_0(store: HashStore) -> None:
+    said: list[str] = []
+    one = OtherNode(store, secret=_SECRET, note=said.append)
+    FirstNode(store, secret=RunSecret("a guess", is_shared=True))
+    says(one, "one")
+    assert not one.meeting
+    assert len(said) == 1
 
 
-def test_old_report_played_again_does_not_count(store: HashStore, tmp_path: Path) -> None:
-    first = Node(store, tmp_path / "0", FirstNode, secret=_SECRET)
-    one = Node(store, tmp_path / "1", OtherNode, secret=_SECRET)
-    one.says("report", "before")
-    assert first.has == {"node_1": "before"}
-    meeting = store.get("first").decode()[SEAL_CHARACTERS:]
-    kept = {key: store.get(f"{meeting}/{key}") for key in ("1", "1/stamp")}
-    one.says("report", "now, and longer")
-    assert first.has == {"node_1": "now, and longer"}
-    for key, value in kept.items():
-        store.set(f"{meeting}/{key}", value)
-    assert first.has == {"node_1": "now, and longer"}
+def test_old_report_played_again_does_not_count(store: HashStore) -> None:
+    first, one = FirstNode(store, secret=_SECRET), OtherNode(store, secret=_SECRET)
+    says(one, "before")
+    assert heard_by(first) == ["before"]
+    kept = store.get(f"{first.meeting}/n/1")
+    says(one, "now")
+    assert heard_by(first) == ["now"]
+    store.set(f"{first.meeting}/n/1", kept)
+    store.add(f"{first.meeting}/c/0", 1)
+    assert heard_by(first) == ["now"]
+    assert SEAL_CHARACTERS == 32
 
 
-def test_sizes_and_numbers_are_limited(
-    store: HashStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(letters, "MAX_MESSAGE_BYTES", 100)
-    monkeypatch.setattr("hangscope.toolkit.launching.relay.MAX_TOTAL_BYTES", 150)
-    first = Node(store, tmp_path / "0", FirstNode, most_nodes=3)
-    nodes = [Node(store, tmp_path / str(number), OtherNode) for number in range(1, 6)]
-    nodes[0].says("report", "x" * 101)
-    for node in nodes[1:]:
-        node.says("report", "y" * 90)
-    assert sorted(first.has) == ["node_2"], "one is too long, one too much, two too many"
-    assert "not sent" in (nodes[0].folder / "notes").read_text()
-    assert (first.folder / "notes").read_text().count("all reports together") == 1
+def test_sizes_and_numbers_are_limited(store: HashStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(digest("one").ljust(1))
+    monkeypatch.setattr(letters, "MAX_MESSAGE_BYTES", size + 200)
+    monkeypatch.setattr(tree, "MAX_TOTAL_BYTES", int(size * 1.5))
+    said: list[str] = []
+    first = FirstNode(store, most_nodes=3, note=said.append)
+    nodes = [OtherNode(store, note=said.append) for number in range(1, 6)]
+    nodes[0].report = Report(time.time_ns(), "", b"x" * (size + 200))
+    for node in nodes[:1]:
+        node.round()
+    for number, node in enumerate(nodes[1:], 2):
+        says(node, f"no{number}")
+    assert len(heard_by(first)) == 1, "one is too long, one too much, two too many"
+    assert sum("not sent" in line for line in said) == 1
+    assert sum("all reports together" in line for line in said) == 1

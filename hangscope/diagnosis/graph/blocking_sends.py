@@ -54,6 +54,9 @@ def _held_up(
     send before later operations, the others wait for the rank. ``held``: ranks found held up so
     far; any of them may be waited for at the same place. ``([], -1)`` for none.
     """
+    older = [i for i in indexes if (p := places[i]).weak and p.row < oldest and p.targets]
+    if not older:
+        return [], NONE
     strong = [i for i in indexes if not places[i].weak]
     # Sends that the rank issued after the half it waits in do not precede anything here.
     first = [i for i in strong if places[i].p2p and places[i].row == oldest]
@@ -67,8 +70,7 @@ def _held_up(
             or not (whole if place.p2p else come.issuperset(place.members))
         ):
             return [], NONE
-    older = [i for i in indexes if (p := places[i]).weak and p.row < oldest and p.targets]
-    if not first or not older:
+    if not first:
         return [], NONE
     for index in first:
         place = places[index]

@@ -16,7 +16,7 @@ import numpy as np
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.pattern.habits import tensors_of
-from hangscope.diagnosis.pattern.sibling_groups import counterparts
+from hangscope.diagnosis.pattern.sibling_groups import siblings
 from hangscope.diagnosis.processes.stacks import user_frames
 from hangscope.diagnosis.records.frontier import UNKNOWN
 from hangscope.trace.model import NONE, Flag, flagged
@@ -26,7 +26,7 @@ _ENOUGH = 2
 Standing = tuple[object, ...]
 
 
-class _Total(NamedTuple):
+class Total(NamedTuple):
     """Where a rank had got to, and what it had issued in a group until then, or `UNKNOWN`."""
 
     standing: Standing
@@ -81,14 +81,16 @@ class _Totals:
         found: set[int] = set()
         more_or_fewer: set[int] = set()
         as_usual = False
+        alike = [] if self.fellow_suspects else siblings(self.context, group)
+        place = {rank: at for at, rank in enumerate(members)}
         for rank in ranks:
             mine = own.get(rank)
             if mine is None:
                 continue
             same, pairs = collectives[mine.standing].copy(), Counter[int]()
             same[mine.collectives] -= 1
-            others = {} if self.fellow_suspects else counterparts(self.context, rank, group)
-            for other, counterpart in others.items():
+            for other in alike:
+                counterpart = self.context.trace.groups[other].ranks[place[rank]]
                 theirs = self.at_newest(counterpart, other)
                 if theirs is not None and theirs.standing == mine.standing:
                     same[theirs.collectives] += 1
@@ -102,7 +104,14 @@ class _Totals:
             found |= more_or_fewer
         return found
 
-    def at_newest(self, rank: int, group: int) -> _Total | None:
+    def at_newest(self, rank: int, group: int) -> Total | None:
+        """As `_at_newest`; every member of a large group is asked about by all of its siblings."""
+        known = self.context.totals
+        if (rank, group) not in known:
+            known[rank, group] = self._at_newest(rank, group)
+        return known[rank, group]
+
+    def _at_newest(self, rank: int, group: int) -> Total | None:
         """What a rank had issued in a group when it reached its newest operation of any other
         group.
 
@@ -125,15 +134,15 @@ class _Totals:
             user_frames(context.stack(row)),
         )
         if row == context.last_row(rank):
-            return _Total(
+            return Total(
                 standing, self._issued(rank, group), pairs_issued(self.context, rank, group)
             )
         before = part[: row - low]
         before = before[before["group"] == group]
         if not len(before) or _lists_unfinished(self.context, rank):
-            return _Total(standing, UNKNOWN, UNKNOWN)
+            return Total(standing, UNKNOWN, UNKNOWN)
         last = before[-1]
-        return _Total(standing, int(last["collective_seq"]), int(last["p2p_seq"]))
+        return Total(standing, int(last["collective_seq"]), int(last["p2p_seq"]))
 
     def _issued(self, rank: int, group: int) -> int:
         """How many collectives of a group a rank has issued by now.

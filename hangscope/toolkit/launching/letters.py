@@ -8,13 +8,13 @@ message is whole and of this protocol.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from hangscope.ring.run_secret import SEAL_CHARACTERS, RunSecret
 
 MAX_MESSAGE_BYTES = 16 << 20
-"""The report of a node takes some kilobytes per rank."""
+"""The report of a node takes about a hundred bytes per rank, more if all of it is asked for."""
 MAX_TOTAL_BYTES = 256 << 20
 """Of the reports that one node keeps from all others."""
 MAX_NOTES = 20
@@ -26,6 +26,7 @@ class Store(Protocol):
 
     def set(self, key: str, value: Any) -> None: ...
     def get(self, key: str) -> bytes: ...
+    def multi_get(self, keys: list[str]) -> list[bytes]: ...
     def add(self, key: str, amount: int) -> int: ...
     def check(self, keys: list[str]) -> bool: ...
 
@@ -57,8 +58,18 @@ class Letters:
         self._store.set(key, self._secret.seal(key, _digest(content)).encode() + content)
 
     def take(self, key: str) -> bytes | None:
-        """Receive what is there; None if it is refused."""
-        raw = self._store.get(key)
+        """Receive what is there; None if there is nothing, or it is refused."""
+        return self.take_all([key])[0]
+
+    def take_all(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Receive several at once; None for each that is not there or is refused."""
+        wanted = list(keys)
+        if not wanted or not self._store.check(wanted):
+            wanted = [key for key in wanted if self._store.check([key])]
+        raws = dict(zip(wanted, self._store.multi_get(wanted) if wanted else (), strict=True))
+        return [self._opened(key, raws[key]) if key in raws else None for key in keys]
+
+    def _opened(self, key: str, raw: bytes) -> bytes | None:
         seal, content = raw[:SEAL_CHARACTERS], raw[SEAL_CHARACTERS:]
         if len(content) > MAX_MESSAGE_BYTES:
             self.refuse(key, f"it has over {MAX_MESSAGE_BYTES >> 20} MiB")

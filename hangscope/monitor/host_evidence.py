@@ -1,0 +1,232 @@
+"""The host as the unit: what one host explains is said of the host, not of each of its ranks.
+
+A host that vanishes or is cut off leaves the same picture at every survivor: nothing is heard of
+any of its ranks nor of its monitor, or all connections that broke lead to its addresses. Which
+ranks run where, the nodes have told each other while all was well.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+
+from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict
+from hangscope.diagnosis.processes.failures import lost_a_peer
+from hangscope.diagnosis.wording.phrases import capital, rank_s
+from hangscope.monitor.node_reports import Lost
+from hangscope.trace.digests.hosts import Host, HostMap, hosts_s
+from hangscope.trace.model import RankFacts, Trace
+
+_ADDRESS = re.compile(r"\[([0-9A-Fa-f:.]+)\]:\d+|(?<![\w.])(\d{1,3}(?:\.\d{1,3}){3}):\d+")
+_CLOSED = re.compile(r"reset|broken pipe|got 0 bytes|clos(?:ed|ing)|refused", re.IGNORECASE)
+"""Errors that an answering kernel gives: the other host is there, the process is not."""
+_AT_ONCE_NS = 10**9 // 2
+"""Connections that broke within this time of the first one may have broken with it."""
+_FIX = (
+    "see whether {hosts} is up and can be reached (ping, its console, the scheduler's state of the "
+    "node), and start the job again without it if not"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HostEvidence:
+    """What a monitor knows about hosts.
+
+    Attributes
+    ----------
+    hosts:
+        Who runs where.
+    silent:
+        Hosts that do not answer although others do.
+    store:
+        Since when the job's store does not answer, if it does not.
+    here:
+        Ranks of this node.
+    """
+
+    hosts: HostMap
+    silent: tuple[Host, ...] = ()
+    store: Lost | None = None
+    here: frozenset[int] = frozenset()
+
+    @property
+    def store_host(self) -> Host | None:
+        """The host that holds the job's store: rank 0's."""
+        return next((host for host in self.hosts.hosts if 0 in host.ranks), None)
+
+
+def judged_by_host(diagnosis: Diagnosis, trace: Trace, known: HostEvidence) -> Diagnosis:
+    """The diagnosis, with a host as its cause if one explains it, and hosts named.
+
+    Parameters
+    ----------
+    diagnosis:
+        Of what this node sees.
+    trace:
+        What it rests on.
+    known:
+        About the hosts.
+    """
+    if not known.hosts.hosts:
+        return diagnosis
+    first = diagnosis.findings[0] if diagnosis.findings else None
+    found = None
+    if first is not None and not _is_own(first, trace):
+        found = (
+            _silent(first, diagnosis, trace, known)
+            or _closed(first, trace, known)
+            or _without_store(first, trace, known)
+        )
+    if found is not None:
+        return _headed_by(found, diagnosis)
+    findings = tuple(replace(f, hosts=_names(f.culprits, known)) for f in diagnosis.findings)
+    return replace(diagnosis, findings=findings)
+
+
+def _is_own(first: Finding, trace: Trace) -> bool:
+    """Whether the culprits are seen, and did something themselves."""
+    seen = [trace.ranks[rank] for rank in first.culprits if rank in trace.ranks]
+    return bool(seen) and not all(f.exception and lost_a_peer(f.exception) for f in seen)
+
+
+def _silent(
+    first: Finding, diagnosis: Diagnosis, trace: Trace, known: HostEvidence
+) -> Finding | None:
+    """All ranks and the monitor of hosts fell silent together, and the others wait for them."""
+    gone = {rank for host in known.silent for rank in host.ranks} - trace.ranks.keys()
+    accused = set(first.culprits) or {
+        edge.on for edge in diagnosis.wait_for if edge.waiter in first.victims
+    }
+    accused -= trace.ranks.keys()
+    hosts = known.hosts.of_ranks(accused & gone)
+    if not hosts or not accused <= gone or known.store is not None:
+        return None
+    waiting = sorted(set(first.victims) & trace.ranks.keys())
+    where = f" in {first.op} #{first.seq}" if first.op and first.seq is not None else ""
+    return replace(
+        _blamed(first, hosts, "fell silent"),
+        victims=tuple(waiting),
+        confidence=Confidence.CERTAIN if len(hosts) == 1 else Confidence.LIKELY,
+        why=f"neither its ranks nor its monitor answer, while all other hosts do; "
+        f"{rank_s(waiting)} wait{'s' if len(waiting) == 1 else ''}{where}",
+    )
+
+
+def _closed(first: Finding, trace: Trace, known: HostEvidence) -> Finding | None:
+    """All connections that broke first lead to one host."""
+    began_ns, early = _first_broken(trace, known)
+    if not early:
+        return None
+    hosts = {host for text in early for host in _named(text, known.hosts)}
+    elsewhere = {host for host in hosts if known.here.isdisjoint(host.ranks)}
+    if len(elsewhere) != 1 or len(hosts) != len(elsewhere):
+        return None
+    (host,) = elsewhere
+    who = sorted(rank for rank in known.here if rank in trace.ranks)
+    return replace(
+        first,
+        verdict=Verdict.INCONCLUSIVE,
+        culprits=(),
+        victims=tuple(who),
+        confidence=Confidence.AMBIGUOUS,
+        summary=f"The first connections of {rank_s(who)} that broke led to {hosts_s([host])}",
+        why=f"it failed, or it had lost another host before: {early[0][:200]}",
+        fix="look for the host whose ranks lost no connection before they ended: its log, or its "
+        "silence, tells what happened",
+        began_ns=began_ns,
+    )
+
+
+def _without_store(first: Finding, trace: Trace, known: HostEvidence) -> Finding | None:
+    """The job's store is gone, and what is seen here waits for, or lost, ranks elsewhere."""
+    host, lost = known.store_host, known.store
+    if host is None or lost is None or not known.here.isdisjoint(host.ranks):
+        return None
+    since_s = max(0.0, (time.time_ns() - lost.since_ns) / 1e9)
+    waiting = sorted(set(first.victims) & trace.ranks.keys()) or sorted(known.here)
+    where = f" in {first.op} #{first.seq}" if first.op and first.seq is not None else ""
+    why = (
+        f"the job's store there has not answered for {since_s:.0f} s ({lost.error[:120]}); "
+        f"{rank_s(waiting)} here stand{'s' if len(waiting) == 1 else ''}{where}"
+    )
+    closed = bool(_CLOSED.search(lost.error))
+    how = (
+        "has closed the job's store: its launcher or rank 0 is gone, be it because of another host"
+        if closed
+        else "cannot be reached from here: either it is gone, or this host is cut off"
+    )
+    return replace(
+        first,
+        verdict=Verdict.INCONCLUSIVE,
+        culprits=(),
+        hosts=(host.name,),
+        victims=tuple(waiting),
+        confidence=Confidence.AMBIGUOUS,
+        summary=f"{capital(hosts_s([host]))} {how}",
+        why=why,
+        fix=_FIX.format(hosts=host.name),
+    )
+
+
+def _blamed(first: Finding, hosts: tuple[Host, ...], what: str) -> Finding:
+    verb = what if len(hosts) == 1 else what.replace("its", "their")
+    return replace(
+        first,
+        verdict=Verdict.RANK_LOST,
+        culprits=tuple(sorted(rank for host in hosts for rank in host.ranks)),
+        hosts=tuple(host.name for host in hosts),
+        summary=f"{capital(hosts_s(hosts))} {verb}",
+        sides=tuple(side for side in first.sides if side.op is not None),
+        fix=_FIX.format(hosts=" and ".join(host.name for host in hosts)),
+        unknowns=(),
+        evidence=(),
+    )
+
+
+def _headed_by(found: Finding, diagnosis: Diagnosis) -> Diagnosis:
+    roles = dict.fromkeys(found.culprits, "culprit") | dict.fromkeys(found.victims, "victim")
+    rows = tuple(replace(row, role=roles.get(row.rank, "bystander")) for row in diagnosis.ranks)
+    return replace(
+        diagnosis,
+        verdict=found.verdict,
+        culprits=found.culprits,
+        confidence=found.confidence,
+        summary=found.summary,
+        findings=(found,),
+        ranks=rows,
+    )
+
+
+def closed_addresses(trace: Trace, known: HostEvidence) -> list[str]:
+    """The addresses to which the ranks here lost the first connections."""
+    texts = _first_broken(trace, known)[1]
+    found = (match[1] or match[2] for text in texts for match in _ADDRESS.finditer(text))
+    return list(dict.fromkeys(found))
+
+
+def _first_broken(trace: Trace, known: HostEvidence) -> tuple[int, list[str]]:
+    """When the ranks here lost the first connections, and the errors of these."""
+    broken = list(_broken(trace.ranks[rank] for rank in known.here if rank in trace.ranks))
+    began_ns = min((at_ns for at_ns, _ in broken), default=0)
+    return began_ns, [text for at_ns, text in broken if at_ns - began_ns <= _AT_ONCE_NS]
+
+
+def _broken(ranks: Iterable[RankFacts]) -> Iterable[tuple[int, str]]:
+    """When and how connections to other ranks broke."""
+    for facts in ranks:
+        for error in (facts.exception, facts.handled):
+            if error is not None and lost_a_peer(error):
+                yield error.at_ns, error.message
+
+
+def _named(text: str, hosts: HostMap) -> Iterable[Host]:
+    for match in _ADDRESS.finditer(text):
+        host = hosts.at(match[1] or match[2])
+        if host is not None:
+            yield host
+
+
+def _names(culprits: Collection[int], known: HostEvidence) -> tuple[str, ...]:
+    return tuple(host.name for host in known.hosts.of_ranks(culprits)) if culprits else ()

@@ -1,0 +1,176 @@
+"""The whole job as one node's monitor sees it: its own ranks, and what the other nodes report."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.monitor.host_evidence import HostEvidence, judged_by_host
+from hangscope.monitor.local_ranks import TICK_S, LocalRanks
+from hangscope.monitor.other_nodes import OtherNodes, may_span_nodes
+from hangscope.monitor.partial_view import ENDED, needs_other_nodes, restricted_to_seen
+from hangscope.monitor.rank_state import is_heartbeat_late
+from hangscope.monitor.sibling_runs import SiblingRuns
+from hangscope.trace.live.follow import LiveRun, is_gil_blocked
+from hangscope.trace.model import Fragment, Trace
+
+STACKS_S = 0.3
+"""Wait between requesting stacks and reading them."""
+HEARTBEAT_WAIT_S = 3.0
+"""Longest wait for a late heartbeat to either come or count as stopped."""
+LARGE = 1024
+"""Of a job with more ranks, what has not changed is not diagnosed again."""
+
+
+class JobView:
+    """What is known of the job.
+
+    Parameters
+    ----------
+    run, ranks, siblings:
+        The rings here, the processes here, and run directories of the same job beside this one.
+    timeout_s:
+        ``HANGSCOPE_TIMEOUT``.
+    say:
+        Prints a line into the job's log.
+    """
+
+    def __init__(
+        self,
+        run: LiveRun,
+        ranks: LocalRanks,
+        siblings: SiblingRuns,
+        timeout_s: float,
+        say: Callable[[str], None],
+    ) -> None:
+        self._run = run
+        self._ranks = ranks
+        self._siblings = siblings
+        self._say = say
+        self._asks_others = False
+        """Whether the other nodes' evidence is needed to decide what was found here."""
+        self._last: tuple[object, Trace, Diagnosis] | None = None
+        self._seen_version = 0
+        self.others = OtherNodes(timeout_s)
+
+    @property
+    def holds_first(self) -> bool:
+        """Whether rank 0 runs here; node ranks are no help, as launchers count them differently."""
+        return 0 in self._ranks.seen
+
+    @property
+    def has_news(self) -> bool:
+        """Whether other nodes have told anything since the last look."""
+        self.others.receive()
+        return self.others.version != self._seen_version
+
+    def sees_part(self, trace: Trace) -> bool:
+        """Whether the job has ranks on other nodes of which nothing is known here."""
+        world = trace.world_size or 0
+        local = self._ranks.local_world_size
+        if not local and not may_span_nodes(trace, os.environ):
+            local = world
+        return len(trace.ranks) < world != local
+
+    def diagnosed(self, stalled_s: float) -> tuple[Trace, Diagnosis]:
+        """The job's present state, including other nodes' reports, and its diagnosis."""
+        trace, diagnosis = self._diagnosed(self._with_stacks(), stalled_s)
+        if diagnosis.verdict in ENDED and self._ranks.note_ends(0.1):
+            # Seen as gone before its status was known, which decides between crash and exit.
+            trace, diagnosis = self._diagnosed(self._looked(), stalled_s)
+        return trace, diagnosis
+
+    def limited_to_seen(
+        self, diagnosis: Diagnosis, trace: Trace, *, final: bool
+    ) -> Diagnosis | None:
+        """The diagnosis of a partial view: accuses no unseen rank, and lets node 0 report first.
+
+        None while other nodes' reports may still change it.
+        """
+        asked, self._asks_others = self._asks_others, needs_other_nodes(diagnosis)
+        if not final:
+            patient = self.others.is_awaiting_reports() or (self._asks_others and not asked)
+            if patient and (not diagnosis.findings or self._asks_others):
+                return None
+        return self._restricted(diagnosis, trace)
+
+    @property
+    def host_evidence(self) -> HostEvidence:
+        """What is known about hosts."""
+        others = self.others
+        return HostEvidence(
+            others.hosts, others.silent_hosts(), others.lost_store(), frozenset(self._ranks.seen)
+        )
+
+    def _restricted(self, diagnosis: Diagnosis, trace: Trace) -> Diagnosis:
+        judged = judged_by_host(diagnosis, trace, self.host_evidence)
+        if judged.summary != diagnosis.summary:
+            return judged  # it rests on what is known about hosts, not on ranks that are not seen
+        return restricted_to_seen(judged, trace.ranks)
+
+    def whole(self, diagnosis: Diagnosis, trace: Trace) -> Diagnosis:
+        """The diagnosis of all ranks, with hosts: nothing of other nodes is needed to decide."""
+        self._asks_others = False
+        return judged_by_host(diagnosis, trace, self.host_evidence)
+
+    def settled(self, trace: Trace, diagnosis: Diagnosis) -> tuple[Trace, Diagnosis]:
+        """Wait until a culprit's heartbeat has either stopped or turned out to be late only.
+
+        A rank that holds the GIL gives its stack only on request, and is asked only after its
+        heartbeat has been missing for long enough. That of a rank elsewhere is its node's business.
+        """
+        until_s = time.monotonic() + HEARTBEAT_WAIT_S
+        while time.monotonic() < until_s and any(
+            is_heartbeat_late(trace.ranks[rank])
+            for rank in diagnosis.culprits
+            if rank in trace.ranks and rank in self._ranks.seen
+        ):
+            time.sleep(TICK_S)
+            trace = self._with_stacks(self.others.fragments())
+            diagnosis = diagnose(trace)
+            if self.sees_part(trace):
+                diagnosis = self._restricted(diagnosis, trace)
+        return trace, diagnosis
+
+    # -- pieces ----------------------------------------------------------------------------
+
+    def _diagnosed(self, own: Trace, stalled_s: float) -> tuple[Trace, Diagnosis]:
+        if not self.sees_part(own):
+            return own, diagnose(own)
+        fragments = self._exchanged(own, stalled_s)
+        self._seen_version = self.others.version
+        known = (self.others.version, self.others.state, len(fragments))
+        if self._last is not None and self._last[0] == known:
+            return self._last[1:]
+        trace = self._looked(fragments) if fragments else own
+        diagnosis = diagnose(trace)
+        keeps = len(trace.ranks) > LARGE and diagnosis.findings
+        self._last = (known, trace, diagnosis) if keeps else None
+        return trace, diagnosis
+
+    def _exchanged(self, own: Trace, stalled_s: float) -> list[Fragment]:
+        """Tell the other nodes what is new, and return what they have told."""
+        first, seen = self.holds_first, self._ranks.known
+        if not self._ranks.are_incomplete():
+            self.others.begin(own, self._ranks.seen, first=first)
+        self.others.stalled(stalled_s, own, first=first, asks=self._asks_others)
+        self.others.publish_report(own, seen)
+        for line in self.others.notes():
+            self._say(line)
+        return self.others.fragments()
+
+    def _with_stacks(self, others: Sequence[Fragment] = ()) -> Trace:
+        """A look at the ranks, including requested stacks of those that hold the GIL."""
+        trace = self._looked(others)
+        if self._run.ask_for_stacks(is_gil_blocked):
+            time.sleep(STACKS_S)
+            trace = self._looked(others)
+        return trace
+
+    def _looked(self, others: Sequence[Fragment] = ()) -> Trace:
+        """A look at the ranks here, wherever they record, and at what other nodes say."""
+        beside = self._siblings.fragments(self._ranks.rings)
+        return self._run.look([*beside, *others])
