@@ -60,8 +60,8 @@ demo: $(STAMP)   ## a real 4-rank job with a real hang, and the verdict on it
 	@$(BIN)/hangscope demo
 
 # Jobs wait most of their time: with two processes more than there are cores these stay busy. Tests
-# that look at one job (xdist_group) run in one process. Hangs that are watched for time (timed) have
-# the machine to themselves, two at a time. No stage can stand still: a test has its limit
+# that look at one job (xdist_group) run in one process. The demos' hangs (alone) have the machine to
+# themselves, two at a time. No stage can stand still: a test has its limit
 # (tests/conftest.py), and a stage has one, too.
 CORES   := $(shell nproc)
 WORKERS := $(shell expr $(CORES) + 2)
@@ -77,12 +77,12 @@ check: style     ## what needs no job: diagnosis, trace, ring, report, fixtures,
 	@$(MAKE) --no-print-directory -j3 types docs quick-tests
 
 quick-tests: $(STAMP)
-	$(WITHIN) 1200 $(PYTEST) -n $(CORES) -m 'not timed $(SHORT)' $(NO_TORCH)
+	$(WITHIN) 1200 $(PYTEST) -n $(CORES) -m 'not alone $(SHORT)' $(NO_TORCH)
 	$(BIN)/hangscope replay fixtures
 
 test: check      ## check, and a real job for each promise; what CI runs
-	$(WITHIN) 2400 $(PYTEST) -n $(WORKERS) --maxprocesses 8 -m 'not timed $(SHORT)' $(JOB_TESTS)
-	$(WITHIN) 900 $(PYTEST) -n 2 -m 'timed $(SHORT)' tests/demo
+	$(WITHIN) 2400 $(PYTEST) -n $(WORKERS) --maxprocesses 8 -m 'not alone $(SHORT)' $(JOB_TESTS)
+	$(WITHIN) 900 $(PYTEST) -n 2 -m 'alone $(SHORT)' tests/demo
 
 test-all: export TESTS_DEEP := 1
 test-all:        ## all tests, fuzzing at depth, kills, launchers, pretended NCCL

@@ -153,10 +153,8 @@ class _Shared:
         if signature not in self._tensors:
             known = self.trace.signatures[signature]
             self._tensors[signature] = _Tensors(
-                _lists(known.input_sizes),
-                list(known.input_dtypes or ()),
-                _lists(known.output_sizes),
-                list(known.output_dtypes or ()),
+                *_flattened(known.input_sizes, known.input_dtypes, known.op == "reduce_scatter"),
+                *_flattened(known.output_sizes, known.output_dtypes, known.op == "all_gather"),
             )
         return self._tensors[signature]
 
@@ -322,8 +320,18 @@ def _entries(
     return entries
 
 
-def _lists(sizes: tuple[tuple[int, ...], ...] | None) -> list[list[int]]:
-    return [list(s) for s in sizes or ()]
+def _flattened(
+    sizes: tuple[tuple[int, ...], ...] | None, dtypes: tuple[str, ...] | None, one_each: bool
+) -> tuple[list[list[int]], list[str]]:
+    """Sizes and dtypes as a backend's own recorder has them.
+
+    NCCL and Gloo record a list with an equal tensor for each member as one tensor, whose first
+    dimension are the members; ``torchfrtrace`` takes anything else for a mismatch.
+    """
+    lists, types = [list(size) for size in sizes or ()], list(dtypes or ())
+    if one_each and len(lists) > 1 and all(size == lists[0] for size in lists):
+        return [[len(lists), *lists[0]]], types[:1]
+    return lists, types
 
 
 def _profiling_name(signature: Signature, row: np.void, trace: Trace, local: dict[int, int]) -> str:

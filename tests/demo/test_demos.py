@@ -30,7 +30,7 @@ def is_timed(demo: Demo) -> bool:
 
 def marks(demo: Demo) -> list[pytest.MarkDecorator]:
     """All of them are tried by ``make test-all``."""
-    timed = [pytest.mark.timed] if is_timed(demo) else []
+    timed = [pytest.mark.timed, pytest.mark.alone] if is_timed(demo) else []
     return timed if demo.name in ALWAYS else [*timed, pytest.mark.slow]
 
 

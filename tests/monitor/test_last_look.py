@@ -26,6 +26,8 @@ SECOND = 1_000_000_000
 
 _JOB = """
 import ctypes, os, signal, sys, time, torch, torch.distributed as dist
+
+pytestmark = pytest.mark.timed
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 (open(f"{sys.argv[1]}/pid{rank}", "w")).write(str(os.getpid()))

@@ -11,6 +11,8 @@ from tests.real_jobs import environment, ranks
 _JOB = """
 import atexit, subprocess, sys, threading, time
 
+pytestmark = pytest.mark.timed
+
 def flush():
     threading.Event().wait()
 

@@ -55,6 +55,7 @@ def test_signal_pending_in_a_stopped_process_counts() -> None:
     """A stopped process handles no signal but SIGKILL until it continues."""
     with sleeping() as process:
         os.kill(process.pid, signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)  # it has stopped
         assert is_unsignalled(process.pid, TERM)
         assert not is_signalled(process.pid, TERM)
         os.kill(process.pid, TERM)

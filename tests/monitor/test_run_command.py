@@ -21,6 +21,8 @@ loaded machine starts the ranks some seconds apart and the first of them wait fo
 
 _JOB = """
 import os, signal, sys, time, torch, torch.distributed as dist
+
+pytestmark = pytest.mark.timed
 dist.init_process_group("gloo")
 for step in range(4):
     if step == 2 and dist.get_rank() == 1:

@@ -113,6 +113,7 @@ def spawned(tmp_path: Path, does: str, **extra: str) -> str:
     return run(command, variables, timeout_s=120).output
 
 
+@pytest.mark.timed
 def test_spawned_rank_that_hangs_before_the_first_meeting_is_named(tmp_path: Path) -> None:
     does = f"os.mkfifo({str(tmp_path / 'pipe')!r}); open({str(tmp_path / 'pipe')!r})"
     log = spawned(tmp_path, does, HANGSCOPE_TIMEOUT="3", HANGSCOPE_ON_HANG="kill")
@@ -125,12 +126,14 @@ def test_spawned_rank_that_hangs_before_the_first_meeting_is_named(tmp_path: Pat
     assert any(e.get("by_order") for e in events if e.get("rank") == 1)
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 def test_spawned_rank_that_is_still_busy_is_awaited(tmp_path: Path) -> None:
     does = "end = time.monotonic() + 8\n        while time.monotonic() < end: pass"
     assert "[hangscope]" not in spawned(tmp_path, does, HANGSCOPE_TIMEOUT="2")
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 def test_spawned_rank_that_comes_late_is_taken_back(tmp_path: Path) -> None:
     log = spawned(tmp_path, "time.sleep(14)", HANGSCOPE_TIMEOUT="3")

@@ -17,6 +17,8 @@ from hangscope.monitor import starting_ranks
 from hangscope.monitor.starting_ranks import StartingRanks
 from tests.real_jobs import environment, torchrun
 
+pytestmark = pytest.mark.timed
+
 SLEEPS = "import time; time.sleep(60)"
 WORKS = "while True: pass"
 WRAPPER = "import subprocess, sys; subprocess.run([sys.executable, '-c', {!r}])"

@@ -23,6 +23,8 @@ TIMEOUT_S = 5.0
 _JOB = """
 import time, torch, torch.distributed as dist
 
+pytestmark = pytest.mark.timed
+
 def load_batch(step):
     if step == 6 and dist.get_rank() == 2:
         time.sleep(3600)

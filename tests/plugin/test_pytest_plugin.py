@@ -125,6 +125,7 @@ def test_misspelt_guard_argument_is_refused(pytester: pytest.Pytester) -> None:
     assert result.ret != 0
 
 
+@pytest.mark.timed
 def test_spawned_job_that_hangs_fails_with_the_verdict(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(job=textwrap.dedent(JOB))
     pytester.makepyfile(
@@ -147,6 +148,7 @@ def test_spawned_job_that_hangs_fails_with_the_verdict(pytester: pytest.Pytester
     result.stdout.no_fnmatch_line("*ProcessExitedException*")
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 def test_forked_and_launched_jobs_are_guarded(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(job=textwrap.dedent(JOB))

@@ -5,10 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 from hangscope.diagnosis.engine import diagnose
 from hangscope.trace.load import load_trace
 from tests.real_jobs import environment, free_port, run_each, worlds
 from tests.recording.launcher import JOBS, recording
+
+pytestmark = pytest.mark.timed
 
 
 def test_members_outside_the_job_are_not_confused_with_its_ranks(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from tests import real_jobs
 from tests.real_jobs import environment
 from tests.recording.launcher import JOBS
 
+pytestmark = pytest.mark.timed
+
 
 @pytest.mark.parametrize(("how", "world"), [("fork", 2), ("spawn", 4)])
 def test_children_of_a_launched_process_are_the_ranks(tmp_path: Path, how: str, world: int) -> None:

@@ -131,6 +131,7 @@ def _job(directory: Path, how: str, fault: str, **extra: str) -> JobResult:
     return real_jobs.torchrun(JOBS / "renamed_job.py", 3, env, timeout_s=90)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("how", ["variables", "arguments"])
 @pytest.mark.parametrize(
     ("fault", "culprits", "words"),
@@ -152,6 +153,7 @@ def test_conflicting_ranks_are_reported(
         assert words in found.summary
 
 
+@pytest.mark.timed
 def test_monitor_uses_the_declared_rank(tmp_path: Path) -> None:
     done = _job(tmp_path, "variables", "killed", HANGSCOPE_TIMEOUT="30")
     assert any("Rank 0 crashed: killed by SIGKILL" in line for line in done.said)
@@ -163,6 +165,7 @@ def test_monitor_uses_the_declared_rank(tmp_path: Path) -> None:
     assert (found.verdict.value, found.culprits) == ("rank_crashed", (0,))
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 def test_undeclared_rank_does_not_clash_with_a_declared_one(tmp_path: Path) -> None:
     done = _job(tmp_path, "variables", "late", HANGSCOPE_TIMEOUT="2")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from hangscope.diagnosis.engine import diagnose
 from hangscope.report import flight_recorder
 from hangscope.trace.load import load_trace
 from tests import real_jobs
 from tests.real_jobs import environment
 from tests.recording.launcher import JOBS
+
+pytestmark = pytest.mark.timed
 
 
 def test_order_of_local_groups_is_recorded(tmp_path: Path) -> None:

@@ -15,6 +15,8 @@ JOB = """
 import os, sys, time
 import torch, torch.distributed as dist
 
+pytestmark = pytest.mark.timed
+
 del os.environ["TORCHELASTIC_USE_AGENT_STORE"]  # each job has a store of its own
 process = int(os.environ["RANK"])
 world, rank = divmod(process, 2)

@@ -14,10 +14,14 @@ import numpy as np
 import pytest
 
 from hangscope.diagnosis.records.blocking_calls import returned
+from hangscope.replay.verify import load_recorded
 from hangscope.report import flight_recorder
+from hangscope.trace.load import load_trace
 from hangscope.trace.model import Flag, Group, Signature, Source, State
 from tests import view_samples as samples
 from tests.diagnosis.builder import Job
+
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 
 
 class _Builtins(pickle.Unpickler):
@@ -178,3 +182,13 @@ def test_export_passes_over_the_records_once(
         assert _Builtins(io.BytesIO(file.read_bytes())).load() == flight_recorder.to_dump(
             trace, rank
         )
+
+
+def test_list_with_a_tensor_for_each_member_is_one_tensor_as_in_native_dumps() -> None:
+    ring = load_recorded(FIXTURES / "loader-asleep" / "dumps")
+    native = load_trace([FIXTURES / "native-loader-asleep" / "dumps"])
+    gathered = next(s for s in native.signatures if s.op == "all_gather")
+    entries = flight_recorder.to_dump(ring, 0)["entries"]
+    entry = next(e for e in entries if "all_gather" in e["profiling_name"])
+    assert entry["output_sizes"] == [list(size) for size in gathered.output_sizes or ()]
+    assert entry["output_dtypes"] == list(gathered.output_dtypes or ())

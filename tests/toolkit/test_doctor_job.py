@@ -110,6 +110,7 @@ def start(env: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.timed
 def test_inside_a_job_the_ranks_are_compared() -> None:
     places = worlds(3)
     places[0]["NCCL_ALGO"] = places[1]["NCCL_ALGO"] = "Ring"
@@ -124,6 +125,7 @@ def test_inside_a_job_the_ranks_are_compared() -> None:
     assert "NCCL_ALGO" in differing[0]["what"]
 
 
+@pytest.mark.timed
 def test_inside_a_healthy_torchrun_job() -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node=2", "-m", "hangscope", "doctor", "--json"]
@@ -134,6 +136,7 @@ def test_inside_a_healthy_torchrun_job() -> None:
     assert json.loads(done.stdout)["healthy"] is True
 
 
+@pytest.mark.timed
 def test_inside_a_job_a_missing_rank_is_named() -> None:
     running = [start(env, "--timeout", "3") for env in worlds(3, started=[0, 1])]
     outputs = [process.communicate(timeout=60)[0] for process in running]
@@ -149,6 +152,7 @@ def test_d2_hosts_that_disagree_and_versions_that_differ() -> None:
     assert found == {("D2", "the rendezvous id", (3,)), ("", "the torch version", (3,))}
 
 
+@pytest.mark.timed
 def test_clock_skew_counts_only_beyond_its_uncertainty() -> None:
     offsets = {"n1": (5.0, 0.1), "n2": (-0.2, 0.1), "n3": (1.5, 0.9)}
     assert ["n1" in f.what for f in skew_findings(offsets)] == [True]

@@ -111,6 +111,7 @@ class Terminal:
         subprocess.run([*self.tmux, "kill-server"], timeout=20, check=False, capture_output=True)
 
 
+@pytest.mark.timed
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux on this machine")
 # "screen" has few colours.
 @pytest.mark.parametrize(
@@ -143,6 +144,7 @@ def test_three_keys_in_a_real_terminal(hung_job: Path, term: str) -> None:
         terminal.close()
 
 
+@pytest.mark.timed
 @pytest.mark.slow
 def test_still_of_a_live_job_holds_the_verdict_and_needs_no_network(
     hung_job: Path, tmp_path: Path
