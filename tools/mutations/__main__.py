@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import sys
 import tempfile
@@ -36,8 +37,7 @@ def main() -> None:
     parser.add_argument("--only", type=int, help="run this case only")
     parser.add_argument("--keep", type=Path, help="where to keep the files of --only")
     given = parser.parse_args()
-    for module in _IMPORTED:
-        importlib.import_module(module)
+    _warm_up()
     if given.only is not None:
         folder = given.keep or Path(tempfile.mkdtemp(prefix="mutations-"))
         found = run_case(given.seed, given.only, folder)
@@ -58,6 +58,19 @@ def main() -> None:
     for fault, count in wrong.most_common(20):
         print(f"{count:6} {fault}")
     sys.exit(bool(wrong))
+
+
+def _warm_up() -> None:
+    """Import and make what every command needs, so that the forks need not."""
+    for module in _IMPORTED:
+        importlib.import_module(module)
+    from hangscope.replay.vocabulary import public_words
+    from hangscope.report.html import _template
+
+    public_words()
+    _template()
+    gc.collect()
+    gc.freeze()  # a collection in a fork would copy every page
 
 
 if __name__ == "__main__":

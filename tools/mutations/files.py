@@ -71,12 +71,14 @@ EXPORT = [
 @functools.cache
 def recorded(suffix: str) -> tuple[Path, ...]:
     """The folders of recorded jobs that hold files with this suffix ("" for pickles)."""
-    folders = {
-        path.parent
-        for path in FIXTURES.rglob(f"*{suffix}" if suffix else "*_rank_*")
-        if path.suffix == suffix
-    }
-    return tuple(sorted(folders))
+    found = FIXTURES.rglob(f"*{suffix}" if suffix else "*_rank_*")
+    return tuple(sorted({path.parent for path in found if _is_of(path, suffix)}))
+
+
+def _is_of(path: Path, suffix: str) -> bool:
+    if path.suffix != suffix or not path.is_file():
+        return False
+    return bool(suffix) or path.read_bytes()[:1] == b"\x80"
 
 
 def make_job(folder: Path, rng: random.Random) -> None:
@@ -91,7 +93,7 @@ def _copied(suffix: str, folder: Path, rng: random.Random) -> list[Path]:
     """A copy of a recorded job; returns its files of one kind, in random order."""
     source = rng.choice(recorded(suffix))
     shutil.copytree(source, folder, dirs_exist_ok=True)
-    files = sorted(path for path in folder.iterdir() if path.suffix == suffix and path.is_file())
+    files = sorted(path for path in folder.iterdir() if _is_of(path, suffix))
     return rng.sample(files, len(files))
 
 
