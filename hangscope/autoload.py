@@ -48,6 +48,8 @@ def autoload() -> None:
         enable()
     except Exception as error:
         try:
-            sys.stderr.write(f"[hangscope] recording is off: {type(error).__name__}: {error}\n")
+            from hangscope.recording.warn_once import warn_once
+
+            warn_once(f"recording is off: {type(error).__name__}: {error}")
         except Exception:
             pass

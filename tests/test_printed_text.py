@@ -18,23 +18,34 @@ from hangscope.report.escape import visible, visible_json
 PACKAGE = Path(__file__).parent.parent / "hangscope"
 
 
-def test_only_the_console_module_prints() -> None:
-    wrong = []
-    for path in (PACKAGE / "cli").glob("*.py"):
-        if path.name == "console.py":
-            continue
+PRINTING = {
+    "cli/console.py": "all commands",
+    "report/safe_console.py": "the console of reports",
+    "monitor/log_output.py": "the monitor, in the job's log",
+    "monitor/__main__.py": "the monitor's end, before anything is imported",
+    "recording/warn_once.py": "the recorder",
+    "autoload.py": "one line about HANGSCOPE itself, by repr",
+    "pytest_guard.py": "the report of a test that hangs, made by report_text",
+    # Read by the process that has started them, and by nobody else:
+    "monitor/hardware/probe.py": "JSON",
+    "recording/compiled/trial.py": "ok",
+}
+"""The only modules that print, and what."""
+_CALLS = re.compile(
+    r"click\.s?echo|print|(?:\w+\.)*Console|sys\.(?:__)?std(?:out|err)(?:__)?(?:\.buffer)?\.write\w*"
+)
+
+
+def test_only_few_modules_print() -> None:
+    found: dict[str, list[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             called_as = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-            if called_as in (
-                "click.echo",
-                "click.secho",
-                "print",
-                "Console",
-                "sys.stdout.write",
-                "sys.stdout.buffer.write",
-            ):
-                wrong.append(f"{path.name}:{node.lineno} {called_as}")
-    assert not wrong
+            if _CALLS.fullmatch(called_as):
+                name = str(path.relative_to(PACKAGE))
+                found.setdefault(name, []).append(f"{node.lineno} {called_as}")
+    assert not {name: where for name, where in found.items() if name not in PRINTING}
+    assert found.keys() <= PRINTING.keys()
 
 
 CONTROLS = (
@@ -50,11 +61,6 @@ def test_nothing_invisible_is_left_and_nothing_else_changes() -> None:
     document = orjson.dumps({"x": [HOSTILE, 1], HOSTILE: None}, option=orjson.OPT_INDENT_2)
     assert orjson.loads(visible_json(document)) == orjson.loads(document)
     assert not re.search(CONTROLS, visible_json(document).decode())
-
-
-CONTROLS = (
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
-)
 
 
 def hostile_evidence(folder: Path) -> Path:

@@ -6,34 +6,15 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
 import rich_click as click
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
 
 from hangscope.report.escape import visible, visible_json
+from hangscope.report.safe_console import SafeConsole
 
 SHOW_AFTER_S = 1.0
-
-
-class SafeConsole(Console):
-    """A console on which text cannot control the terminal, whoever wrote it.
-
-    Only what is styled by the program itself becomes an escape sequence.
-    """
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        """Segments whose text is escaped; rich calls this for whatever is printed."""
-        for segment in super().render(renderable, options):
-            text = visible(segment.text)
-            yield (
-                segment if segment.control or text == segment.text else Segment(text, segment.style)
-            )
 
 
 def say(text: str, *, end: str = "\n", err: bool = False) -> None:

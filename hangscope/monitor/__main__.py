@@ -80,9 +80,11 @@ def follow(arguments: argparse.Namespace) -> int:
 
 
 def _say(message: str) -> None:
-    """Print one line, if the job's log is still open."""
+    """Print one line, if the job's log is still open; imports nothing heavy."""
+    from hangscope.report.escape import plain
+
     try:
-        sys.stderr.write(f"[hangscope] {message}\n")
+        sys.stderr.write(f"[hangscope] {plain(message)}\n")
         sys.stderr.flush()
     except (OSError, ValueError):
         pass

@@ -7,10 +7,9 @@ import os
 import sys
 from typing import TextIO
 
-from rich.console import Console
-
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.report.escape import plain
+from hangscope.report.safe_console import SafeConsole
 from hangscope.report.text import render
 
 LOG_WIDTH = 100
@@ -25,7 +24,7 @@ def print_report(diagnosis: Diagnosis, *, where: str, out: TextIO | None = None)
     stream = out or sys.stderr
     body = io.StringIO()
     colour = stream.isatty() and not os.environ.get("NO_COLOR")
-    console = Console(
+    console = SafeConsole(
         file=body,
         width=LOG_WIDTH,
         force_terminal=colour,
@@ -36,7 +35,8 @@ def print_report(diagnosis: Diagnosis, *, where: str, out: TextIO | None = None)
     )
     console.print(render(diagnosis))
     summary = plain(diagnosis.headline)
-    text = f"\n[hangscope] {summary}\n{body.getvalue().rstrip()}\n[hangscope] {where}\n"
+    report = body.getvalue().rstrip()
+    text = f"\n[hangscope] {summary}\n{report}\n[hangscope] {plain(where)}\n"
     _write(stream, text)
 
 

@@ -16,7 +16,9 @@ def warn_once(message: str) -> None:
         _said.add(message)
         rank = os.environ.get("RANK")
         where = f"rank {rank}: " if rank else ""
-        sys.stderr.write(f"[hangscope] {where}{message}\n")
+        # As `hangscope.report.escape.plain`, which is not to be imported here: it may be late.
+        line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in f"{where}{message}")
+        sys.stderr.write(f"[hangscope] {line}\n")
         sys.stderr.flush()
     except Exception:
         pass

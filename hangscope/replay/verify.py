@@ -7,12 +7,12 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.console import Console
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.replay.fixture import Expected, Fixture, FixtureError
 from hangscope.replay.observed import read_dump_time, read_moment
+from hangscope.report.safe_console import SafeConsole
 from hangscope.report.text import render
 from hangscope.trace import formats
 from hangscope.trace.load import NothingReadable, load_trace
@@ -103,7 +103,7 @@ def verify(fixture: Fixture) -> Outcome:
 def report_text(diagnosis: Diagnosis) -> str:
     """The text report without colours, wide enough that hardly any line is wrapped."""
     out = io.StringIO()
-    console = Console(
+    console = SafeConsole(
         file=out, width=_WIDTH, no_color=True, highlight=False, markup=False, emoji=False
     )
     console.print(render(diagnosis))
