@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.replay.fixture import Expected, Fixture, FixtureError
