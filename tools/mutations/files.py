@@ -75,10 +75,17 @@ def recorded(suffix: str) -> tuple[Path, ...]:
     return tuple(sorted({path.parent for path in found if _is_of(path, suffix)}))
 
 
+@functools.cache
 def _is_of(path: Path, suffix: str) -> bool:
     if path.suffix != suffix or not path.is_file():
         return False
-    return bool(suffix) or path.read_bytes()[:1] == b"\x80"
+    if suffix:
+        return True
+    try:
+        load_plain(path.read_bytes())
+    except ValueError:  # recorded as damaged
+        return False
+    return True
 
 
 def make_job(folder: Path, rng: random.Random) -> None:
@@ -93,7 +100,7 @@ def _copied(suffix: str, folder: Path, rng: random.Random) -> list[Path]:
     """A copy of a recorded job; returns its files of one kind, in random order."""
     source = rng.choice(recorded(suffix))
     shutil.copytree(source, folder, dirs_exist_ok=True)
-    files = sorted(path for path in folder.iterdir() if _is_of(path, suffix))
+    files = sorted(folder / path.name for path in source.iterdir() if _is_of(path, suffix))
     return rng.sample(files, len(files))
 
 
