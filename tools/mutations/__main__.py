@@ -15,6 +15,7 @@ from tools.mutations.cases import run_case
 
 APART_EVERY = 100
 """One case in so many runs in a process of its own."""
+SAY_EVERY = 250
 _IMPORTED = (
     "hangscope.cli.analyze", "hangscope.cli.replay", "hangscope.cli.export", "hangscope.cli.doctor",
     "hangscope.cli.console", "hangscope.diagnosis.engine", "hangscope.report.text",
@@ -49,6 +50,8 @@ def main() -> None:
             if time.monotonic() - began > given.seconds:
                 break
             done += 1
+            if done % SAY_EVERY == 0:
+                print(f"{done} cases so far", file=sys.stderr, flush=True)
             apart = number % APART_EVERY == 0
             for fault in run_case(given.seed, number, Path(place) / "case", apart=apart):
                 wrong[fault.split("  [")[0]] += 1
