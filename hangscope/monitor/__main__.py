@@ -15,6 +15,7 @@ from pathlib import Path
 
 from hangscope.monitor.early_pidfds import EarlyWatch
 from hangscope.nccl_plugin.background import prepare_plugin
+from hangscope.ring.run_secret import RunSecret, new_secret
 
 
 def main() -> int:
@@ -28,8 +29,9 @@ def main() -> int:
     parser.add_argument("--on-hang", choices=("report", "kill"), default="report")
     parser.add_argument("--detach", action="store_true")
     arguments = parser.parse_args()
+    monitors = RunSecret(new_secret())  # known to the one that is started again as well
     if not arguments.detach:
-        return follow(arguments)
+        return follow(arguments, monitors)
     if os.fork():
         os._exit(0)
     # Whatever ends the job must not end its monitor, which exits by itself after the ranks.
@@ -38,7 +40,7 @@ def main() -> int:
     for consequence in ("it is started again", "nobody watches the job now; recording goes on"):
         child = os.fork()
         if not child:
-            return follow(arguments)
+            return follow(arguments, monitors)
         how = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         if how == 0:
             return 0
@@ -47,14 +49,13 @@ def main() -> int:
     return 1
 
 
-def follow(arguments: argparse.Namespace) -> int:
+def follow(arguments: argparse.Namespace, monitors: RunSecret) -> int:
     """Follow the job until its ranks are gone; returns the exit status."""
     early = EarlyWatch(arguments.directory)
     prepare_plugin()  # before anything slow: the ranks' first communicators look for it
     from hangscope.monitor.config import MonitorConfig
     from hangscope.monitor.processes import ProcessWatch
     from hangscope.monitor.watch import Monitor
-    from hangscope.ring.run_secret import RunSecret
     from hangscope.trace.live.own_run import OwnRun
     from hangscope.trace.live.rings import RunKey
 
@@ -65,7 +66,7 @@ def follow(arguments: argparse.Namespace) -> int:
         timeout_s=arguments.timeout,
         on_hang=arguments.on_hang,
         notice=os.environ.get("HANGSCOPE_NOTICE", "1").strip().lower(),
-        own=OwnRun(RunSecret.of(os.environ)),
+        own=OwnRun(RunSecret.of(os.environ), monitors),
     )
     try:
         os.nice(5)  # only now: while imports run, nobody watches

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator
+from typing import BinaryIO
+
+from hangscope.ring.run_directory import opened
 
 MAX_SAID = 20
 """Findings printed; a broken link would otherwise fill the log."""
@@ -22,7 +26,7 @@ class Corruptions:
         """One line per finding that was added to these files since the last call."""
         for path in sorted(paths):
             try:
-                with open(path, "rb") as file:
+                with _opened(path) as file:
                     file.seek(self._read.get(path, 0))
                     raw = file.read(MOST_AT_ONCE)
             except OSError:
@@ -42,3 +46,9 @@ class Corruptions:
             yield f"silent corruption: {text}"
         elif self._said == MAX_SAID + 1:
             yield "silent corruption: more of it; the run directory has the rest"
+
+
+def _opened(path: str) -> BinaryIO:
+    folder, name = os.path.split(path)
+    with opened(folder) as directory:
+        return os.fdopen(directory.own_file(name), "rb")

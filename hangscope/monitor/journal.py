@@ -5,7 +5,6 @@ Format: see `hangscope.trace.external_reports.journal`.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -16,19 +15,21 @@ from hangscope.monitor.processes import ProcessEnd
 from hangscope.replay.observed import seen_event
 from hangscope.ring.process_identity import boot_id, machine_id, pid_namespace
 from hangscope.ring.run_directory import opened
-from hangscope.trace.external_reports.journal import HEADER_KEY, VERSION
+from hangscope.ring.run_secret import RunSecret
+from hangscope.trace.external_reports.journal import HEADER_KEY, VERSION, line_of
 from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import RankFacts
 
 
 class Journal:
-    """Appends JSON lines. If the directory is not writable, there is simply no journal."""
+    """Appends sealed JSON lines. If the directory is not writable, there is simply no journal."""
 
-    def __init__(self, directory: Path, key: RunKey) -> None:
+    def __init__(self, directory: Path, key: RunKey, secret: RunSecret) -> None:
         name = f"monitor_{socket.gethostname()}.{key.run_id}.{key.attempt}.{os.getpid()}.journal"
         self._directory = directory
         self._name = name.replace("/", "-")
         self._key = key
+        self._secret = secret
         self._file: BinaryIO | None = None
 
     def exit(
@@ -92,7 +93,7 @@ class Journal:
     def _write(self, event: dict[str, Any]) -> None:
         try:
             self._file = self._file or self._opened()
-            self._file.write(_line(event))
+            self._file.write(self._line(event))
         except OSError:
             pass
 
@@ -101,7 +102,7 @@ class Journal:
         with opened(self._directory) as folder:
             file = open(folder.appended_file(self._name), "ab", buffering=0)  # noqa: SIM115
         file.write(
-            _line(
+            self._line(
                 {
                     HEADER_KEY: VERSION,
                     "run_id": self._key.run_id,
@@ -114,6 +115,5 @@ class Journal:
         )
         return file
 
-
-def _line(event: dict[str, Any]) -> bytes:
-    return json.dumps(event, separators=(",", ":")).encode() + b"\n"
+    def _line(self, event: dict[str, Any]) -> bytes:
+        return line_of(event, self._name, self._secret)

@@ -15,6 +15,7 @@ from hangscope.monitor.rank_state import is_blocked_from_outside
 from hangscope.monitor.starting_ranks import StartingRanks
 from hangscope.monitor.stop_signals import LOOK_S, StopSignals
 from hangscope.ring.reader import decode_text
+from hangscope.ring.run_secret import RunSecret
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.live.rings import OpenRing, RunKey
 from hangscope.trace.model import KernelWait, RankFacts
@@ -62,6 +63,8 @@ class LocalRanks:
         Number of ranks on this node; 0 to take that of the first rank found.
     processes:
         Watches the ranks' processes.
+    journal_secret:
+        Seals the journal.
     launcher:
         What has started the ranks, if known; else it is found.
     """
@@ -73,6 +76,7 @@ class LocalRanks:
         key: RunKey | None,
         local_world_size: int,
         processes: ProcessWatch,
+        journal_secret: RunSecret,
         launcher: DescendsFrom | None = None,
     ) -> None:
         self.key = key
@@ -86,6 +90,7 @@ class LocalRanks:
         self._run = run
         self._directory = directory
         self._processes = processes
+        self._journal_secret = journal_secret
         self._launcher = launcher
         self._machine_of: dict[int, str] = {}
         self._looks: dict[int, RankFacts] = {}
@@ -124,7 +129,7 @@ class LocalRanks:
             self.local_world_size = self.local_world_size or header.local_world_size
             self.key = self.key or ring.key
             if self.journal is None:
-                self.journal = Journal(self._directory, self.key)
+                self.journal = Journal(self._directory, self.key, self._journal_secret)
             self._machine_of[pid] = ring.machine
             if not self._processes.add(ring.rank, pid, header.start_ticks):
                 # It ended before it could be watched, so nobody saw how.

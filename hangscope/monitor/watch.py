@@ -31,6 +31,7 @@ from hangscope.monitor.report_policy import ReportPolicy, cause_of, is_final
 from hangscope.monitor.ring_links import replace_ring_links
 from hangscope.monitor.schedule import FIRST_LOOK_S, MAX_INTERVAL_S, LookSchedule
 from hangscope.monitor.sibling_runs import Home, SiblingRuns
+from hangscope.ring.run_secret import RunSecret
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import Trace
@@ -83,6 +84,7 @@ class Monitor:
             config.key,
             config.local_world_size,
             processes or ProcessWatch(),
+            config.own.of_journals if config.own is not None else RunSecret(),
             config.launcher,
         )
         self._early = EarlyWords(

@@ -67,6 +67,8 @@ class RingReader:
         The file.
     room:
         Allocates memory for a number of slots, into which they are read; fresh memory by default.
+    descriptor:
+        Of the file, if it is open already; it belongs to the reader from now on.
 
     Raises
     ------
@@ -77,13 +79,15 @@ class RingReader:
         If it cannot be opened or read.
     """
 
-    def __init__(self, path: str | os.PathLike[str], room: Room | None = None) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], room: Room | None = None, descriptor: int = -1
+    ) -> None:
         self.name = os.fspath(path)
         self._given_room = room
         self._map: mmap.mmap | None = None
-        self._is_shorter, self._descriptor = False, -1
-        # A FIFO must not block here.
-        self._descriptor = os.open(path, portable.READ_AT_ONCE)
+        self._is_shorter, self._descriptor = False, descriptor
+        if descriptor < 0:  # a FIFO must not block here
+            self._descriptor = os.open(path, portable.READ_AT_ONCE)
         try:
             self._size = checked_size(self._descriptor)
             self._check()

@@ -11,8 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from hangscope.monitor.journal import Journal
+from hangscope.monitor.processes import ProcessEnd
 from hangscope.monitor.watch import Monitor, MonitorConfig
+from hangscope.ring.process_identity import boot_id, machine_id, pid_namespace
 from hangscope.ring.run_secret import LAUNCH_VARIABLE, VARIABLE, RunSecret
+from hangscope.ring.stack_requests import stacks_file
+from hangscope.trace.external_reports.journal import line_of
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.live.own_run import OwnRun
 from hangscope.trace.live.rings import RunKey
@@ -70,6 +75,63 @@ def test_planted_ring_changes_no_verdict(tmp_path: Path, secret: str, run_id: st
         said = _verdict(tmp_path, secret, _KEY if run_id == "live" else None)
     assert "broadcast" in said
     assert "barrier" not in said
+
+
+@pytest.mark.parametrize("machine", ["this", "another"])
+@pytest.mark.parametrize("copied", [False, True])
+def test_planted_journal_changes_no_verdict(
+    tmp_path: Path, secret: str, machine: str, copied: bool
+) -> None:
+    """It says that a rank was killed; also with the sealed head of another journal."""
+    name = "monitor_node0.live.0.1.journal"
+    here = machine_id(boot_id(), pid_namespace()) if machine == "this" else "0badcafe"
+    head = {"hangscope": "journal/1", "run_id": "live", "attempt": 0, "host": "x", "machine": here}
+    sealing = RunSecret(secret if copied else "a guess")
+    environ = {LAUNCH_VARIABLE: secret}
+    with (
+        ring_process(tmp_path, 0, **environ),
+        ring_process(tmp_path, 1, "broadcast", **environ) as victim,
+    ):
+        killed = {"event": "exit", "rank": 1, "pid": victim.pid, "at_ns": 1, "signal": 9}
+        lines = line_of(head, "another.journal" if copied else name, sealing)
+        (tmp_path / name).write_bytes(lines + line_of(killed, name, RunSecret("a guess")))
+        said = _verdict(tmp_path, secret)
+    assert "broadcast" in said
+    assert "SIGKILL" not in said
+    assert "killed" not in said
+
+
+@pytest.mark.parametrize("kind", ["link", "hard link"])
+def test_journals_and_stacks_through_links_are_not_read(tmp_path: Path, kind: str) -> None:
+    run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
+    run.mkdir()
+    own = _own("secret")
+    head = {"hangscope": "journal/1", "run_id": "live", "attempt": 0}
+    elsewhere.write_bytes(line_of(head, "x.journal", RunSecret("secret")))
+    (os.symlink if kind == "link" else os.link)(elsewhere, run / "x.journal")
+    with pytest.raises(OSError):
+        own.journal(run, "x.journal")
+    ring = RingRank(run, 0, 2)
+    stacks = tmp_path / "stacks"
+    stacks.write_text('Thread 0x1 (most recent call first):\n  File "secret.py", line 1 in f\n')
+    beside = Path(stacks_file(str(ring.ring.path)))
+    (os.symlink if kind == "link" else os.link)(stacks, beside)
+    assert "secret.py" not in str(LiveRun(run).look().ranks[0].threads)
+    beside.unlink()
+    beside.write_bytes(stacks.read_bytes())
+    assert "secret.py" in str(LiveRun(run).look().ranks[0].threads), "its own file is read"
+
+
+def test_the_journal_of_a_monitor_that_died_counts_for_the_next_one(tmp_path: Path) -> None:
+    own = _own("")
+    journal = Journal(tmp_path, _KEY, own.of_journals)
+    journal.exit(
+        ProcessEnd(1, 7, 1, signal=9), oom=False, by_launcher=False, untold=None, told=[],
+        recorded=True, by_order=False,
+    )  # fmt: skip
+    with ring_process(tmp_path, 0):
+        assert LiveRun(tmp_path, _KEY, own=own).look().ranks[1].exit is not None
+        assert 1 not in LiveRun(tmp_path, _KEY, own=_own("")).look().ranks
 
 
 def test_copy_of_a_ring_changes_no_verdict(tmp_path: Path, secret: str) -> None:

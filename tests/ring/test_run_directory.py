@@ -18,6 +18,7 @@ from hangscope.recording.ring_location import discard, link_latest, open_ring
 from hangscope.ring import local_store
 from hangscope.ring.reader import RingReader
 from hangscope.ring.run_directory import create, opened
+from hangscope.ring.run_secret import RunSecret
 from hangscope.ring.writer import RingIdentity
 from hangscope.trace.live.rings import RunKey
 from tests.real_jobs import environment
@@ -59,12 +60,13 @@ from pathlib import Path
 from hangscope.recording.ring_location import open_ring
 from hangscope.monitor.journal import Journal
 from hangscope.monitor.report_claims import claim_report
+from hangscope.ring.run_secret import RunSecret
 from hangscope.ring.writer import RingIdentity
 from hangscope.trace.live.rings import RunKey
 os.umask(int(sys.argv[2]))
 path = Path(sys.argv[1])
 open_ring(path, RingIdentity("run", 0, 1, pid=7), 16)
-Journal(path, RunKey("run", 0)).unseen(0, 7)
+Journal(path, RunKey("run", 0), RunSecret()).unseen(0, 7)
 assert claim_report(path, None, ("x", (), "", None))
 """
     path = tmp_path / "hangscope-runs" / "run"
@@ -82,7 +84,7 @@ def test_links_in_the_place_of_our_files_are_not_followed(folder: Path, precious
     ring = open_ring(folder, _IDENTITY, 16)
     assert ring.path.name == "rank_0.run.0.7.ring"
     key = RunKey("run", 0)
-    journal = Journal(folder, key)
+    journal = Journal(folder, key, RunSecret())
     (folder / journal._name).symlink_to(precious)
     journal.unseen(0, 7)
     cause = ("missing_rank", (1,), "0", 3)

@@ -23,17 +23,22 @@ have loaded torch after all, but still has no ring, ``unseen`` takes back what w
 ``"by_order": true``, its rank was only inferred, from the order in which processes were started::
 
     {"event": "unseen", "rank": 2, "pid": 4711, "at_ns": 0}
+
+Every line ends with a seal, ``"seal": "..."``, over the file's name and the rest of the line, made
+with a secret of the run. A monitor that knows the secret believes no other line; whoever analyses
+the files later does not know it, and reads all of them.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, BinaryIO
 
+from hangscope.ring.run_secret import SEAL_CHARACTERS, RunSecret
 from hangscope.trace import formats
 from hangscope.trace.clean import as_int, as_looks, as_name, as_quantity, as_rank, prose
 from hangscope.trace.facts import WITHOUT_A_WORD
@@ -60,13 +65,40 @@ _MOST = 1 << 31
 """Larger numbers are not valid process ids, statuses or attempts."""
 
 
+_SEAL = b',"seal":"'
+_SEAL_BYTES = len(_SEAL) + SEAL_CHARACTERS + len(b'"}')
+
+
+def line_of(event: Mapping[str, Any], name: str, secret: RunSecret) -> bytes:
+    """An event as a line of the journal with this name, sealed."""
+    text = json.dumps(event, separators=(",", ":"))
+    seal = secret.seal("journal", name, text)
+    return f'{text[:-1]},"seal":"{seal}"}}\n'.encode() if seal else f"{text}\n".encode()
+
+
+def sealed_lines(data: bytes, name: str, secret: RunSecret) -> bytes:
+    """The lines of a journal with this name that were sealed with this secret."""
+    return b"".join(
+        line for line in data.splitlines(keepends=True) if _is_sealed(line.rstrip(), name, secret)
+    )
+
+
+def _is_sealed(line: bytes, name: str, secret: RunSecret) -> bool:
+    body, end = line[:-_SEAL_BYTES], line[-_SEAL_BYTES:]
+    seal = end[len(_SEAL) : -2].decode("ascii", "replace")
+    text = body.decode("utf-8", "replace") + "}"
+    return end.startswith(_SEAL) and secret.is_sealed(seal, "journal", name, text)
+
+
 def looks_like_journal(prefix: bytes) -> bool:
     """Whether a file with these first bytes is a monitor's journal."""
     return prefix.lstrip().startswith(b'{"hangscope":"journal/')
 
 
-def read_journal(path: str | os.PathLike[str]) -> list[Fragment]:
+def read_journal(path: str | os.PathLike[str], data: bytes | None = None) -> list[Fragment]:
     """One fragment per rank whose end the monitor saw, or that it observed.
+
+    ``data``: the file's contents, if they have been read already.
 
     Raises
     ------
@@ -75,7 +107,7 @@ def read_journal(path: str | os.PathLike[str]) -> list[Fragment]:
     OSError
         If it cannot be read.
     """
-    first, *rest = _lines(path)
+    first, *rest = _lines(read_bytes(open_nonblocking(path)) if data is None else data)
     head = _event(first)
     if head is not None and str(head.get(HEADER_KEY, "")).startswith("reduction/"):
         return [_reductions(str(path), [head, *map(_event, rest)])]
@@ -95,11 +127,15 @@ def read_journal(path: str | os.PathLike[str]) -> list[Fragment]:
     return fragments
 
 
-def _lines(path: str | os.PathLike[str]) -> list[str]:
-    """The journal's lines, up to the limits; at least one, possibly empty."""
-    with open_nonblocking(path) as file:
+def read_bytes(file: BinaryIO) -> bytes:
+    """The contents of an open journal, up to the limit; closes it."""
+    with file:
         # A file system that has lost the contents leaves zeros of the same length.
-        data = file.read(MAX_BYTES).translate(None, b"\0")
+        return file.read(MAX_BYTES).translate(None, b"\0")
+
+
+def _lines(data: bytes) -> list[str]:
+    """The journal's lines, up to the limit; at least one, possibly empty."""
     return data.decode("utf-8", "replace").split("\n", MAX_LINES)[:MAX_LINES]
 
 

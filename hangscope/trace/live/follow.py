@@ -14,8 +14,10 @@ import numpy as np
 
 from hangscope.ring.checks import RingError
 from hangscope.ring.layout import HEADER
+from hangscope.ring.process_identity import boot_id, machine_id, pid_namespace
 from hangscope.trace import formats
-from hangscope.trace.external_reports.journal import looks_like_journal, read_journal
+from hangscope.trace.external_reports.journal import looks_like_journal, read_bytes, read_journal
+from hangscope.trace.files.regular_files import open_nonblocking
 from hangscope.trace.job_selection.duplicate_ranks import DuplicateRank, duplicate_rank_claims
 from hangscope.trace.job_selection.ring_ranks import with_process_rank, with_rank
 from hangscope.trace.live.facts import Heartbeat, changed_headers
@@ -87,6 +89,7 @@ class LiveRun:
         own: OwnRun | None = None,
     ) -> None:
         self.directory = Path(directory)
+        self._own = own
         self._folder = RingFolder(self.directory, key, skip, own)
         self._rings: list[OpenRing] = []
         self._rows = rows
@@ -357,15 +360,7 @@ class LiveRun:
         processes = {(ring.rank, ring.process.pid) for ring in rings}
         ranks = self.rank_of_process()
         for name, _, _ in self._folder.listing.journals:
-            path = self.directory / name
-            try:
-                with open(path, "rb") as file:
-                    if not looks_like_journal(file.read(64)):
-                        continue
-                fragments = read_journal(path)
-            except (OSError, ValueError):
-                continue
-            for said in fragments:
+            for said in self._said_in(name, rings):
                 fragment = with_process_rank(said, ranks)
                 if fragment is None:
                     continue
@@ -375,6 +370,29 @@ class LiveRun:
                 here = RunKey(facts.run_id or "", facts.attempt or 0) == key
                 if here or (facts.rank, facts.pid) in processes:
                     yield fragment
+
+    def _said_in(self, name: str, rings: Sequence[OpenRing]) -> list[Fragment]:
+        """What a journal says, as far as it counts.
+
+        Nothing seals what monitors of other nodes say, unless all nodes have a secret: it counts
+        for ranks elsewhere.
+        """
+        path = self.directory / name
+        try:
+            if self._own is None:
+                data, is_sealed = read_bytes(open_nonblocking(path)), True
+            else:
+                data, is_sealed = self._own.journal(self.directory, name)
+            fragments = read_journal(path, data) if looks_like_journal(data[:64]) else []
+        except (OSError, ValueError):
+            return []
+        if is_sealed:
+            return fragments
+        here = {ring.rank for ring in rings if ring.is_certain}
+        if self._folder.are_all_here():
+            return []
+        own = machine_id(boot_id(), pid_namespace())
+        return [f for f in fragments if f.facts.rank not in here and f.facts.machine != own]
 
 
 def is_gil_blocked(facts: RankFacts) -> bool:

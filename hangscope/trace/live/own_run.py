@@ -7,7 +7,7 @@ directory afterwards read all of it; a monitor follows only what the run's proce
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hangscope.ring.header import RingHeader
@@ -15,7 +15,8 @@ from hangscope.ring.local_store import stored_at
 from hangscope.ring.process_identity import OWNER, environment_of
 from hangscope.ring.reader import RingReader, decode_text
 from hangscope.ring.run_directory import opened
-from hangscope.ring.run_secret import RunSecret
+from hangscope.ring.run_secret import RunSecret, new_secret
+from hangscope.trace.external_reports.journal import read_bytes, sealed_lines
 from hangscope.trace.processes.process import is_local, look_here
 from hangscope.trace.processes.shared_memory import hides_mappings
 from hangscope.trace.rings.facts import writer_of
@@ -29,28 +30,54 @@ class OwnRun:
     ----------
     secret:
         The run's secret, as far as the monitor knows one.
+    monitors:
+        The secret of this monitor, and of the one that takes its place if it dies: with it they
+        seal their journals where the run has none.
     """
 
     secret: RunSecret
+    monitors: RunSecret = field(default_factory=lambda: RunSecret(new_secret()))
 
-    def real_path(self, path: Path) -> Path:
-        """The file of a ring: itself, or the one in local memory to which a link of ours leads.
+    @property
+    def of_journals(self) -> RunSecret:
+        """The secret with which journals of this machine are sealed."""
+        return self.secret if self.secret.text else self.monitors
+
+    def journal(self, directory: Path, name: str) -> tuple[bytes, bool]:
+        """What counts of a journal in a run directory: its lines, and whether they are sealed.
+
+        Only a monitor of another node may have written it without the seal.
 
         Raises
         ------
         OSError
+            If it is another user's file, a link, or cannot be read.
+        """
+        with opened(directory) as folder:
+            data = read_bytes(os.fdopen(folder.own_file(name), "rb"))
+        sealed = sealed_lines(data, name, self.of_journals)
+        if sealed or self.secret.is_shared:
+            return sealed, True
+        return data, False
+
+    def open_ring(self, path: Path) -> RingReader:
+        """Open a ring: the file itself, or the one in local memory to which a link of ours leads.
+
+        Raises
+        ------
+        RingError
+            As `RingReader`.
+        OSError
             If it is another user's, or any other link.
         """
         with opened(path.parent) as folder:
-            if not path.is_symlink():
-                os.close(folder.own_file(path.name))
-                return path
+            if folder.target_of(path.name) is None:
+                return RingReader(path, descriptor=folder.own_file(path.name))
             stored = stored_at(folder, path.name)
         if stored is None:
             raise PermissionError(0, "a link that leads elsewhere", str(path))
         with opened(stored.parent) as store:
-            os.close(store.own_file(stored.name))
-        return stored
+            return RingReader(stored, descriptor=store.own_file(stored.name))
 
     def refuses(self, reader: RingReader, header: RingHeader) -> str:
         """Why a ring is not of this run; empty if it is, or may be."""

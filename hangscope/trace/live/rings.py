@@ -194,7 +194,7 @@ class RingFolder:
             status = path.stat()
             if self._refused.get(path, (0, ""))[0] == status.st_mtime_ns:
                 return
-            reader = RingReader(self._own.real_path(path) if self._own else path)
+            reader = self._own.open_ring(path) if self._own else RingReader(path)
         except FileNotFoundError:
             return  # it disappeared between listing and opening
         except (RingError, OSError) as error:
@@ -278,9 +278,13 @@ class RingFolder:
         """The rings of one attempt; what only may belong to it counts where ranks are elsewhere."""
         rings = [ring for ring in self._rings.values() if ring.key == key]
         certain = [ring for ring in rings if ring.is_certain]
-        headers = [ring.reader.header() for ring in certain] if len(certain) < len(rings) else []
-        all_here = any(header.local_world_size == header.world_size for header in headers)
-        return certain if all_here else rings
+        return certain if len(certain) < len(rings) and _are_all_here(certain) else rings
+
+    def are_all_here(self) -> bool:
+        """Whether all ranks of the followed attempt are on this node."""
+        return _are_all_here(
+            [r for r in self._rings.values() if r.key == self.followed and r.is_certain]
+        )
 
     def _newest(self) -> RunKey | None:
         """The attempt that began last, apart from those never followed."""
@@ -302,6 +306,12 @@ class RingFolder:
             living = [start.process for ring, start in again if ring.process.look().alive]
             self.duplicate_ranks = find_duplicate_ranks([start for _, start in again], living)
         return kept
+
+
+def _are_all_here(certain: Sequence[OpenRing]) -> bool:
+    """Whether the rings that are certainly of this node and run say that there is no other node."""
+    headers = [ring.reader.header() for ring in certain]
+    return any(header.local_world_size == header.world_size for header in headers)
 
 
 def run_directory_of(path: str | os.PathLike[str]) -> Path | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import os
+import stat
 import struct
 import time
 from collections.abc import Callable
@@ -45,6 +47,9 @@ from hangscope.trace.rings.values import frame
 from hangscope.trace.stack_dump import parse_faulthandler, parse_sample
 
 _MOST_FRAMES = 256
+_MOST_STACKS = 256 * 1024
+"""Bytes read of what faulthandler has written: its end."""
+_OPEN_STACKS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 MAX_HEARTBEAT_INTERVAL_S = 3600.0
 _UNOBSERVABLE_TEXT = {
     Unobservable.CUDA_GRAPH: "CUDA graph replay",
@@ -289,10 +294,35 @@ def _threads(reader: RingReader, generation: int) -> tuple[ThreadStack, ...]:
     beside = _stacks_file(reader.name)
     try:
         # The file rarely exists, and access() is cheaper than an exception.
-        if os.access(beside, os.R_OK) and (status := os.stat(beside)).st_size > 0:
-            text = Path(beside).read_text("utf-8", "replace")[-256 * 1024 :]
+        if os.access(beside, os.R_OK):
+            text, at_ns = _end_of(beside, reader.owner)
             main = next((t for t in threads if t.is_main), None)
-            threads += parse_faulthandler(text, status.st_mtime_ns, main.name if main else "")
+            if text:
+                threads += parse_faulthandler(text, at_ns, main.name if main else "")
     except OSError:
         pass
     return threads
+
+
+def _end_of(beside: str, owner: int) -> tuple[str, int]:
+    """The end of a regular file of this user without another name, and when it was written (ns).
+
+    Raises
+    ------
+    OSError
+        If it is missing, or anything else.
+    """
+    folder = os.open(os.path.dirname(beside) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        file = os.open(os.path.basename(beside), _OPEN_STACKS, dir_fd=folder)
+    finally:
+        os.close(folder)
+    try:
+        status = os.fstat(file)
+        is_own = status.st_uid == owner and status.st_nlink <= 1
+        if not (is_own and stat.S_ISREG(status.st_mode)):
+            raise PermissionError(errno.EPERM, "not the recorder's file", beside)
+        raw = os.pread(file, _MOST_STACKS, max(0, status.st_size - _MOST_STACKS))
+        return raw.decode("utf-8", "replace"), status.st_mtime_ns
+    finally:
+        os.close(file)
