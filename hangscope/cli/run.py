@@ -19,10 +19,14 @@ from hangscope.cli.errors import UserError
 from hangscope.cli.types import Seconds
 from hangscope.nccl_plugin.background import prepare_plugin
 from hangscope.ring.run_directory import create, opened
-from hangscope.ring.run_secret import LAUNCH_VARIABLE, VARIABLE, RunSecret, new_secret
+from hangscope.ring.run_secret import LAUNCH_VARIABLE, VARIABLE, new_secret
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hangscope.monitor.config import MonitorConfig
     from hangscope.recording.settings import Settings
+    from hangscope.trace.live.rings import RunKey
 
 
 @click.command(
@@ -150,14 +154,21 @@ def _run(
     directory: Path,
     settings: Settings,
 ) -> int:
-    from hangscope.monitor.config import MonitorConfig
-    from hangscope.monitor.watch import Monitor
-    from hangscope.ring.process_identity import start_ticks
-    from hangscope.trace.live.own_run import OwnRun
-    from hangscope.trace.live.rings import RunKey
-    from hangscope.trace.processes.signals import DescendsFrom
+    from hangscope.monitor.successor import start_successor
 
     prepare_plugin(environment)
+
+    def take_over(pid: int, started_ticks: int) -> None:
+        from hangscope.monitor.successor import lives
+
+        say("[hangscope] the monitor has died: it is started again", err=True)
+        config = _config(directory, environment, settings, pid, started_ticks)
+        _follow(config, lambda: lives(pid, started_ticks), newest_only=True)
+
+    successor = start_successor(take_over)  # before anything large is imported
+    from hangscope.ring.process_identity import start_ticks
+
+    _import_monitor()
     try:
         process = subprocess.Popen(arguments, env=environment)
     except OSError as error:
@@ -165,6 +176,9 @@ def _run(
         if isinstance(error, PermissionError):
             hint = "; is it a program, or a script for an interpreter in front of it?"
         raise UserError(f"cannot run {arguments[0]}: {error.strerror}{hint}") from error
+    started_ticks = start_ticks(process.pid)
+    if successor is not None:
+        successor.watch(process.pid, started_ticks)
 
     def forward(number: int, frame: FrameType | None) -> None:
         if process.poll() is None:
@@ -174,7 +188,38 @@ def _run(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, forward)
-    config = MonitorConfig(
+    config = _config(directory, environment, settings, process.pid, started_ticks)
+    followed = _follow(config, lambda: process.poll() is None)
+    if not followed and not any(directory.glob("*.ring")):
+        say(
+            "[hangscope] nothing was recorded: the command started no ranks, "
+            "or its Python has no hangscope or a torch older than 2.5",
+            err=True,
+        )
+    if successor is not None:
+        successor.dismiss()
+    status = process.returncode
+    return 128 - status if status < 0 else status
+
+
+def _import_monitor() -> None:
+    """Import it before the command starts: while imports run, nobody watches."""
+    import hangscope.monitor.watch  # noqa: F401
+
+
+def _config(
+    directory: Path,
+    environment: dict[str, str],
+    settings: Settings,
+    pid: int,
+    started_ticks: int,
+) -> MonitorConfig:
+    from hangscope.monitor.config import MonitorConfig
+    from hangscope.ring.run_secret import RunSecret
+    from hangscope.trace.live.own_run import OwnRun
+    from hangscope.trace.processes.signals import DescendsFrom
+
+    return MonitorConfig(
         directory=directory,
         key=None,
         local_world_size=0,
@@ -182,22 +227,26 @@ def _run(
         on_hang=settings.on_hang,
         notice=settings.notice,
         own=OwnRun(RunSecret.of(environment)),
-        launcher=DescendsFrom(frozenset({(process.pid, start_ticks(process.pid))})),
+        launcher=DescendsFrom(frozenset({(pid, started_ticks)})),
     )
+
+
+def _follow(
+    config: MonitorConfig, keep_going: Callable[[], bool], *, newest_only: bool = False
+) -> set[RunKey]:
+    """Follow the command's attempts until it has ended; returns those that were followed.
+
+    ``newest_only``: another monitor has followed the earlier ones.
+    """
+    from hangscope.monitor.watch import Monitor
+
     followed: set[RunKey] = set()
-    while process.poll() is None:
+    while keep_going():
         # One monitor per attempt: an elastic restart begins a new one.
-        monitor = Monitor(
-            config, keep_going=lambda: process.poll() is None, skip=frozenset(followed)
-        )
+        monitor = Monitor(config, keep_going=keep_going, skip=frozenset(followed))
         monitor.follow()
+        if newest_only:
+            followed |= monitor.up_to_followed()
         if monitor.key is not None:
             followed.add(monitor.key)
-    if not followed and not any(directory.glob("*.ring")):
-        say(
-            "[hangscope] nothing was recorded: the command started no ranks, "
-            "or its Python has no hangscope or a torch older than 2.5",
-            err=True,
-        )
-    status = process.returncode
-    return 128 - status if status < 0 else status
+    return followed

@@ -116,6 +116,10 @@ class Monitor:
         """The attempt that is followed; None until a rank has shown up if none was given."""
         return self._ranks.key
 
+    def up_to_followed(self) -> set[RunKey]:
+        """The attempt that is followed and those that began before it."""
+        return self._run.up_to_followed()
+
     def follow(self) -> Diagnosis | None:
         """Watch until the ranks are gone; returns the last diagnosis, None without any rank."""
         is_over = False

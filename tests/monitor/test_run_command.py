@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.trace.load import load_trace
-from tests.real_jobs import environment
+from tests.real_jobs import ROOT, environment
 
 TIMEOUT_S = "30"
 """Neither a crash nor a healthy end needs the timeout. A short one would really be exceeded if a
@@ -122,3 +124,59 @@ def test_hung_job_is_killed_on_request(tmp_path: Path) -> None:
     exits = [event for event in events if event.get("event") == "exit"]
     assert len(exits) == 2
     assert all(event["by_launcher"] for event in exits)
+
+
+_RANKS = """
+import os, sys, time
+from pathlib import Path
+from tests.ring_processes import ring_process
+folder = Path(os.environ["HANGSCOPE_DIR"])
+with ring_process(folder, 0), ring_process(folder, 1, "broadcast"):
+    (folder / "pid").write_text(str(os.getpid()))
+    while not (folder / "end").exists():
+        time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("how", ["dies", "ends"])
+def test_a_monitor_that_dies_is_started_again(tmp_path: Path, how: str) -> None:
+    folder, log = tmp_path / "run", tmp_path / "log"
+    command = [sys.executable, "-m", "hangscope", "run", "--timeout", "4", "--dir", str(folder)]
+    command += ["--", sys.executable, "-c", _RANKS]
+    with (
+        log.open("w") as out,
+        subprocess.Popen(command, env=environment(), cwd=ROOT, stderr=out) as process,
+    ):
+        try:
+            _await(lambda: (folder / "pid").exists(), log)
+            if how == "dies":
+                process.kill()
+                process.wait(60)
+                _await(lambda: "it is started again" in log.read_text(), log)
+            _await(lambda: "more: hangscope analyze" in log.read_text(), log)
+        finally:
+            (folder / "end").touch()
+    if how == "ends":
+        assert process.returncode == 0
+    _await(lambda: not _running_beside(folder), log)
+    said = log.read_text()
+    assert "broadcast" in said
+    assert said.count("started again") == (how == "dies")
+    assert said.count("more: hangscope analyze") == 1
+
+
+def _running_beside(folder: Path) -> list[int]:
+    """The processes that `hangscope run` has left for this directory."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if str(folder).encode() in path.read_bytes():
+                found.append(int(path.parent.name))
+    return found
+
+
+def _await(holds: Callable[[], bool], log: Path, most_s: float = 90.0) -> None:
+    until_s = time.monotonic() + most_s
+    while not holds():
+        assert time.monotonic() < until_s, log.read_text()
+        time.sleep(0.1)

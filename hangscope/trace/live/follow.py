@@ -167,6 +167,10 @@ class LiveRun:
         """As `RingFolder.rank_of_process`."""
         return self._folder.rank_of_process()
 
+    def up_to_followed(self) -> set[RunKey]:
+        """As `RingFolder.up_to_followed`."""
+        return self._folder.up_to_followed()
+
     @property
     def declared_duplicates(self) -> list[DuplicateRank]:
         """Duplicate ranks that both processes have declared themselves."""

@@ -280,6 +280,12 @@ class RingFolder:
         certain = [ring for ring in rings if ring.is_certain]
         return certain if len(certain) < len(rings) and _are_all_here(certain) else rings
 
+    def up_to_followed(self) -> set[RunKey]:
+        """The followed attempt and those that began before it."""
+        began = {ring.key: ring.created_ns for ring in self._rings.values()}
+        last_ns = began.get(self.followed, 0) if self.followed is not None else 0
+        return {key for key, began_ns in began.items() if began_ns <= last_ns}
+
     def are_all_here(self) -> bool:
         """Whether all ranks of the followed attempt are on this node."""
         return _are_all_here(
