@@ -62,15 +62,15 @@ class _Values:
             name, _, rest = raw.decode("utf-8", "replace").partition("\x00")
             filename, _, line = rest.partition("\x00")
             return f"{name}\x00{self._redactor.path(filename)}\x00{line}".encode()
-        if kind == ValueKind.EXCEPTION:
+        if kind in (ValueKind.EXCEPTION, ValueKind.SIGNATURE):
             try:
                 fields = json.loads(raw)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return b"{}"
             return json.dumps(self._redactor.value(fields)).encode()
-        if kind == ValueKind.TEXT:
-            return self._redactor.prose(raw.decode("utf-8", "replace")).encode()
-        return raw
+        if kind == ValueKind.RANKS:
+            return raw
+        return self._redactor.prose(raw.decode("utf-8", "replace")).encode()
 
 
 def compact_ring(
@@ -139,6 +139,7 @@ def _compact(
         header["run_id"] = redactor.prose(decode_text(header["run_id"])).encode()
         header["host"] = redactor.host(decode_text(header["host"])).encode()
         header["cwd"] = redactor.path(decode_text(header["cwd"])).encode()
+        header["seal"] = b""
     boot = decode_text(header["boot_id"])
     header["boot_id"] = machine_id(boot, int(header["pid_namespace"])).encode()
     header["pid_namespace"] = 0

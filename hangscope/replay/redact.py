@@ -1,8 +1,9 @@
 """Removes from recordings what tells whose they are, keeping what a diagnosis needs.
 
 Within one `Redactor` the same text always becomes the same substitute, so that ranks which ran the
-same file still do. Line numbers and the names of functions and groups stay, because the diagnosis
-needs them. Of free text only known words stay (`hangscope.replay.vocabulary`).
+same file still do. Numbers and the names of functions and groups stay, because the diagnosis needs
+them. Of all other text only known words stay (`hangscope.replay.vocabulary`), wherever it stands;
+what patterns find before only gets more telling substitutes.
 """
 
 from __future__ import annotations
@@ -44,21 +45,8 @@ _SECRET = re.compile(
 _HOME = re.compile(r"/(?:home|Users|users|scratch)/([\w.-]{3,})")
 _NOT_SECRET = ("127.", "0.", "255.")
 _PUBLIC = re.compile(r"^/(?:dev|proc|sys)(?:/|$)")
-_PROSE_KEYS = frozenset(
-    {
-        "message",
-        "text",
-        "error",
-        "detail",
-        "thread",
-        "thread_name",
-        "reason",
-        "line",
-        "story",
-        "run_id",
-    }
-)
-"""Fields of journals, dumps and exceptions that hold free text."""
+_MOST_KEPT = 200
+"""Only shorter texts are likely to come again."""
 _HOST_MUST_HAVE = 3
 """Minimum length for replacing a host name in free text; shorter ones could be part of anything."""
 
@@ -79,6 +67,7 @@ class Redactor:
         self._users: dict[str, str] = {}
         self._files: dict[str, str] = {}
         self._words: dict[str, str] = {}
+        self._prose: dict[str, str] = {}
         self._known = public_words()
         self._host_pattern: re.Pattern[str] | None = None
         for host in sorted(set(hosts)):
@@ -99,11 +88,15 @@ class Redactor:
     def path(self, path: str) -> str:
         """An absolute path's substitute: its file name below a numbered directory."""
         self.note_users(path)
-        if not path.startswith(("/", "~")) or path.startswith(ROOT) or _PUBLIC.match(path):
+        if path.startswith(ROOT):
             return path
+        if not path.startswith(("/", "~")):
+            return "/".join(map(self._file, path.split("/")))
+        if _PUBLIC.match(path):
+            return self._known_words(path)
         library = _LIBRARY.search(path)
         if library:
-            return f"{ROOT}/{library[1]}"
+            return f"{ROOT}/{self._public_part(library[1])}"
         folder, _, name = path.rstrip("/").rpartition("/")
         number = self._folders.setdefault(folder, str(len(self._folders) + 1))
         return f"{ROOT}/{number}/{self._file(name)}"
@@ -123,8 +116,32 @@ class Redactor:
             self.path(filename)
 
     def prose(self, text: str) -> str:
-        """Free text of which only known words and numbers are left."""
-        return WORD.sub(lambda m: self._word(m[0]), self.text(text))
+        """Text of which only known words and numbers are left."""
+        if len(text) > _MOST_KEPT:
+            return self._known_words(self.text(text))
+        if text not in self._prose:  # dumps say the same a hundred thousand times
+            self._prose[text] = self._known_words(self.text(text))
+        return self._prose[text]
+
+    def foreign_word(self, text: str) -> str:
+        """A word of a finished text that is neither known nor a substitute; empty if none is."""
+        words = (word for word in WORD.findall(text) if not is_known(word, self._known))
+        return next(words, "")
+
+    def _known_words(self, text: str) -> str:
+        return WORD.sub(lambda m: self._word(m[0]), text)
+
+    def _public_part(self, path: str) -> str:
+        """A path inside a library; what is below the folder of packages may be private."""
+        _, found, inside = path.partition("-packages/")
+        package = inside.partition("/")[0]
+        if found and not self._is_kept(package.removesuffix(".py")):
+            return self._known_words(path)
+        self._keep([path])
+        return path
+
+    def _is_kept(self, text: str) -> bool:
+        return all(is_known(word, self._known) for word in WORD.findall(text))
 
     def _keep(self, names: Iterable[str]) -> None:
         self._known = self._known.union(*map(words_of, names))
@@ -136,9 +153,10 @@ class Redactor:
 
     def _file(self, name: str) -> str:
         """A file's name if it says nothing, else a neutral one of the same kind."""
-        if all(is_known(word, self._known) for word in WORD.findall(name)):
+        if self._is_kept(name):
             return name
         suffix = PurePath(name).suffix
+        suffix = suffix if self._is_kept(suffix) else ""
         return self._files.setdefault(name, f"file{len(self._files) + 1}{suffix}")
 
     def text(self, text: str) -> str:
@@ -176,16 +194,18 @@ class Redactor:
                 return self.host(value)
             if key in ("filename", "cwd") or _is_path(value):
                 return self.path(value)
-            if key in _PROSE_KEYS:
-                return self.prose(value)
-            return self.text(value)
+            return self.prose(value)
+        if isinstance(value, (bytes, bytearray)):
+            return self.prose(value.decode("utf-8", "replace")).encode()
         if isinstance(value, dict):
             return {
-                (self.text(k) if isinstance(k, str) else k): self.value(
+                (self.value(k) if isinstance(k, (str, bytes, tuple)) else k): self.value(
                     v, k if isinstance(k, str) else ""
                 )
                 for k, v in value.items()
             }
+        if isinstance(value, (set, frozenset)):
+            return type(value)(self.value(item, key) for item in value)
         if isinstance(value, list):
             return [self.value(item, key) for item in value]
         if isinstance(value, tuple):

@@ -18,6 +18,7 @@ import orjson
 
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.replay.compact import compact_ring
+from hangscope.replay.finished_texts import texts_in
 from hangscope.replay.fixture import (
     DUMPS,
     EXPECTED,
@@ -155,14 +156,17 @@ def _redacted(expected: Expected, redactor: Redactor | None) -> Expected:
 
 
 def _check_nothing_is_left(folder: Path, redactor: Redactor) -> None:
-    """Raise `FixtureError` if a file, or its name, still tells where the job ran."""
+    """Raise `FixtureError` if a file, or its name, says anything that may not stay."""
     for file in (path for path in sorted(folder.rglob("*")) if path.is_file()):
+        name = str(file.relative_to(folder))
         compression = compression_of(file.read_bytes()[:8])
-        content = sniff.read_all(file, compression) + str(file.relative_to(folder)).encode()
-        if left := redactor.left_in(content):
+        left = redactor.left_in(sniff.read_all(file, compression) + name.encode())
+        for text in (name, *texts_in(file)):
+            left = left or redactor.foreign_word(text)
+        if left:
             raise FixtureError(
-                f"{file.relative_to(folder)} still says {left!r} after it was redacted; nothing "
-                "was written. Take it out of the original by hand"
+                f"{name} still says {left!r} after it was redacted; nothing was written. Take it "
+                "out of the original by hand"
             )
 
 
