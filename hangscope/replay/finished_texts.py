@@ -16,6 +16,7 @@ from hangscope.trace import formats
 from hangscope.trace.files import sniff
 from hangscope.trace.files.unpickle import load_plain
 
+_DOCUMENTS = (ValueKind.SIGNATURE, ValueKind.EXCEPTION)
 _NUMBERS = (ValueKind.STACK, ValueKind.RANKS)
 
 
@@ -74,7 +75,10 @@ def _texts_of_ring(file: Path) -> Iterator[str]:
             raw = reader.value(at // 8)
             if raw is None:
                 break
-            if all(reader.value(at // 8, kind) is None for kind in _NUMBERS):
+            kind = next((k for k in ValueKind if reader.value(at // 8, k) is not None), None)
+            if kind in _DOCUMENTS:
+                yield from _texts_of(_json(raw))
+            elif kind not in _NUMBERS:
                 yield raw.decode("utf-8", "replace")
             at = align8(at + VALUE_HEADER.size + len(raw))
     finally:

@@ -88,15 +88,13 @@ class Redactor:
     def path(self, path: str) -> str:
         """An absolute path's substitute: its file name below a numbered directory."""
         self.note_users(path)
-        if path.startswith(ROOT):
-            return path
-        if not path.startswith(("/", "~")):
-            return "/".join(map(self._file, path.split("/")))
         if _PUBLIC.match(path):
             return self._known_words(path)
         library = _LIBRARY.search(path)
         if library:
             return f"{ROOT}/{self._public_part(library[1])}"
+        if path.startswith(ROOT) or not path.startswith(("/", "~")):
+            return "/".join(map(self._file, path.split("/")))
         folder, _, name = path.rstrip("/").rpartition("/")
         number = self._folders.setdefault(folder, str(len(self._folders) + 1))
         return f"{ROOT}/{number}/{self._file(name)}"

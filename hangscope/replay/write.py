@@ -152,6 +152,7 @@ def _redacted(expected: Expected, redactor: Redactor | None) -> Expected:
         story=redactor.prose(expected.story),
         must_mention=tuple(map(redactor.prose, expected.must_mention)),
         must_not_mention=tuple(map(redactor.prose, expected.must_not_mention)),
+        recorded=redactor.value(dict(expected.recorded)),
     )
 
 

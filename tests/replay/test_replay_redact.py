@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import pickle
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hangscope.diagnosis.engine import diagnose
+from hangscope.replay.fixture import FixtureError
 from hangscope.replay.redact import Redactor
-from hangscope.replay.write import redacted
+from hangscope.replay.write import redacted, write_fixture
+from hangscope.ring.layout import ValueKind
 from hangscope.trace import formats
+from hangscope.trace.load import load_trace
 from hangscope.trace.model import Frame
 from tests import view_samples as samples
+from tests.live_rings import RingRank
 
 
 @pytest.mark.parametrize(
@@ -142,6 +148,12 @@ def test_only_known_words_of_free_text_stay() -> None:
         (formats.JOURNAL, b'{"event":"exit","message":"Zweifelhuber","run_id":"zweifelhuber-7"}\n'),
         (formats.JSON, b'{"thread_name":"Zweifelhuber"}'),
         (formats.PICKLE, pickle.dumps({"thread_name": "Zweifelhuber"})),
+        (formats.PICKLE, pickle.dumps({"anything": ["Zweifelhuber", b"Zweifelhuber"]})),
+        (formats.PICKLE, pickle.dumps({"Zweifelhuber": 1, ("Zweifelhuber",): 2})),
+        (formats.JSON, b'{"pg_config":{"Zweifelhuber":{"desc":"Zweifelhuber"}},"state":"x"}'),
+        (formats.JSON, b'{"filename":"zweifelhuber/net.py","where":"/dev/shm/zweifelhuber/x"}'),
+        (formats.JSON, b'{"filename":"/env/lib/python3.11/site-packages/zweifelhuber/net.py"}'),
+        (formats.JSON, b'{"filename":"/redacted/1/zweifelhuber.py"}'),
     ],
 )
 def test_no_kind_of_file_keeps_an_unknown_word(kind: str, content: bytes) -> None:
@@ -161,3 +173,44 @@ def test_names_of_functions_and_groups_of_the_job_stay() -> None:
     job = samples.hang(loader=(Frame("zweifelhuber_step", "/home/ann/train.py", 3), samples.MAIN))
     redactor.learn(job.trace)
     assert redactor.prose("in zweifelhuber_step") == "in zweifelhuber_step"
+
+
+@pytest.mark.parametrize("where", ["op", "phase", "exception", "file name", "log", "journal"])
+def test_an_export_fails_if_a_word_of_the_original_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Whatever lets it through: here the redaction does nothing."""
+    job = tmp_path / "job"
+    job.mkdir()
+    word = "zweifelhuber"
+    ring = RingRank(job, 0, 1)
+    ring.issue(ring.join("0", "default_pg", [0]), word if where == "op" else "all_reduce")
+    if where == "phase":
+        text = ring.ring.intern(ValueKind.TEXT, word.encode())
+        ring.ring.put_u4("backend", text)
+    if where == "exception":
+        fields = {"type": "RuntimeError", "message": word, "frames": [], "thread": "", "main": True}
+        raw = json.dumps(fields).encode()
+        ring.ring.put_u4("exception", ring.ring.intern(ValueKind.EXCEPTION, raw))
+    name = f"{word}.log" if where == "file name" else "job.log"
+    said = f"[rank0]: RuntimeError: {word if where == 'log' else 'x'}\n"
+    (job / name).write_text(f"[rank0]: Traceback (most recent call last):\n{said}")
+    if where == "journal":
+        head = {"hangscope": "journal/1", "run_id": "live", "attempt": 0, "host": word}
+        end = {"event": "exit", "rank": 0, "at_ns": 1, "signal": 9}
+        text_of = "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in (head, end))
+        (job / "m.journal").write_text(text_of)
+    trace = load_trace([job])
+    diagnosis = diagnose(trace)
+    write_fixture(trace, diagnosis, [job], tmp_path / "good", redact=True)
+    left = [
+        p
+        for p in (tmp_path / "good").rglob("*")
+        if word in f"{p} {p.is_file() and p.read_bytes()!r}"
+    ]
+    assert not left
+    monkeypatch.setattr(Redactor, "_word", lambda self, found: found)
+    monkeypatch.setattr(Redactor, "host", lambda self, found: found)
+    with pytest.raises(FixtureError, match=word):
+        write_fixture(trace, diagnosis, [job], tmp_path / "out", redact=True, check=False)
+    assert not (tmp_path / "out").exists()
