@@ -8,11 +8,13 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import rich_click as click
 from rich.markup import escape
 from rich.table import Table
 
+from hangscope.cli.budget import budget_options
 from hangscope.cli.console import SafeConsole, say
 from hangscope.cli.errors import UserError, no_empty_path, nothing_readable
 from hangscope.cli.types import Number, Seconds
@@ -25,6 +27,9 @@ from hangscope.toolkit.doctor.surroundings import read_surroundings
 from hangscope.toolkit.doctor.timeouts import timeout_rows
 from hangscope.toolkit.launching.world import WorldInfo, get_world_info
 from hangscope.toolkit.ranks import name_ranks
+
+if TYPE_CHECKING:
+    from hangscope.trace.loading.budget import Budget
 
 _COLOURS = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
@@ -65,6 +70,7 @@ _COLOURS = {"error": "bold red", "warning": "yellow", "note": "dim"}
     help="How long to wait for the other ranks.",
 )
 @click.option("--notes/--no-notes", default=True, help="Show notes, which are no problems.")
+@budget_options
 def command(
     cmd: tuple[str, ...],
     as_json: bool,
@@ -77,6 +83,7 @@ def command(
     world_size: int | None,
     timeout: float,
     notes: bool,
+    budget: Budget,
 ) -> None:
     """Check the launch environment before a job starts.
 
@@ -96,7 +103,7 @@ def command(
     found = list(check_process(surroundings))
     if not inside or (world is not None and world.rank == 0):
         found += check_files(surroundings, script, deepspeed_config)
-        found += _traffic(run_paths)
+        found += _traffic(run_paths, budget)
         found += _fit(surroundings, parameters, memory_gib, wrapper, world_size, world)
     if inside and world is not None:
         found = _in_job(surroundings, world, found, timeout)
@@ -160,7 +167,7 @@ def _fit(
     return list(check_fit(count, memory, size, wrapper or ""))
 
 
-def _traffic(paths: Sequence[str]) -> list[Finding]:
+def _traffic(paths: Sequence[str], budget: Budget) -> list[Finding]:
     if not paths:
         return []
     no_empty_path(paths)
@@ -168,7 +175,7 @@ def _traffic(paths: Sequence[str]) -> list[Finding]:
     from hangscope.trace.load import NothingReadable, load_trace
 
     try:
-        trace = load_trace(list(paths))
+        trace = load_trace(list(paths), budget=budget)
     except NothingReadable as error:
         raise nothing_readable(paths, error.warnings) from None
     return list(check_traffic(trace))

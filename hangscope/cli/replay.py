@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import rich_click as click
 
+from hangscope.cli.budget import budget_options
 from hangscope.cli.console import Progress, say, say_json, stdout_console
 from hangscope.cli.errors import UserError, no_empty_path
 
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from hangscope.replay.verify import Outcome
+    from hangscope.trace.loading.budget import Budget
 
 SCHEMA = "hangscope/replay/1"
 
@@ -37,6 +40,7 @@ SCHEMA = "hangscope/replay/1"
     help="Replace paths, hosts and addresses in the dumps; verdicts must not change.",
 )
 @click.option("--no-color", is_flag=True, help="No colours, even on a terminal.")
+@budget_options
 def command(
     paths: tuple[str, ...],
     as_json: bool,
@@ -46,8 +50,11 @@ def command(
     yes: bool,
     redact: bool,
     no_color: bool,
+    budget: Budget,
 ) -> None:
     """Check that every recorded fixture below DIR still gets its expected verdict.
+
+    What reading may cost is counted for each fixture anew.
 
     A fixture is a folder with expected.toml and dumps/; `hangscope export --to fixture` makes one.
 
@@ -56,7 +63,7 @@ def command(
     folders = _folders(paths)
     if redact:
         _redact(folders)
-    outcomes = _verify_all(folders)
+    outcomes = _verify_all(folders, budget)
     console = stdout_console(no_color=no_color)
     if as_json:
         _print_json(outcomes)
@@ -94,7 +101,7 @@ def _folders(paths: Sequence[str]) -> list[Path]:
     return folders
 
 
-def _verify_all(folders: Sequence[Path]) -> list[Outcome]:
+def _verify_all(folders: Sequence[Path], budget: Budget) -> list[Outcome]:
     from hangscope.replay.fixture import FixtureError, load_fixture
     from hangscope.replay.verify import verify
 
@@ -102,7 +109,7 @@ def _verify_all(folders: Sequence[Path]) -> list[Outcome]:
     with Progress("replaying") as progress:
         for done, folder in enumerate(folders, start=1):
             try:
-                outcomes.append(verify(load_fixture(folder)))
+                outcomes.append(verify(load_fixture(folder), replace(budget)))
             except FixtureError as error:
                 raise UserError(str(error)) from error
             progress.update(done, len(folders))

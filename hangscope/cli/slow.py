@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 import rich_click as click
 
+from hangscope.cli.budget import budget_options
 from hangscope.cli.console import Progress, say_json, stdout_console
 from hangscope.cli.errors import no_empty_path, nothing_readable
+
+if TYPE_CHECKING:
+    from hangscope.trace.loading.budget import Budget
 
 
 @click.command("slow")
@@ -30,8 +35,9 @@ from hangscope.cli.errors import no_empty_path, nothing_readable
     help="Name who costs at least this much of the time.",
 )
 @click.option("--no-color", is_flag=True, help="No colours, even on a terminal.")
+@budget_options
 def command(
-    paths: tuple[str, ...], as_json: bool, top: int, least: float, no_color: bool
+    paths: tuple[str, ...], as_json: bool, top: int, least: float, no_color: bool, budget: Budget
 ) -> None:  # fmt: skip
     """Say who makes everybody wait, how often, and what it costs.
 
@@ -49,7 +55,7 @@ def command(
     no_empty_path(paths)
     with Progress("reading") as progress:
         try:
-            trace = load_trace(paths, progress=progress.update)
+            trace = load_trace(paths, progress=progress.update, budget=budget)
         except NothingReadable as error:
             raise nothing_readable(paths, error.warnings) from error
     found = lateness(align_clocks(trace), least_share=least / 100)

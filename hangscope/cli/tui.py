@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from hangscope.cli import LATEST
+from hangscope.cli.budget import budget_options
 from hangscope.cli.console import say
 from hangscope.cli.errors import UserError, cannot_write, no_empty_path, nothing_readable
 from hangscope.cli.types import Seconds, source_option
@@ -19,6 +20,8 @@ from hangscope.cli.types import Seconds, source_option
 if TYPE_CHECKING:
     from textual.app import App
     from textual.pilot import Pilot
+
+    from hangscope.trace.loading.budget import Budget
 
 _OTHER_PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf")
 
@@ -53,6 +56,7 @@ _OTHER_PICTURES = (".png", ".jpg", ".jpeg", ".gif", ".webp", ".pdf")
     help="Ask ranks of a live run that cannot run Python for their stacks, by a signal.",
 )
 @source_option
+@budget_options
 def command(
     paths: tuple[str, ...],
     screenshot: str | None,
@@ -61,6 +65,7 @@ def command(
     refresh: float,
     ask_stacks: bool,
     source: tuple[str, ...],
+    budget: Budget,
 ) -> None:
     """Show timelines in the terminal, live while the job runs or post-mortem.
 
@@ -86,7 +91,7 @@ def command(
     try:
         from hangscope.tui.source import open_source
 
-        opened = open_source(paths, ask_stacks=ask_stacks, source_directories=source)
+        opened = open_source(paths, ask_stacks=ask_stacks, source_directories=source, budget=budget)
     except NothingReadable as error:
         raise nothing_readable(paths, error.warnings) from error
     from hangscope.tui.app import HangScopeApp

@@ -15,6 +15,7 @@ from hangscope.report.safe_console import SafeConsole
 from hangscope.report.text import render
 from hangscope.trace import formats
 from hangscope.trace.load import NothingReadable, load_trace
+from hangscope.trace.loading.budget import Budget
 from hangscope.trace.model import Trace
 
 _WIDTH = 160
@@ -45,7 +46,7 @@ class Outcome:
         return not self.differences
 
 
-def load_recorded(dumps: Path) -> Trace:
+def load_recorded(dumps: Path, budget: Budget | None = None) -> Trace:
     """The trace of a fixture's ``dumps``, as of the time it was recorded.
 
     Raises
@@ -55,8 +56,8 @@ def load_recorded(dumps: Path) -> Trace:
     """
     moment = read_moment(dumps)
     if moment is None:
-        return _dated(load_trace([dumps]), read_dump_time(dumps))
-    trace = load_trace([dumps], now_ns=moment.observed_ns)
+        return _dated(load_trace([dumps], budget=budget), read_dump_time(dumps))
+    trace = load_trace([dumps], now_ns=moment.observed_ns, budget=budget)
     return replace(trace, live=True, looks=moment.looks, observed_ns=moment.observed_ns)
 
 
@@ -71,8 +72,8 @@ def _dated(trace: Trace, dumped_ns: int) -> Trace:
     return replace(trace, ranks=ranks, observed_ns=newest)
 
 
-def diagnose_fixture(fixture: Fixture) -> tuple[Trace, Diagnosis]:
-    """Read and diagnose a fixture.
+def diagnose_fixture(fixture: Fixture, budget: Budget | None = None) -> tuple[Trace, Diagnosis]:
+    """Read and diagnose a fixture; ``budget`` is what reading it may cost.
 
     Raises
     ------
@@ -80,17 +81,20 @@ def diagnose_fixture(fixture: Fixture) -> tuple[Trace, Diagnosis]:
         If nothing in its ``dumps`` can be read.
     """
     try:
-        trace = load_recorded(fixture.dumps)
+        trace = load_recorded(fixture.dumps, budget)
     except NothingReadable as error:
         raise FixtureError(f"{fixture.dumps}: {error}") from error
     return trace, diagnose(trace)
 
 
-def verify(fixture: Fixture) -> Outcome:
-    """Check that a fixture still gets its verdict; never raises because of its dumps' content."""
+def verify(fixture: Fixture, budget: Budget | None = None) -> Outcome:
+    """Check that a fixture still gets its verdict; never raises because of its dumps' content.
+
+    ``budget``: what reading it may cost.
+    """
     began_s = time.perf_counter()
     try:
-        _, diagnosis = diagnose_fixture(fixture)
+        _, diagnosis = diagnose_fixture(fixture, budget)
     except FixtureError as error:
         problem = Difference("dumps", "readable", str(error))
         return Outcome(fixture, None, (problem,), took_s=time.perf_counter() - began_s)

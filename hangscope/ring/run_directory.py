@@ -111,12 +111,28 @@ class RunDirectory:
         """Refuse a directory of another user.
 
         On a file system with other user ids (a squashed root) it is ours if our files belong to
-        its owner.
+        its owner. Root, in a container say, may use what a user has mounted there, if no third one
+        can write to it or put something in its place.
         """
         owner = os.fstat(self._descriptor).st_uid
         if owner in (portable.user_id(), 0) or owner == self._owner_of_new_files():
             return
+        if os.geteuid() == 0 and self._is_of_one_user(owner):
+            return
         raise PermissionError(errno.EPERM, f"it belongs to user {owner}", str(self.path))
+
+    def _is_of_one_user(self, owner: int) -> bool:
+        """Whether only root and the owner may write in it and all above it, without any link."""
+        path = Path(os.path.abspath(self.path))
+        if not os.path.samestat(os.lstat(path), os.fstat(self._descriptor)):
+            return False
+        places = [os.lstat(place) for place in (path, *path.parents)]
+        return all(
+            stat.S_ISDIR(place.st_mode)
+            and place.st_uid in (0, owner)
+            and not place.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+            for place in places
+        )
 
     def _owner_of_new_files(self) -> int:
         name = f".owner-{os.getpid()}-{os.urandom(4).hex()}"

@@ -9,10 +9,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from hangscope.diagnosis.model import Diagnosis, RankReport, Side
 from hangscope.trace.model import RankFacts, Trace
+
+if TYPE_CHECKING:
+    from hangscope.trace.loading.budget import Budget
 
 LIVE_ROWS = 65_536
 """Records that a live look keeps for all ranks together: 8,192 for each of 8 ranks, 64 for each of
@@ -175,11 +178,16 @@ def _plus(known_s: float | None, passed_s: float) -> float | None:
 
 
 def open_source(
-    paths: Sequence[str], *, ask_stacks: bool = False, source_directories: tuple[str, ...] = ()
+    paths: Sequence[str],
+    *,
+    ask_stacks: bool = False,
+    source_directories: tuple[str, ...] = (),
+    budget: Budget | None = None,
 ) -> Source:
     """The source for `paths`: live if it is a single run directory with a live process.
 
-    Source files in ``source_directories`` may be quoted, whatever the evidence.
+    Source files in ``source_directories`` may be quoted, whatever the evidence. ``budget`` is what
+    reading may cost.
 
     Raises `hangscope.trace.load.NothingReadable` if nothing in `paths` can be read.
     """
@@ -197,6 +205,6 @@ def open_source(
                 run, title, ask_stacks=ask_stacks, source_directories=source_directories
             )
         run.close()
-    trace = load_trace(list(paths))
+    trace = load_trace(list(paths), budget=budget)
     diagnosis = replace(diagnose(trace), source_directories=source_directories)
     return StaticSource(trace, diagnosis, title)

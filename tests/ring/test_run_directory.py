@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -226,3 +227,42 @@ def test_latest_replaces_a_link_only(tmp_path: Path) -> None:
     link_latest(runs / "one")
     assert (runs / "latest").is_dir()
     assert not list(runs.glob(".latest*"))
+
+
+@pytest.fixture
+def mounted() -> Iterator[Path]:
+    """A folder of another user below folders of root alone, as a bind mount in a container."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    with tempfile.TemporaryDirectory(dir="/var/lib", prefix="hangscope-test-") as name:
+        os.chmod(name, 0o755)
+        folder = Path(name) / "of-user"
+        folder.mkdir(mode=0o755)
+        os.chown(folder, 1000, 1000)
+        yield folder
+
+
+def test_root_may_use_what_one_user_has_mounted(mounted: Path) -> None:
+    with opened(mounted) as folder:
+        os.close(folder.new_file("x.ring"))
+    create(mounted / "runs" / "one")
+    assert (mounted / "runs" / "one").is_dir()
+
+
+@pytest.mark.parametrize("how", ["group", "others", "above", "link", "third user"])
+def test_root_uses_no_folder_in_which_a_third_one_may_write(mounted: Path, how: str) -> None:
+    folder = mounted / "run"
+    folder.mkdir()
+    os.chown(folder, 1000, 1000)
+    if how in ("group", "others"):
+        folder.chmod(0o770 if how == "group" else 0o707)
+    elif how == "above":
+        mounted.chmod(0o1777)
+    elif how == "third user":
+        os.chown(mounted, 1001, 1001)
+    else:
+        folder.rename(mounted / "there")
+        (mounted / "way").symlink_to(mounted)
+        folder = mounted / "way" / "there"
+    with pytest.raises(PermissionError), opened(folder):
+        pass

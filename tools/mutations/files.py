@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import contextlib
 import functools
 import gzip
 import io
@@ -93,7 +94,8 @@ def make_job(folder: Path, rng: random.Random) -> None:
     name = rng.choice(tuple(_KINDS))
     _KINDS[name](folder, rng)
     if rng.random() < 0.1:
-        rng.choice(tuple(_KINDS.values()))(folder, rng)
+        with contextlib.suppress(OSError):  # a folder or FIFO has the name of one of its files
+            rng.choice(tuple(_KINDS.values()))(folder, rng)
 
 
 def _copied(suffix: str, folder: Path, rng: random.Random) -> list[Path]:
