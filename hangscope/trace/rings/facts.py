@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from hangscope.ring import portable
 from hangscope.ring.header import RingHeader
 from hangscope.ring.layout import LEAVING_PHASE, ExitKind, Unobservable, ValueKind
 from hangscope.ring.process_identity import machine_id
@@ -49,7 +50,7 @@ from hangscope.trace.stack_dump import parse_faulthandler, parse_sample
 _MOST_FRAMES = 256
 _MOST_STACKS = 256 * 1024
 """Bytes read of what faulthandler has written: its end."""
-_OPEN_STACKS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OPEN_STACKS = portable.READ_AT_ONCE | portable.NOFOLLOW
 MAX_HEARTBEAT_INTERVAL_S = 3600.0
 _UNOBSERVABLE_TEXT = {
     Unobservable.CUDA_GRAPH: "CUDA graph replay",
@@ -312,17 +313,20 @@ def _end_of(beside: str, owner: int) -> tuple[str, int]:
     OSError
         If it is missing, or anything else.
     """
-    folder = os.open(os.path.dirname(beside) or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        file = os.open(os.path.basename(beside), _OPEN_STACKS, dir_fd=folder)
-    finally:
-        os.close(folder)
+    if os.open in os.supports_dir_fd:
+        folder = os.open(os.path.dirname(beside) or ".", portable.READ | portable.DIRECTORY)
+        try:
+            file = os.open(os.path.basename(beside), _OPEN_STACKS, dir_fd=folder)
+        finally:
+            os.close(folder)
+    else:
+        file = os.open(beside, _OPEN_STACKS)
     try:
         status = os.fstat(file)
         is_own = status.st_uid == owner and status.st_nlink <= 1
         if not (is_own and stat.S_ISREG(status.st_mode)):
             raise PermissionError(errno.EPERM, "not the recorder's file", beside)
-        raw = os.pread(file, _MOST_STACKS, max(0, status.st_size - _MOST_STACKS))
+        raw = portable.read_at(file, _MOST_STACKS, max(0, status.st_size - _MOST_STACKS))
         return raw.decode("utf-8", "replace"), status.st_mtime_ns
     finally:
         os.close(file)
