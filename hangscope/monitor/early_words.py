@@ -38,7 +38,9 @@ class EarlyWords:
         self._note = note
         self._helpers: dict[int, HelperProcesses] = {}
 
-    def look(self, trace: Trace, diagnosis: Diagnosis, pids: Mapping[int, int]) -> Diagnosis:
+    def look(
+        self, trace: Trace, diagnosis: Diagnosis, pids: Mapping[int, int], *, whole: bool
+    ) -> Diagnosis:
         """Say what is long for this job; returns the diagnosis, or what needs no time-out.
 
         Parameters
@@ -47,7 +49,13 @@ class EarlyWords:
             Of this look.
         pids:
             The process of each rank of this node.
+        whole:
+            Whether all ranks of the job are seen; otherwise notices are only taken back.
         """
+        if not whole:
+            if (over := self._notices.over(trace)) is not None:
+                self._say(over)
+            return diagnosis
         if diagnosis.verdict is not Verdict.HEALTHY:
             self._notices.superseded()
             return diagnosis

@@ -70,6 +70,20 @@ class Notices:
         """A verdict takes the place of the notice."""
         self._open = self._candidate = None
 
+    def over(self, trace: Trace) -> str | None:
+        """The line that takes a notice back, once its wait is over.
+
+        ``trace`` may lack ranks of other nodes: those that are seen decide.
+        """
+        notice = self._open
+        if notice is None or _still_waiting(trace, notice):
+            return None
+        self._open = None
+        waited_s = (trace.observed_ns - notice.since_ns) / 1e9
+        self._said_s[notice.finding.culprits] = waited_s
+        whom = f" for {named(notice.culprits)}" if notice.culprits else ""
+        return f"the job goes on: the wait{whom} is over after {duration(waited_s)}"
+
     def line(
         self, trace: Trace, early: Diagnosis | None, busy: Collection[int] = ()
     ) -> str | Notice | None:
@@ -85,12 +99,8 @@ class Notices:
         busy:
             Ranks whose helper processes are at work.
         """
-        if self._open is not None and not _still_waiting(trace, self._open):
-            notice, self._open = self._open, None
-            waited_s = (trace.observed_ns - notice.since_ns) / 1e9
-            self._said_s[notice.finding.culprits] = waited_s
-            whom = f" for {named(notice.culprits)}" if notice.culprits else ""
-            return f"the job goes on: the wait{whom} is over after {duration(waited_s)}"
+        if (over := self.over(trace)) is not None:
+            return over
         found = _noticed(trace, early, busy) if early is not None else None
         before, self._candidate = self._candidate, found
         if found is None or before is None or before.waits != found.waits:
@@ -178,6 +188,8 @@ def _whereabouts(trace: Trace, rank: int) -> str:
 
 def _still_waiting(trace: Trace, notice: Notice) -> bool:
     """Whether any of the noticed waits is not over."""
+    if trace.ranks.keys().isdisjoint(rank for rank, _ in notice.waits):
+        return True  # nothing is seen of them
     records = trace.records[trace.records["state"] != int(State.COMPLETED)]
     left = set(zip(records["rank"].tolist(), records["record_id"].tolist(), strict=True))
     left |= {(r, -p.since_ns) for r, facts in trace.ranks.items() for p in facts.phases}

@@ -226,8 +226,8 @@ class Monitor:
         self._ranks.note_starting()
         trace, diagnosis = self._view.diagnosed(stalled_s)
         partly = self._view.sees_part(trace)
-        if not final and not partly:
-            diagnosis = self._early.look(trace, diagnosis, self._ranks.seen)
+        if not final:
+            diagnosis = self._early.look(trace, diagnosis, self._ranks.seen, whole=not partly)
         restrained: Diagnosis | None = diagnosis
         if partly:
             restrained = self._view.limited_to_seen(diagnosis, trace, final=final)

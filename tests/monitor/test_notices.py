@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hangscope.monitor.notices import Notice, Notices, needs_no_timeout
@@ -47,6 +48,26 @@ def test_a_notice_is_taken_back_when_the_operation_is_over() -> None:
     records["completed_ns"] = over.observed_ns
     said = lines(waiting(6.0), waiting(7.0), replace(over, records=records))
     assert said[2] == "the job goes on: the wait for rank 2 is over after 9 s"
+
+
+def test_of_a_job_on_several_nodes_the_ranks_that_are_seen_tell_that_a_wait_is_over() -> None:
+    notices = Notices()
+    for after_s in (6.0, 7.0):
+        trace = waiting(after_s)
+        notices.line(trace, notices.early(trace))
+    here, there = (
+        replace(
+            trace,
+            ranks={rank: trace.ranks[rank] for rank in ranks},
+            records=trace.records[np.isin(trace.records["rank"], ranks)],
+        )
+        for ranks in ((0, 1), (2,))
+    )
+    assert notices.over(here) is None
+    assert notices.over(there) is None  # nothing is seen of those who wait
+    moved = here.records.copy()
+    moved["state"] = int(State.COMPLETED)
+    assert notices.over(replace(here, records=moved)) is not None
 
 
 def test_a_wait_that_is_usual_for_this_job_is_none() -> None:
