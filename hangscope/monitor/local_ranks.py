@@ -9,11 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from hangscope.monitor.journal import Journal
 from hangscope.monitor.processes import ProcessEnd, ProcessWatch
 from hangscope.monitor.rank_state import is_blocked_from_outside
 from hangscope.monitor.starting_ranks import StartingRanks
 from hangscope.monitor.stop_signals import LOOK_S, StopSignals
+from hangscope.ring.layout import GROUP, HEADER, header_offset
 from hangscope.ring.reader import decode_text
 from hangscope.ring.run_secret import RunSecret
 from hangscope.trace.live.follow import LiveRun
@@ -23,11 +26,22 @@ from hangscope.trace.processes.process import is_remote
 from hangscope.trace.processes.signals import DescendsFrom, Evidence, launcher_of, targets_of
 from hangscope.trace.rings.facts import writer_of
 
+
+def _field(name: str) -> slice:
+    """Where a field is in a ring's header."""
+    at, length = header_offset(name), HEADER[name].itemsize
+    return slice(at, at + length)
+
+
 TICK_S = 0.25
 KILL_GRACE_S = 5.0
 NOTE_AGAIN_NS = 20 * 10**9
 _ASKING = (signal.SIGTERM, signal.SIGHUP)
 """Signals that end a process unless it handles them; SIGINT is missing because Python does."""
+_PID, _GROUPS_USED = _field("pid"), _field("groups_used")
+_PROGRESS = (_field("last_record_id"), _field("phase_count"), _field("phases"))
+"""What changes when a rank issues an operation or changes phase. A look at every tick decodes no
+whole headers: at a hundred ranks that would be most of what the monitor costs."""
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Stop signals of launchers, schedulers and people; the last two are Slurm's ``--signal``."""
 
@@ -118,6 +132,8 @@ class LocalRanks:
         """Look for new rings."""
         self.rings = self._run.refresh()
         for ring in self.rings:
+            if self.seen.get(ring.rank) == int.from_bytes(ring.reader.head[_PID], "little"):
+                continue
             header = ring.reader.header()
             pid = header.pid
             if self.seen.get(ring.rank) == pid:
@@ -136,25 +152,17 @@ class LocalRanks:
                 self._note_end(ProcessEnd(ring.rank, pid, time.time_ns()))
 
     def counters(self) -> Counters:
-        """Read the counters in the header and the group table of each ring."""
-        progress, oldest_ns = {}, 0
+        """Read the group table of each ring; its header is that of the newest `discover`."""
+        progress, tables = {}, []
         for ring in self.rings:
-            header = ring.reader.header()
-            groups = ring.reader.groups(header.groups_used)
-            progress[ring.rank] = b"".join(
-                (
-                    header.last_record_id.to_bytes(8, "little"),
-                    header.phase_count.to_bytes(4, "little"),
-                    header.phases,
-                    groups["completed"].tobytes(),
-                )
-            )
-            waiting = groups[
-                (groups["completed"] >= 0) & (groups["enqueued"] > groups["completed"])
-            ]
-            if len(waiting):
-                since_ns = int(waiting["enqueued_ns"].min())
-                oldest_ns = min(oldest_ns, since_ns) if oldest_ns else since_ns
+            head = ring.reader.head
+            table = ring.reader.group_bytes(int.from_bytes(head[_GROUPS_USED], "little"))
+            progress[ring.rank] = b"".join((*(head[part] for part in _PROGRESS), table))
+            tables.append(table)
+        groups = np.frombuffer(b"".join(tables), GROUP)
+        waiting = (groups["commit"] == 1) & (groups["completed"] >= 0)
+        waiting &= groups["enqueued"] > groups["completed"]
+        oldest_ns = int(groups["enqueued_ns"][waiting].min()) if waiting.any() else 0
         return Counters(progress, oldest_ns)
 
     @property
