@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hangscope.diagnosis.model import Diagnosis, Finding, Verdict
+from hangscope.monitor.hardware.errors import DeviceErrors
 from hangscope.monitor.helper_processes import HelperProcesses
 from hangscope.monitor.notices import Notice, Notices, needs_no_timeout
+from hangscope.monitor.patience import LEAST_S
 from hangscope.monitor.straggler_news import StragglerNews
 from hangscope.trace.model import Trace
 
@@ -36,6 +38,7 @@ class EarlyWords:
         self._stragglers = StragglerNews(enabled=notice == "slow")
         self._say = say
         self._note = note
+        self._errors = DeviceErrors()
         self._helpers: dict[int, HelperProcesses] = {}
 
     def look(
@@ -62,6 +65,8 @@ class EarlyWords:
         early = self._notices.early(trace)
         if early is not None and needs_no_timeout(trace, early):
             return early
+        if error := self._errors.news(waits=early is not None):
+            self._say(f"ranks have waited for {LEAST_S:.0f} s and more; {error}")
         awaited = early.findings[0].culprits if early is not None else ()
         busy = self._busy({rank: pids[rank] for rank in awaited if rank in pids})
         for said in (self._notices.line(trace, early, busy), self._stragglers.line(trace)):

@@ -7,6 +7,9 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import pytest
+
+from hangscope.monitor.hardware import errors
 from hangscope.monitor.hardware.evidence import gathered
 from hangscope.monitor.hardware.probe import kernel_messages, link_errors, nvidia
 
@@ -18,10 +21,31 @@ def test_only_recent_errors_of_devices_are_told() -> None:
         "4,3,9990000000,-;NVRM: Xid (PCI:0000:02:00): 74, pid=7, NVLink: fatal error detected",
         "a line of another kind",
     ]
+    assert list(kernel_messages(lines, 10_000.0, recent_s=5.0)) == []
     assert list(kernel_messages(lines, 10_000.0)) == [
         "the kernel said 10 s ago: NVRM: Xid (PCI:0000:02:00): 74, pid=7, NVLink: fatal error "
         "detected"
     ]
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_an_error_while_ranks_wait_is_told_once_and_without_waiting(
+    monkeypatch: pytest.MonkeyPatch, said: bool
+) -> None:
+    monkeypatch.setattr(errors, "has_devices", lambda: True)
+    lines = ["the kernel said 3 s ago: NVRM: Xid 79"] if said else []
+    program = f"import json, time; time.sleep(0.3); print(json.dumps({lines!r}))"
+    found = errors.DeviceErrors((sys.executable, "-c", program))
+    assert found.news(waits=False) == ""
+    began_s = time.monotonic()
+    assert found.news(waits=True) == ""
+    assert time.monotonic() - began_s < 0.3
+    until_s, told = time.monotonic() + 30, ""
+    while not told and time.monotonic() < until_s and found._child is not None:
+        told = found.news(waits=True)
+        time.sleep(0.05)
+    assert told == "; ".join(lines)
+    assert found.news(waits=True) == ""
 
 
 def test_growing_counters_and_ports_that_are_down_are_told(tmp_path: Path) -> None:

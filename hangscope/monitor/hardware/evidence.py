@@ -22,7 +22,7 @@ _SIGNS = ("/dev/nvidiactl", "/dev/kfd", "/sys/class/infiniband")
 
 def with_hardware(diagnosis: Diagnosis, limit_s: float = LIMIT_S) -> Diagnosis:
     """The diagnosis with a note for each abnormal thing; the same one where nothing is."""
-    if not _has_devices():
+    if not has_devices():
         return diagnosis
     lines = gathered([sys.executable, "-m", "hangscope.monitor.hardware.probe"], limit_s)
     return replace(diagnosis, notes=(*diagnosis.notes, *lines)) if lines else diagnosis
@@ -50,7 +50,8 @@ def gathered(command: list[str], limit_s: float) -> tuple[str, ...]:
     return tuple(clean.prose(line) for line in said[:MOST_LINES] if isinstance(line, str))
 
 
-def _has_devices() -> bool:
+def has_devices() -> bool:
+    """Whether this node has devices or fast links at all."""
     for sign in map(Path, _SIGNS):
         try:
             if any(sign.iterdir()) if sign.is_dir() else sign.exists():

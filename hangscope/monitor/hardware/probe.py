@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -31,8 +32,10 @@ _SLOWED = {0x8: "slowed down by hardware", 0x40: "too hot", 0x80: "short of powe
 """NVML's reasons for reduced clocks."""
 
 
-def kernel_messages(lines: Iterable[str], now_s: float) -> Iterator[str]:
-    """Errors of devices and links in the last hour's records of ``/dev/kmsg``, the newest few.
+def kernel_messages(
+    lines: Iterable[str], now_s: float, recent_s: float = _RECENT_S
+) -> Iterator[str]:
+    """Errors of devices and links in the latest records of ``/dev/kmsg``, the newest few.
 
     Parameters
     ----------
@@ -40,6 +43,8 @@ def kernel_messages(lines: Iterable[str], now_s: float) -> Iterator[str]:
         ``PRIORITY,NUMBER,MICROSECONDS,FLAGS;TEXT``.
     now_s:
         Seconds since the machine's start.
+    recent_s:
+        Age up to which they count, by default an hour.
     """
     found = []
     for line in lines:
@@ -48,7 +53,7 @@ def kernel_messages(lines: Iterable[str], now_s: float) -> Iterator[str]:
         if len(fields) < 3 or not fields[2].isdigit() or not _KERNEL.search(text):
             continue
         ago_s = now_s - int(fields[2]) / 1e6
-        if ago_s <= _RECENT_S:
+        if ago_s <= recent_s:
             found.append(f"the kernel said {ago_s:.0f} s ago: {text.strip()[:200]}")
     yield from found[-_MOST_MESSAGES:]
 
@@ -104,9 +109,16 @@ def amd(smi: Any) -> Iterator[str]:
 
 
 def main() -> None:
-    """Ask everything there is; print what is abnormal, and what could not be read."""
+    """Ask everything there is; print what is abnormal, and what could not be read.
+
+    With ``--errors SECONDS``, only errors in the kernel's log that are not older.
+    """
     said: list[str] = []
     unread: list[str] = []
+    if sys.argv[1:2] == ["--errors"]:
+        _collect(said, unread, "the kernel's log", lambda: _kernel(float(sys.argv[2])))
+        print(json.dumps(said))
+        return
     _collect(said, unread, "the kernel's log", _kernel)
     _collect(said, unread, "link counters", lambda: link_errors(INFINIBAND, _pause))
     if Path("/dev/nvidiactl").exists():
@@ -127,7 +139,7 @@ def _collect(
         unread.append(f"{name} ({error.strerror if isinstance(error, OSError) else error})")
 
 
-def _kernel() -> Iterator[str]:
+def _kernel(recent_s: float = _RECENT_S) -> Iterator[str]:
     descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     lines = []
     try:
@@ -140,7 +152,7 @@ def _kernel() -> Iterator[str]:
                 continue  # overwritten meanwhile; the next read goes on with the oldest
     finally:
         os.close(descriptor)
-    yield from kernel_messages(lines, time.clock_gettime(time.CLOCK_BOOTTIME))
+    yield from kernel_messages(lines, time.clock_gettime(time.CLOCK_BOOTTIME), recent_s)
 
 
 def _imported(name: str) -> Any:
