@@ -1,0 +1,54 @@
+"""A job that is killed after its verdict: what remains says no less than the live one did."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.trace.load import load_trace
+from tools.early import words_of
+from tools.forkserver import Job, Server
+from tools.record_fixture import ROOT
+
+pytestmark = pytest.mark.timeout(300)
+
+
+def what_is_said(found: Diagnosis) -> tuple[object, ...]:
+    """All that must stay; how the processes ended, and how long they waited, is new."""
+    first = found.findings[0]
+    sides = [(side.ranks, side.op, side.seq, side.stack) for side in first.sides]
+    stacks = [(row.rank, row.role, row.stack) for row in found.ranks]
+    return first.verdict, first.culprits, first.confidence, first.summary, sides, stacks
+
+
+@pytest.mark.parametrize("fault", ["feeder", "self-stop"])
+def test_lines_of_those_who_wait_and_of_who_is_waited_for_stay(tmp_path: Path, fault: str) -> None:
+    directory = tmp_path / "run"
+    directory.mkdir()
+    job = Job(
+        program=str(ROOT / "tools" / "chaos_job.py"),
+        arguments=["--fault", fault, "--rank", "1", "--step", "6", "--point", "1"],
+        world_size=3,
+        directory=str(directory),
+        log=str(tmp_path / "job.log"),
+        environment={"HANGSCOPE": "1", "HANGSCOPE_TIMEOUT": "4"},
+        kill_on_failure=False,
+    )
+    with Server() as server:
+        server.run(job)
+        until_s = time.monotonic() + 120
+        while not any(word["event"] == "verdict" for word in words_of(directory)):
+            assert time.monotonic() < until_s, (tmp_path / "job.log").read_text()
+            server.wait(0.2)
+        live = diagnose(load_trace([directory]))
+        server.end()  # SIGKILL to all
+    until_s = time.monotonic() + 60
+    while '"event":"exit"' not in "".join(p.read_text() for p in directory.glob("*.journal")):
+        assert time.monotonic() < until_s
+        time.sleep(0.2)
+    time.sleep(1.0)  # the monitor's last look
+    assert what_is_said(diagnose(load_trace([directory]))) == what_is_said(live)
