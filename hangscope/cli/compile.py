@@ -14,7 +14,8 @@ from hangscope.cli.console import SafeConsole, say
 from hangscope.cli.errors import UserError
 from hangscope.nccl_plugin.build import PluginBuildError, best_directory, build_plugin
 from hangscope.recording.compiled.build import BuildError, build
-from hangscope.recording.compiled.load import BESIDE_THE_PACKAGE, cache_directory, places
+from hangscope.recording.compiled.load import BESIDE_THE_PACKAGE, places
+from hangscope.ring.trusted_files import cache_directory
 
 
 @click.command("compile")

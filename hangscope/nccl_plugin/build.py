@@ -16,10 +16,9 @@ from hangscope.nccl_plugin.place import (
     BESIDE_THE_PACKAGE,
     SOURCES,
     built_plugin,
-    cache_directory,
     file_name,
 )
-from hangscope.ring.trusted_files import UntrustedError, is_trusted
+from hangscope.ring.trusted_files import UntrustedError, cache_directory, is_trusted
 
 _PLENTY_S = 60.0
 

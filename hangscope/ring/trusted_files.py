@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from hangscope.ring import portable
@@ -59,3 +60,57 @@ def _places_on(path: Path) -> Iterator[Path]:
     for whole in dict.fromkeys((Path(os.path.normpath(path)), Path(os.path.realpath(path)))):
         yield whole
         yield from whole.parents
+
+
+def cache_directory() -> Path:
+    """Where compiled parts go if the package's own directory is read-only."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    if not os.path.isabs(base):  # the XDG specification says so, too
+        base = os.path.join(os.path.expanduser("~"), ".cache")
+    return Path(base) / "hangscope"
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """Where one kind of compiled file is looked for.
+
+    Parameters
+    ----------
+    beside:
+        A directory of the package, which all users of an image share.
+    variable:
+        Environment variable with another directory, for tests.
+    """
+
+    beside: Path
+    variable: str
+
+    def places(self) -> Iterator[Path]:
+        """The directories, in order."""
+        given = os.environ.get(self.variable)
+        if given:
+            yield Path(given)
+            return
+        yield self.beside
+        yield cache_directory()
+
+    def find(self, name: str) -> Path | None:
+        """The first file of this name that may be loaded, if there is one.
+
+        Raises
+        ------
+        UntrustedError
+            If others could have put it there, and there is no other.
+        """
+        refused: UntrustedError | None = None
+        for path in (place / name for place in self.places()):
+            if path.is_file():
+                try:
+                    check_trusted(path)
+                except UntrustedError as error:
+                    refused = refused or error
+                else:
+                    return path
+        if refused is not None:
+            raise refused
+        return None

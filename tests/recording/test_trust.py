@@ -12,7 +12,7 @@ from hangscope.nccl_plugin.place import PLACE, file_name
 from hangscope.recording.compiled import load
 from hangscope.recording.compiled.build import BuildError, build
 from hangscope.recording.device_events import PLUGIN_VARIABLE, switch_on
-from hangscope.ring.trusted_files import UntrustedError, check_trusted
+from hangscope.ring.trusted_files import UntrustedError, cache_directory, check_trusted
 
 NOBODY = 65534
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user")
@@ -129,7 +129,7 @@ def test_nothing_is_compiled_to_where_it_would_not_be_loaded(tmp_path: Path) -> 
 
 def test_the_cache_is_never_below_the_working_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "cache")
-    assert load.cache_directory().is_absolute()
+    assert cache_directory().is_absolute()
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o777])

@@ -7,38 +7,21 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from hangscope.recording.compiled.names import file_name, module_name
 from hangscope.recording.warn_once import warn_once
-from hangscope.ring.trusted_files import UntrustedError, check_trusted
+from hangscope.ring.trusted_files import Compiled
 
 BESIDE_THE_PACKAGE = Path(__file__).parent / "built"
 """Where ``hangscope compile`` puts it if that place can be written: an image's users share it."""
 PLACE = "HANGSCOPE_INTERNAL_COMPILED"
 """Environment variable with another directory, for tests."""
+_FILES = Compiled(BESIDE_THE_PACKAGE, PLACE)
+places = _FILES.places
 _OFF = frozenset({"0", "off", "no", "false"})
-
-
-def cache_directory() -> Path:
-    """Where it goes if the package's own directory is read-only."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    if not os.path.isabs(base):  # the XDG specification says so, too
-        base = os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base) / "hangscope"
-
-
-def places() -> Iterator[Path]:
-    """The directories in which it is looked for, in order."""
-    given = os.environ.get(PLACE)
-    if given:
-        yield Path(given)
-        return
-    yield BESIDE_THE_PACKAGE
-    yield cache_directory()
 
 
 def fitting_file(torch: Any) -> Path | None:
@@ -49,20 +32,9 @@ def fitting_file(torch: Any) -> Path | None:
     UntrustedError
         If others could have put it there, and there is no other.
     """
-    present = [place for place in places() if place.is_dir()]
-    if not present:
-        return None
-    name, untrusted = file_name(torch), None
-    for path in (place / name for place in present if (place / name).is_file()):
-        try:
-            check_trusted(path)
-        except UntrustedError as error:
-            untrusted = error
-        else:
-            return path
-    if untrusted is not None:
-        raise untrusted
-    return None
+    if not any(place.is_dir() for place in places()):
+        return None  # without a look at torch
+    return _FILES.find(file_name(torch))
 
 
 @functools.cache
