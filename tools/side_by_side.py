@@ -1,4 +1,4 @@
-"""The same evidence, three analysers: ``python -m tools.side_by_side [--cases 400] [--write]``.
+"""The same evidence, three analysers: ``python -m tools.side_by_side [--cases 100] [--write]``.
 
 Compared are the ranks that each names, as only HangScope gives verdicts: with torch's
 ``torchfrtrace``, and with the collective analyser of NVIDIA's ``nvidia-resiliency-ext`` if it can
@@ -182,7 +182,7 @@ def compare(
 def main() -> None:
     """Compare, and print or write the page."""
     parser = argparse.ArgumentParser(prog="python -m tools.side_by_side", description=__doc__)
-    parser.add_argument("--cases", type=int, default=400, help="virtual jobs per kind of dump")
+    parser.add_argument("--cases", type=int, default=100, help="virtual jobs per kind of dump")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.relative_to(ROOT)}")
     arguments = parser.parse_args()
     # Both others answer by log messages, so logging stays on, and only root prints nothing.
