@@ -35,6 +35,7 @@ COMMANDS = {
     "tui": "Show timelines in the terminal, live or post-mortem.",
     "slow": "Say who makes everybody wait, how often, and what it costs.",
     "export": "Convert a run for other tools.",
+    "collect": "Bring what a job left on its nodes to one place, small.",
     "replay": "Check that recorded hangs still get their expected verdicts.",
     "doctor": "Check the launch environment before a job starts.",
     "env": "Print the recommended environment for sh, docker or json.",

@@ -52,6 +52,7 @@ from hangscope.diagnosis.waiting.graph_builder import GraphBuilder
 from hangscope.diagnosis.waiting.snapshots import Snapshot, snapshot_of
 from hangscope.diagnosis.wording.answer import answer
 from hangscope.diagnosis.wording.findings import to_finding
+from hangscope.diagnosis.wording.hosts import with_hosts
 from hangscope.diagnosis.wording.log_clues import with_clues_of_logs
 from hangscope.diagnosis.wording.lost_messages import lost_messages
 from hangscope.diagnosis.wording.phrases import rank_s
@@ -139,7 +140,7 @@ def _judged(trace: Trace) -> tuple[Diagnosis, Context]:
             notes.append(lost)
     findings = with_unattributed_messages(job.context, with_monitor_verdict(job.context, findings))
     findings = with_clues_of_logs(job.context, findings)
-    return answer(job.context, findings, notes), job.context
+    return answer(job.context, with_hosts(trace, findings), notes), job.context
 
 
 def _comparable(given: Trace) -> tuple[Trace, Inferred]:

@@ -81,7 +81,9 @@ def judged_by_host(diagnosis: Diagnosis, trace: Trace, known: HostEvidence) -> D
         )
     if found is not None:
         return _headed_by(found, diagnosis)
-    findings = tuple(replace(f, hosts=_names(f.culprits, known)) for f in diagnosis.findings)
+    findings = tuple(
+        f if f.hosts else replace(f, hosts=_names(f.culprits, known)) for f in diagnosis.findings
+    )
     return replace(diagnosis, findings=findings)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import TextIO
@@ -31,6 +32,7 @@ from hangscope.monitor.report_policy import ReportPolicy, cause_of, is_final
 from hangscope.monitor.ring_links import replace_ring_links
 from hangscope.monitor.schedule import FIRST_LOOK_S, MAX_INTERVAL_S, LookSchedule
 from hangscope.monitor.sibling_runs import Home, SiblingRuns
+from hangscope.monitor.telling import Telling
 from hangscope.ring.run_secret import RunSecret
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.live.rings import RunKey
@@ -104,6 +106,7 @@ class Monitor:
         self._look_cost_s = 0.0
         self._started_s = self._looked_at_s = time.monotonic()
         self._schedule = LookSchedule(config.timeout_s, changed_s=self._started_s)
+        self._telling = Telling.of(os.environ, self._say)
         self._mishaps = Mishaps(lambda line: print_line(line, out))
         self._view = JobView(
             self._run, self._ranks, self._siblings, config.timeout_s, lambda line: self._say(line)
@@ -187,6 +190,7 @@ class Monitor:
         replace_ring_links(self._config.directory)
         self._others.close()
         self._siblings.close()
+        self._telling.finish()
         self._run.close()
 
     def _discover(self) -> None:
@@ -308,6 +312,8 @@ class Monitor:
         if not claim_report(home.directory, home.key, cause, started_ns):
             if home.directory != self._config.directory:
                 self._say(f"{diagnosis.headline} (the report is in the log of rank 0)")
+            elif trace.ranks.keys() - self._ranks.known:
+                self._say(f"{diagnosis.headline} (the report is in the log of another node)")
             self._end_if_asked()  # the other monitor that has reported ends only its own ranks
             return
         elsewhere = trace.ranks.keys() - self._ranks.known or self._view.sees_part(trace)
@@ -316,6 +322,7 @@ class Monitor:
         print_report(with_hardware(diagnosis), where=where, out=self._out)
         own = diagnosis.verdict in ENDED and self._ranks.known.issuperset(diagnosis.culprits)
         self._others.publish_verdict(diagnosis.headline, own=own)
+        self._telling.tell(diagnosis, self.key.run_id if self.key else "")
         if not self._view.sees_part(trace):
             self._others.settled()
         self._journal("verdict", diagnosis)

@@ -31,6 +31,7 @@ KNOWN = frozenset(
         "HANGSCOPE_FAKE",
         "HANGSCOPE_NCCL_PLUGIN",
         "HANGSCOPE_NOTICE",
+        "HANGSCOPE_NOTIFY",
         GROUP_VARIABLE,
         SECRET_VARIABLE,
     }
@@ -113,7 +114,9 @@ class _Variables:
 def read_settings(environ: Mapping[str, str], warn: Callable[[str], None]) -> Settings:
     """Settings from an environment; ``warn`` is called once for each invalid value."""
     given = _Variables(environ, warn)
-    on_hang = given.choice("HANGSCOPE_ON_HANG", "report", "kill")
+    # What follows "exec:" is the monitor's business, which reads it from the environment.
+    executes = environ.get("HANGSCOPE_ON_HANG", "").strip().startswith("exec:")
+    on_hang = "report" if executes else given.choice("HANGSCOPE_ON_HANG", "report", "kill")
     given.switch(GROUP_VARIABLE, False)  # where files are made, nobody can be told
     given.warn_of_unknown()
     return Settings(

@@ -86,9 +86,7 @@ def write_fixture(
     dumps = folder / DUMPS
     dumps.mkdir(parents=True)
     try:
-        _copy_sources(trace, paths, dumps, redactor)
-        if not write_observed(trace, dumps / OBSERVED, redactor):
-            write_dump_time(trace, dumps / OBSERVED)
+        write_evidence(trace, paths, dumps, redactor)
         _write_expectation(folder, _redacted(expected or expectation(diagnosis), redactor))
         if redactor is not None:
             _check_nothing_is_left(folder, redactor)
@@ -184,6 +182,25 @@ def _same_verdict(fixture: Fixture, diagnosis: Diagnosis) -> None:
 
 
 # -- copying ---------------------------------------------------------------------------------
+
+
+def write_evidence(
+    trace: Trace, paths: Sequence[str | Path], folder: Path, redactor: Redactor | None = None
+) -> None:
+    """Copy what a trace was read from into a folder, rings without their unused space.
+
+    With it goes what was observed of the processes, which nothing shows any more elsewhere.
+
+    Raises
+    ------
+    FixtureError
+        If nothing could be copied.
+    OSError
+        If a file cannot be read or written.
+    """
+    _copy_sources(trace, paths, folder, redactor)
+    if not write_observed(trace, folder / OBSERVED, redactor):
+        write_dump_time(trace, folder / OBSERVED)
 
 
 def _copy_sources(

@@ -21,6 +21,7 @@ from hangscope.diagnosis.model import (
     Side,
     WaitEdge,
 )
+from hangscope.report.action import action_of
 from hangscope.report.escape import visible_json
 from hangscope.trace.model import Source, Stack
 
@@ -84,6 +85,7 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "backend": diagnosis.backend or None,
         "live": diagnosis.live,
         "stalled_s": diagnosis.stalled_s,
+        "action": action_of(diagnosis),
         "findings": [_finding(f) for f in diagnosis.findings],
         "warnings": list(diagnosis.warnings),
         "notes": list(diagnosis.notes),

@@ -21,6 +21,7 @@ from hangscope.trace.loading.budget import Budget, default_budget
 from hangscope.trace.loading.one_file import Loaded, Task, read_task
 from hangscope.trace.loading.parallel import read_in_workers
 from hangscope.trace.loading.pieces import read_together
+from hangscope.trace.loading.remote import brought_here
 from hangscope.trace.loading.tasks import NotARun, tasks_of
 from hangscope.trace.loading.titles import attribute_by_title
 from hangscope.trace.merging.log_clock import align_log_clocks
@@ -59,7 +60,8 @@ def load_trace(
     Parameters
     ----------
     paths:
-        Files and directories (searched recursively); ``"-"`` is a job log on standard input.
+        Files and directories (searched recursively), URLs of such; ``"-"`` is a job log or an
+        archive on standard input.
     progress:
         Called as ``progress(files_done, files_found)`` after every file, and now and then while one
         takes long.
@@ -89,6 +91,7 @@ def _load(
     unread: list[Unread] = []
     with ExitStack() as folders:  # temporary folders of unpacked archives
         try:
+            paths = brought_here(paths, unread, folders)
             tasks = tasks_of(paths, unread, folders, budget)
         except NotARun as hopeless:
             raise NothingReadable([str(hopeless)]) from None

@@ -17,6 +17,9 @@ from hangscope.trace.loading.search import UnrelatedFiles, files_below, os_error
 from hangscope.trace.loading.temporary import temporary_folder
 from hangscope.trace.model import Unread
 
+BUNDLE = ".hangscope.tar.gz"
+"""How the names of bundles end (`hangscope collect`), which are opened wherever they are found."""
+
 
 class NotARun(Exception):  # noqa: N818
     """A directory holds so many other files that it cannot be a run; the text says what to give."""
@@ -99,7 +102,8 @@ def _task(
         return None
     if not explicit and _says_nothing(kind, path):
         return None
-    if kind.name in sniff.ARCHIVES and not explicit:  # usually checkpoints or data sets
+    bundled = explicit or path.endswith(BUNDLE)
+    if kind.name in sniff.ARCHIVES and not bundled:  # usually checkpoints or data sets
         what = f"a {kind.name} archive; name it on the command line, or unpack it first"
         unread.append(Unread(shown, what))
         seen.discard((info.st_dev, info.st_ino))  # the user may also name it explicitly

@@ -1,0 +1,49 @@
+"""The hosts of a finding: which they are, and whether one of them explains all of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+
+from hangscope.diagnosis.model import Finding, Verdict
+from hangscope.diagnosis.wording.phrases import capital
+from hangscope.trace.digests.hosts import Host, hosts_s
+from hangscope.trace.model import RankFacts, Trace
+
+_ENDED = (Verdict.RANK_CRASHED, Verdict.RANK_EXITED, Verdict.RANK_LOST)
+
+
+def with_hosts(trace: Trace, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """The findings with the names of their culprits' hosts, in a job of several hosts.
+
+    If all ranks of a host are gone and left no word, the host is what fell silent.
+    """
+    ranks_of: dict[str, list[int]] = defaultdict(list)
+    for rank, facts in trace.ranks.items():
+        if facts.host:
+            ranks_of[facts.host].append(rank)
+    if len(ranks_of) < 2:
+        return findings
+    return tuple(_with_hosts(trace, finding, ranks_of) for finding in findings)
+
+
+def _with_hosts(trace: Trace, finding: Finding, ranks_of: dict[str, list[int]]) -> Finding:
+    facts = [trace.ranks[rank] for rank in finding.culprits if rank in trace.ranks]
+    names = dict.fromkeys(one.host for one in facts if one.host)
+    if finding.hosts or not facts or len(facts) < len(finding.culprits):
+        return finding
+    hosts = [Host(name, tuple(ranks_of[name])) for name in names]
+    named = replace(finding, hosts=tuple(names))
+    whole = {rank for host in hosts for rank in host.ranks} == set(finding.culprits)
+    several = all(len(host.ranks) > 1 for host in hosts)
+    if not (whole and several and finding.verdict in _ENDED and all(map(_left_no_word, facts))):
+        return named
+    told = finding.summary[:1].lower() + finding.summary[1:]
+    return replace(named, summary=f"{capital(hosts_s(hosts))} fell silent: {told}")
+
+
+def _left_no_word(facts: RankFacts) -> bool:
+    """Whether nothing says how a process that is gone has ended."""
+    end = facts.exit
+    unseen = end is None or (end.kind == "unknown" and end.code is None and end.signal is None)
+    return facts.alive is False and unseen and facts.exception is None

@@ -1,0 +1,125 @@
+"""Evidence behind URLs: anything that fsspec reaches (``s3://``, ``gs://``, ``file://``, ...).
+
+Files are brought here once, into a temporary folder, and read like any others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+from hangscope.trace.loading.temporary import temporary_folder
+from hangscope.trace.model import Unread
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]*(?:::[a-z][a-z0-9+.-]*)*://", re.IGNORECASE)
+_MAGIC = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")
+"""First bytes of compressed files and archives; a plain tar has its magic at `_TAR_AT`."""
+_TAR_AT, _TAR = 257, b"ustar"
+_MOST_FILES = 200_000
+INSTALL = "pip install 'hangscope[collect]'"
+
+
+def is_url(path: str | Path) -> bool:
+    """Whether a path is a URL."""
+    return isinstance(path, str) and _URL.match(path) is not None
+
+
+def brought_here(
+    paths: Sequence[str | Path], unread: list[Unread], folders: ExitStack
+) -> list[str | Path]:
+    """The paths with everything behind URLs, and an archive on standard input, in local files.
+
+    Parameters
+    ----------
+    paths:
+        As for `hangscope.trace.load.load_trace`.
+    unread:
+        Receives what cannot be reached.
+    folders:
+        Keeps the temporary folders until it is closed.
+    """
+    found: list[str | Path] = []
+    for path in paths:
+        if is_url(path):
+            folder = folders.enter_context(temporary_folder())
+            try:
+                _fetch(str(path), Path(folder))
+            except Exception as error:  # each protocol has exceptions of its own
+                unread.append(Unread(str(path), f"{error or type(error).__name__}"[:300]))
+                continue
+            found.append(folder)
+        elif str(path) == "-" and (archive := _archive_on_stdin(folders)) is not None:
+            found.append(archive)
+        else:
+            found.append(path)
+    return found
+
+
+@contextlib.contextmanager
+def opened_for_writing(target: str) -> Iterator[BinaryIO]:
+    """A new file at a path or URL; its folder is made if need be.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    if is_url(target):
+        fsspec = _fsspec()
+        with fsspec.open(target, "wb", auto_mkdir=True) as file:
+            yield file
+        return
+    Path(target).parent.mkdir(parents=True, exist_ok=True)
+    with open(target, "wb") as local:
+        yield local
+
+
+def joined(folder: str, name: str) -> str:
+    """A name below a path or URL."""
+    return f"{folder.rstrip('/')}/{name.replace('/', '_')}"
+
+
+def _fsspec() -> Any:
+    try:
+        import fsspec  # type: ignore[import-untyped]
+    except ImportError:
+        raise OSError(f"URLs need fsspec: {INSTALL}") from None
+    return fsspec
+
+
+def _fetch(url: str, folder: Path) -> None:
+    """Copy the file at a URL, or all files below it."""
+    system, place = _fsspec().core.url_to_fs(url)
+    files = [place] if system.isfile(place) else system.find(place)
+    if not files:
+        raise FileNotFoundError("nothing is there")
+    if len(files) > _MOST_FILES:
+        raise ValueError(f"holds over {_MOST_FILES:,} files")
+    root = PurePosixPath(place) if files != [place] else PurePosixPath(place).parent
+    for file in files:
+        inside = PurePosixPath(file).relative_to(root)
+        if ".." in inside.parts:
+            continue
+        target = folder.joinpath(*inside.parts)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        system.get_file(file, str(target))
+
+
+def _archive_on_stdin(folders: ExitStack) -> Path | None:
+    """Standard input as a file, if it begins like an archive."""
+    stream = getattr(sys.stdin, "buffer", None)
+    if stream is None or not hasattr(stream, "peek"):
+        return None
+    head = stream.peek(512)
+    if not head.startswith(_MAGIC) and head[_TAR_AT : _TAR_AT + len(_TAR)] != _TAR:
+        return None
+    path = Path(folders.enter_context(temporary_folder())) / "standard-input"
+    with open(path, "wb") as file:
+        shutil.copyfileobj(stream, file)
+    return path

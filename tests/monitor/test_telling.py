@@ -1,0 +1,102 @@
+"""A verdict reaches a webhook and a command, once, and what fails is a line in the log."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from hangscope.diagnosis.model import Confidence, Side, Verdict
+from hangscope.monitor import telling
+from hangscope.monitor.telling import Telling
+from hangscope.recording.settings import read_settings
+from hangscope.report.action import action_of
+from hangscope.trace.model import Frame
+from tests.monitor.test_report_policy import HEALTHY, diagnosis
+
+
+@pytest.fixture
+def hook() -> Iterator[tuple[str, list[dict[str, object]]]]:
+    """A real web server, and what it was sent."""
+    received: list[dict[str, object]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            received.append(json.loads(body))
+            self.send_response(500 if self.path == "/broken" else 204)
+            self.end_headers()
+
+        def log_message(self, *words: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}", received
+    server.shutdown()
+    server.server_close()
+
+
+def test_webhook_and_command_get_the_event(
+    hook: tuple[str, list[dict[str, object]]], tmp_path: Path
+) -> None:
+    url, received = hook
+    said: list[str] = []
+    file = tmp_path / "Event.json"
+    environ = {
+        "HANGSCOPE_NOTIFY": f"{url}/token {url}/broken nosuch://secret",
+        "HANGSCOPE_ON_HANG": f"exec:cat > {file}",
+    }
+    warned: list[str] = []
+    assert read_settings(environ, warned.append).on_hang == "report"
+    assert not warned
+    asked = Telling.of(environ, said.append)
+    asked.tell(diagnosis(Verdict.MISSING_RANK, 2), "job7")
+    asked.finish()
+    assert [event["headline"] for event in received] == [received[0]["headline"]] * 2
+    event = json.loads(file.read_text())
+    assert {**event, "at": 0} == {**received[0], "at": 0}
+    assert (event["schema"], event["run"]) == ("hangscope/event/1", "job7")
+    assert (event["verdict"], event["culprits"]) == ("missing_rank", [2])
+    assert len(said) == 2, "the webhook that fails, and the service that is not there"
+    assert not any("token" in line or "secret" in line or "/broken" in line for line in said)
+
+
+def test_command_that_fails_or_hangs_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telling, "COMMAND_LIMIT_S", 0.3)
+    for command, why in (("echo no >&2; exit 3", "no"), ("sleep 60", "timed out")):
+        said: list[str] = []
+        asked = Telling((), command, said.append)
+        asked.tell(diagnosis(Verdict.MISSING_RANK, 2), "job7")
+        asked.finish()
+        assert len(said) == 1
+        assert why in said[0]
+
+
+def test_nothing_is_told_unless_asked() -> None:
+    asked = Telling.of({"HANGSCOPE_ON_HANG": "kill"}, print)
+    asked.tell(diagnosis(Verdict.MISSING_RANK, 2), "job7")
+    assert not asked._threads
+
+
+def test_action_follows_from_the_finding() -> None:
+    def act(
+        verdict: Verdict, confidence: Confidence = Confidence.CERTAIN, **more: object
+    ) -> object:
+        given = diagnosis(verdict, 2)
+        finding = replace(given.findings[0], confidence=confidence, **more)  # type: ignore[arg-type]
+        found = action_of(replace(given, findings=(finding,)))
+        assert found is not None
+        return {key: value for key, value in found.items() if key != "why"}
+
+    here = Side((2,), stack=(Frame("load_batch", "/job/data.py", 41),))
+    assert action_of(HEALTHY) is None
+    assert act(Verdict.MISSING_RANK, sides=(here,)) == {"do": "fix", "at": "/job/data.py:41"}
+    assert act(Verdict.RANK_LOST, hosts=("node7",)) == {"do": "exclude", "hosts": ["node7"]}
+    assert act(Verdict.STUCK_COLLECTIVE) == {"do": "restart"}
+    assert act(Verdict.INCONCLUSIVE) == {"do": "wait"}
+    assert act(Verdict.RANK_LOST, Confidence.AMBIGUOUS, hosts=("node7",)) == {"do": "wait"}
