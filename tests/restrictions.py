@@ -6,7 +6,7 @@ import ctypes
 import errno
 import platform
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 _OWN = {"x86_64": (101, 310), "aarch64": (117, 270)}.get(platform.machine())
 NUMBERS = (
@@ -21,7 +21,9 @@ NUMBERS = (
     else {}
 )
 """The numbers of system calls on this machine; empty on one that is not known here."""
-_LOAD_NUMBER, _IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
+_LOAD_NUMBER, _IF_EQUAL, _IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_FIRST_NEW = 424
+"""From here on, all machines have the same numbers: what Linux got since 5.1."""
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _SET_SECCOMP, _FILTER, _NO_NEW_PRIVILEGES = 22, 2, 38
 
@@ -35,10 +37,23 @@ def forbidding(*calls: str, error: int = errno.EPERM) -> Callable[[], None]:
 
     The classic BPF program of seccomp(2): load the number, compare it with each forbidden one.
     """
-    numbers = [NUMBERS[call] for call in calls]
+    return _filter([(_IF_EQUAL, NUMBERS[call]) for call in calls], error)
+
+
+def forbidding_new_calls(*calls: str) -> Callable[[], None]:
+    """As `forbidding`, and of Linux's calls those that came with 5.1 or later are unknown.
+
+    So does gVisor's kernel answer, and an old one.
+    """
+    old = [(_IF_EQUAL, NUMBERS[call]) for call in calls if NUMBERS[call] < _FIRST_NEW]
+    return _filter([*old, (_IF_AT_LEAST, _FIRST_NEW)], errno.ENOSYS)
+
+
+def _filter(refused: Sequence[tuple[int, int]], error: int) -> Callable[[], None]:
+    """Refuse calls by (comparison, number)."""
     steps = [struct.pack("=HBBI", _LOAD_NUMBER, 0, 0, 0)]
-    for left, number in enumerate(reversed(numbers)):
-        steps.insert(1, struct.pack("=HBBI", _IF_EQUAL, left + 1, 0, number))
+    for left, (comparison, number) in enumerate(reversed(refused)):
+        steps.insert(1, struct.pack("=HBBI", comparison, left + 1, 0, number))
     steps.append(struct.pack("=HBBI", _RETURN, 0, 0, _ALLOW))
     steps.append(struct.pack("=HBBI", _RETURN, 0, 0, _ERRNO | error))
     code = b"".join(steps)

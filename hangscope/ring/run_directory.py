@@ -117,7 +117,7 @@ class RunDirectory:
         owner = os.fstat(self._descriptor).st_uid
         if owner in (portable.user_id(), 0) or owner == self._owner_of_new_files():
             return
-        if os.geteuid() == 0 and self._is_of_one_user(owner):
+        if portable.user_id() == 0 and self._is_of_one_user(owner):
             return
         raise PermissionError(errno.EPERM, f"it belongs to user {owner}", str(self.path))
 
