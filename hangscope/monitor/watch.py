@@ -96,6 +96,7 @@ class Monitor:
         )
         self._siblings = SiblingRuns(config.directory, config.own)
         self._corruptions = Corruptions()
+        self._is_gone = False
         self._policy = ReportPolicy()
         self._clock_steps = ClockSteps()
         self._activity = Activity()
@@ -144,6 +145,7 @@ class Monitor:
         counters = self._ranks.counters()
         schedule.update(counters.progress, now_s, ended=ended)
         if not self._ranks.seen:
+            self._say_if_gone()
             return elapsed_s > NO_RANKS_S
         if not self._ranks.alive:
             if self._expects_more(now_s - schedule.changed_s) or self._others_may_stop(now_s):
@@ -169,6 +171,12 @@ class Monitor:
         """Whether another look may settle what the last one has found."""
         late = stalled_s >= self._config.timeout_s and not self._policy.has_reported
         return self._policy.is_pending or (late and self._view.has_news)
+
+    def _say_if_gone(self) -> None:
+        """Without its directory, nothing can be known of a job whose rings were not open yet."""
+        if not self._is_gone and not self._config.directory.is_dir():
+            self._is_gone = True
+            print_line(f"not observable: {self._config.directory} is gone", self._out)
 
     def _end(self) -> None:
         """The watch is to end: look once more."""
