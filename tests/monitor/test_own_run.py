@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Verdict
 from hangscope.monitor.journal import Journal
 from hangscope.monitor.processes import ProcessEnd
 from hangscope.monitor.watch import Monitor, MonitorConfig
@@ -90,15 +92,16 @@ def test_planted_journal_changes_no_verdict(
     environ = {LAUNCH_VARIABLE: secret}
     with (
         ring_process(tmp_path, 0, **environ),
-        ring_process(tmp_path, 1, "broadcast", **environ) as victim,
+        ring_process(tmp_path, 1, **environ) as victim,
     ):
         killed = {"event": "exit", "rank": 1, "pid": victim.pid, "at_ns": 1, "signal": 9}
         lines = line_of(head, "another.journal" if copied else name, sealing)
         (tmp_path / name).write_bytes(lines + line_of(killed, name, RunSecret("a guess")))
-        said = _verdict(tmp_path, secret)
-    assert "broadcast" in said
-    assert "SIGKILL" not in said
-    assert "killed" not in said
+        found = LiveRun(tmp_path, _KEY, own=_own(secret)).look()
+        believed = LiveRun(tmp_path, _KEY).look()
+    assert found.ranks[1].exit is None
+    assert diagnose(found).verdict is not Verdict.RANK_CRASHED
+    assert diagnose(believed).verdict is Verdict.RANK_CRASHED, "it would be believed without a seal"
 
 
 @pytest.mark.parametrize("kind", ["link", "hard link"])
