@@ -110,7 +110,7 @@ def test_redaction_keeps_the_structure_and_nothing_else(tmp_path: Path) -> None:
     ]
     assert after.facts.host == "host1"
     assert after.facts.exception is not None
-    assert after.facts.exception.message == "no space on host1:/redacted/1/file1"
+    assert after.facts.exception.message == "no space on host1:/redacted/1/ckpt"
     assert after.facts.main_stack[0].filename == "/redacted/1/train.py"
     assert after.facts.phases[0].name == "checkpoint"
 

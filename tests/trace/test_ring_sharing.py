@@ -116,7 +116,7 @@ def _counters(rows: Records) -> list[tuple[int, ...]]:
             max(pairs, int(row["p2p_seq"])),
         )
     return [
-        (7, group, enqueued, NONE, completed, pairs, 0, 0, 0)
+        (7, group, enqueued, NONE, completed, pairs, 0, 0, 0, 0)
         for group, (enqueued, completed, pairs) in sorted(found.items())
     ]
 

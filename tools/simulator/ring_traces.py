@@ -92,7 +92,7 @@ def ring_trace(case: Case) -> Trace:
             members.append((
                 rank, index, top, -1, min(unfinished) - 1 if unfinished else top,
                 max((i.p2p_seq for i in halves), default=0), history.get(index, 0),
-                nanoseconds(here[-1][0].created) if here else 0, 0,
+                nanoseconds(here[-1][0].created) if here else 0, 0, 0,
             ))  # fmt: skip
         kept = mine[-case.keep :] if case.keep else mine
         rows += kept
