@@ -37,6 +37,7 @@ COMMANDS = {
     "export": "Convert a run for other tools.",
     "collect": "Bring what a job left on its nodes to one place, small.",
     "replay": "Check that recorded hangs still get their expected verdicts.",
+    "mcp": "Serve the same answers as tools for coding agents.",
     "doctor": "Check the launch environment before a job starts.",
     "env": "Print the recommended environment for sh, docker or json.",
     "compile": "Make recording cheaper, with a C++ compiler.",

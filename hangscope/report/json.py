@@ -26,7 +26,8 @@ from hangscope.report.escape import visible_json
 from hangscope.trace.model import Source, Stack
 
 _INT64 = 2**63
-_BY_RANK = ("ranks", "stacks", "operations", "wait_for", "sources")
+BY_RANK = ("ranks", "stacks", "operations", "wait_for", "sources")
+"""Keys whose size grows with the number of ranks."""
 
 
 def to_json(diagnosis: Diagnosis, *, brief: bool = False) -> bytes:
@@ -35,7 +36,7 @@ def to_json(diagnosis: Diagnosis, *, brief: bool = False) -> bytes:
     ``brief``: without the rows for ranks, waits and files.
     """
     document = to_dict(diagnosis)
-    for name in _BY_RANK if brief else ():
+    for name in BY_RANK if brief else ():
         del document[name]
     try:
         return visible_json(_lines(document))
