@@ -249,7 +249,10 @@ def _copy(source: Path, target: Path, redactor: Redactor | None, *, on_its_way_o
     if redactor is None:
         shutil.copyfile(source, target)
         return
-    data = redacted(sniff.read_all(source, kind.compression), kind.name, redactor)
+    try:
+        data = redacted(sniff.read_all(source, kind.compression), kind.name, redactor)
+    except ValueError as error:  # it inflates beyond reason, say
+        raise FixtureError(f"{source}: {error}") from error
     target.write_bytes(compress(data, kind.compression) if kind.compression else data)
 
 
