@@ -22,12 +22,13 @@ from hangscope.trace.merging.facts import merge_facts
 from hangscope.trace.model import ExitFacts, RankFacts
 from tests.real_jobs import environment
 
+pytestmark = pytest.mark.timed
+
 SECOND = 1_000_000_000
 
 _JOB = """
 import ctypes, os, signal, sys, time, torch, torch.distributed as dist
 
-pytestmark = pytest.mark.timed
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 (open(f"{sys.argv[1]}/pid{rank}", "w")).write(str(os.getpid()))

@@ -8,10 +8,10 @@ import pytest
 
 from tests.real_jobs import environment, ranks
 
+pytestmark = pytest.mark.timed
+
 _JOB = """
 import atexit, subprocess, sys, threading, time
-
-pytestmark = pytest.mark.timed
 
 def flush():
     threading.Event().wait()

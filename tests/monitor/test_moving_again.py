@@ -11,10 +11,11 @@ import pytest
 
 from tests.real_jobs import environment
 
+pytestmark = pytest.mark.timed
+
 _JOB = """
 import os, sys, time, torch, torch.distributed as dist
 
-pytestmark = pytest.mark.timed
 dist.init_process_group("gloo")
 while dist.get_rank() == 1 and not os.path.exists(f"{sys.argv[1]}/go"):
     time.sleep(0.1)

@@ -16,6 +16,8 @@ from hangscope.diagnosis.engine import diagnose
 from hangscope.trace.load import load_trace
 from tests.real_jobs import ROOT, environment
 
+pytestmark = pytest.mark.timed
+
 TIMEOUT_S = "30"
 """Neither a crash nor a healthy end needs the timeout. A short one would really be exceeded if a
 loaded machine starts the ranks some seconds apart and the first of them wait for the last."""
@@ -24,7 +26,6 @@ loaded machine starts the ranks some seconds apart and the first of them wait fo
 _JOB = """
 import os, signal, sys, time, torch, torch.distributed as dist
 
-pytestmark = pytest.mark.timed
 dist.init_process_group("gloo")
 for step in range(4):
     if step == 2 and dist.get_rank() == 1:

@@ -17,13 +17,13 @@ import pytest
 
 from tests.real_jobs import free_port
 
+pytestmark = pytest.mark.timed
+
 TIMEOUT_S = 5.0
 
 
 _JOB = """
 import time, torch, torch.distributed as dist
-
-pytestmark = pytest.mark.timed
 
 def load_batch(step):
     if step == 6 and dist.get_rank() == 2:

@@ -11,11 +11,11 @@ from hangscope.diagnosis.model import Verdict
 from hangscope.trace.load import load_trace
 from tests.real_jobs import environment, free_port, torchrun
 
+pytestmark = pytest.mark.timed
+
 JOB = """
 import os, sys, time
 import torch, torch.distributed as dist
-
-pytestmark = pytest.mark.timed
 
 del os.environ["TORCHELASTIC_USE_AGENT_STORE"]  # each job has a store of its own
 process = int(os.environ["RANK"])
