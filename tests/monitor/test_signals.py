@@ -43,6 +43,7 @@ _OF_THEIR_CHILD = {
     ("monitor/node_reports.py", "_process.kill"),
     ("demos/launch.py", "process.kill"),
     ("monitor/hardware/evidence.py", "child.kill"),
+    ("monitor/hardware/errors.py", "_child.kill"),
     # Methods of `Target` and of the module itself.
     ("monitor/watch.py", "_ranks.kill"),
 }
