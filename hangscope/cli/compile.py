@@ -10,11 +10,12 @@ from pathlib import Path
 
 import rich_click as click
 
-from hangscope.cli.console import SafeConsole, say
+from hangscope.cli.console import say
 from hangscope.cli.errors import UserError
 from hangscope.nccl_plugin.build import PluginBuildError, best_directory, build_plugin
 from hangscope.recording.compiled.build import BuildError, build
 from hangscope.recording.compiled.load import BESIDE_THE_PACKAGE, places
+from hangscope.report.safe_console import SafeConsole
 from hangscope.ring.trusted_files import cache_directory
 
 

@@ -15,9 +15,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from hangscope.cli.budget import budget_options
-from hangscope.cli.console import SafeConsole, say
+from hangscope.cli.console import say
 from hangscope.cli.errors import UserError, no_empty_path, nothing_readable
 from hangscope.cli.types import Number, Seconds
+from hangscope.report.safe_console import SafeConsole
 from hangscope.toolkit.barriers.barrier import BarrierTimeout
 from hangscope.toolkit.doctor.devices import check_fit
 from hangscope.toolkit.doctor.examine import check_files, check_process, with_command_environment

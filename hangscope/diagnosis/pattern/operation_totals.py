@@ -109,7 +109,8 @@ class _Totals:
         known = self.context.totals
         if (rank, group) not in known:
             known[rank, group] = self._at_newest(rank, group)
-        return known[rank, group]
+        total: Total | None = known[rank, group]
+        return total
 
     def _at_newest(self, rank: int, group: int) -> Total | None:
         """What a rank had issued in a group when it reached its newest operation of any other
