@@ -335,3 +335,26 @@ def test_exception_before_a_timeout_in_a_clean_up_is_the_cause() -> None:
     exception = trace_of(text).ranks[1].exception
     assert exception is not None
     assert exception.type_name == "KeyError"
+
+
+ABORTED_WORK = (
+    "RuntimeError: NCCL communicator was aborted on rank 2.  Original reason for failure was: [Rank "
+    "2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=47, OpType=ALLREDUCE, "
+    "Timeout(ms)=1800000) ran for 1805489 milliseconds before timing out.\n"
+)
+
+
+def test_process_that_leaves_after_the_timeouts_is_not_their_cause() -> None:
+    """Its launcher would have ended the others at once, had it left before."""
+    assert blame(ABORTED_WORK + failed(0, 1)) == ("inconclusive", ())
+    assert blame(failed(0, 1) + ABORTED_WORK)[1] == (0,)
+    assert blame(ABORTED_WORK + failed(0, -9))[1] == (0,)
+    raised = 'Traceback (most recent call last):\n  File "/a/t.py", line 7, in load\nKeyError: 7\n'
+    assert blame(raised + ABORTED_WORK + failed(0, 1))[1] == (0,)
+
+
+def test_log_that_ends_inside_a_traceback_is_cut() -> None:
+    waits = "".join(timeout(rank, 53) for rank in (1, 2, 3))
+    raising = 'Traceback (most recent call last):\n  File "/a/t.py", line 7, in load\n    x()\n'
+    assert blame(waits + raising) == ("inconclusive", ())
+    assert blame(waits)[1] == (0,)

@@ -172,7 +172,7 @@ def _note_last(newest: LogLine, readers: Readers, evidence: Evidence) -> None:
             world_size=meeting.world,
         )
     unfinished = watchdog.is_unfinished(newest)
-    evidence.cut |= unfinished or readers.truncation.is_truncated(newest)
+    evidence.cut |= unfinished or readers.is_truncated(newest)
     if unfinished and newest.rank is not None:
         evidence.of(newest.rank).partly_recorded = True
 

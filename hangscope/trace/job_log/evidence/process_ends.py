@@ -19,6 +19,8 @@ class LauncherFailure(NamedTuple):
     at_ns: int
     machine: Machine = UNKNOWN_MACHINE
     """The machine of the launcher, and hence of the process."""
+    line: int = 0
+    """Where the log says so."""
 
 
 class TaskEnd(NamedTuple):

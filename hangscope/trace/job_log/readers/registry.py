@@ -91,7 +91,8 @@ class Readers:
         self._ras = ras.RasReport()
         self._announced = debug_traces.DebugTraces()
         self.truncation = truncation.TruncationDetector()
-        raised, stack_lines, table = tracebacks.Tracebacks(), stacks.Stacks(), self._table
+        stack_lines, table = stacks.Stacks(), self._table
+        raised = self._raised = tracebacks.Tracebacks()
         self._all = (
             Reader(raised.read, tracebacks.WORDS, follows=raised.follows),
             Reader(stack_lines.read, form=stacks.FORM, follows=stack_lines.follows),
@@ -119,6 +120,10 @@ class Readers:
             else:
                 line = line._replace(local_rank=local, excepthook=True)
         return self._table.attributed(line)
+
+    def is_truncated(self, newest: LogLine) -> bool:
+        """Whether the log, whose last line is ``newest``, was cut at its end or its beginning."""
+        return self._raised.inside == newest.number or self.truncation.is_truncated(newest)
 
     def finish(self, evidence: Evidence) -> None:
         """Record what is known only once the log has ended."""

@@ -71,6 +71,8 @@ class Tracebacks:
         self._boxed: set[Writer] = set()
         """Writers inside a box that the ``rich`` library draws around a traceback."""
         self._grouped: set[Writer] = set()
+        self.inside = 0
+        """The newest line inside a traceback, before the one with the exception."""
 
     def follows(self, line: LogLine) -> bool:
         """Whether the line may continue a traceback of its writer."""
@@ -98,6 +100,7 @@ class Tracebacks:
             self._last_line_alone(key, line, at_ns, evidence)
             return self._message_tail(key, line)
         if self._is_body(key, current, line.text):
+            self.inside = line.number
             return True
         raised = RAISED.match(line.text.strip()) if current.frames else None
         if raised is None:

@@ -19,6 +19,8 @@ from hangscope.trace.model import Claim
 
 _GRACE_NS = 20 * 10**9
 """Launchers wait at least this long for processes to stop before they kill them."""
+_OF_SIGNALS = 128
+"""Exit statuses from here on are shells' for signals."""
 _OWN_REASONS = ("oom", "device_error")
 _REASONS = (*_OWN_REASONS, "network_error", "rendezvous", "timeout", "size_mismatch")
 
@@ -46,6 +48,8 @@ def _failures(evidence: Evidence) -> None:
         gave_up = rank in evidence.ranks and bool(evidence.ranks[rank].operations)
         if guessed and gave_up and failure.exit_code not in ABORTED:
             rank = None  # it lived long enough to time out: the failure is on another node
+        if _is_aftermath(failure, rank, evidence):
+            continue
         if rank is None:
             evidence.unattributed_ends += 1
             unheard = _is_unheard_of(failure, evidence)
@@ -59,6 +63,26 @@ def _failures(evidence: Evidence) -> None:
             notes.by_local_rank |= guessed or counted
             sure = several or counted or evidence.processes.is_one_node
             notes.local_as_rank |= guessed and not sure
+
+
+def _is_aftermath(failure: LauncherFailure, rank: int | None, evidence: Evidence) -> bool:
+    """Whether a process left with a plain status, for no reason that is told, only after others had
+    given up waiting.
+
+    A launcher ends all processes of its node as soon as one has left. So nobody there had left
+    before those timeouts, and whoever left later did so because of them.
+    """
+    if not 0 < failure.exit_code < _OF_SIGNALS or not failure.line:
+        return False
+    if rank is not None and rank in evidence.ranks and evidence.ranks[rank].exceptions:
+        return False
+    overdue = [o for n in evidence.ranks.values() for o in n.operations if o.timed_out]
+    first = min(overdue, key=lambda o: o.line, default=None)
+    if first is None or not 0 < first.line < failure.line:
+        return False
+    if any(trouble.line < first.line for trouble in evidence.raised.anonymous):
+        return False  # it may have raised that, and left late
+    return not (first.at_ns and failure.at_ns) or first.at_ns <= failure.at_ns
 
 
 def _tells_more(evidence: Evidence) -> bool:

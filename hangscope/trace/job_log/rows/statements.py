@@ -93,7 +93,8 @@ def rank_ended(said: Said, evidence: Evidence) -> None:
 def local_ended(said: Said, evidence: Evidence) -> None:
     """The process with the local rank in ``local`` ended."""
     local, pid = said.number("local", 6) or 0, said.number("pid")
-    failure = LauncherFailure(local, pid, _code_in(said), said.at_ns, said.line.machine)
+    code, line = _code_in(said), said.line
+    failure = LauncherFailure(local, pid, code, said.at_ns, line.machine, line.number)
     evidence.ends.failures.append(failure)
 
 
