@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import faulthandler
 import os
+import subprocess
 import time
 from collections.abc import Generator
 from typing import Any
@@ -26,6 +27,18 @@ settings.load_profile("shared")
 # Whatever `hangscope compile` may have left here, tests see the recorder in Python, unless they ask
 # for the other one. ``HANGSCOPE_COMPILED=1`` runs all of them with that.
 os.environ.setdefault("HANGSCOPE_COMPILED", "0")
+
+
+def _leave(child: subprocess.Popen[Any], kind: Any, value: Any, trace: Any) -> None:
+    if kind is not None:
+        child.kill()
+    _wait(child, kind, value, trace)
+
+
+# An assertion that fails in ``with subprocess.Popen(...)`` would wait for the end of a process that
+# has none. This is what once kept a whole run from ending.
+_wait = subprocess.Popen.__exit__
+subprocess.Popen.__exit__ = _leave  # type: ignore[method-assign]
 
 _GRACE_S = 90.0
 _END_S = 180.0

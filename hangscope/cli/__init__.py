@@ -17,6 +17,7 @@ options, call one function of the layers below, and print.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import importlib
@@ -111,9 +112,16 @@ def main() -> None:
 
     Exit status: 0 healthy, 1 something found, 2 bad usage or nothing readable, 3 internal error.
     """
+    _open_streams()
+    try:
+        _main()
+    finally:
+        _give_up_unwritten()
+
+
+def _main() -> None:
     from hangscope.cli.console import say_if_possible
 
-    _open_streams()
     try:
         sys.exit(cli(prog_name="hangscope", standalone_mode=False))
     except click.UsageError as error:
@@ -141,6 +149,19 @@ def main() -> None:
         if sys.flags.dev_mode:
             raise
         sys.exit(INTERNAL_ERROR)
+
+
+def _give_up_unwritten() -> None:
+    """Keep the interpreter from writing again, at its end, what could not be written.
+
+    It would change the exit status to 120.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _open_streams() -> None:

@@ -204,12 +204,12 @@ def _some(ranks: set[int]) -> str:
 ROWS = (
     row("fr-trace-missing", "missing ranks",
         r"Not all ranks joining collective(?:[,:] sequence number:)? (?P<seq>\d{1,18})"
-        r"(?: at entry \d+)?\s*$", _not_joined,
+        r"(?: at entry \d+)?\s*(?:$|\n)", _not_joined,
         "Not all ranks joining collective, sequence number: 118",
         "Not all ranks joining collective 5 at entry 4",
         "Not all ranks joining collective: sequence number: 31117", since="torch 2.5"),
     row("fr-trace-errors", "mismatch",
-        r"Collective sequence number: (?P<seq>\d{1,18}) has errors\s*$", _differs,
+        r"Collective sequence number: (?P<seq>\d{1,18}) has errors\b", _differs,
         "Collective sequence number: 7 has errors", since="torch 2.6"),
     row("debug-server-table", "missing ranks",
         r"^\s*\d+\s+(?P<group>\S+)\s+(?:True|False)\s+(?P<seq>\d{1,18})\s+-?\d+\s+\d+\s+"
