@@ -118,6 +118,12 @@ def test_no_command_prints_control_characters_of_the_evidence(tmp_path: Path) ->
         "env": [["--torch", HOSTILE], ["--json"]],
         "demo": [[HOSTILE]],
         "compile": [["--into", str(script)]],
+        "collect": [
+            [str(dumps), "-o", str(tmp_path / "x.hangscope.tar.gz")],
+            [HOSTILE, "-o", str(tmp_path / f"x{HOSTILE}")],
+            [str(dumps), "-o", "x", "--on", HOSTILE],
+        ],
+        "mcp": [[HOSTILE]],
         "slow": [[str(dumps)], [str(dumps), "--json"], [HOSTILE]],
         "run": [["--dir", str(script), "--", "true"], ["--", HOSTILE]],
     }  # fmt: skip
