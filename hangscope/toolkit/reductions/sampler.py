@@ -16,6 +16,8 @@ replayed CUDA graphs.
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import json
 import os
 import queue
@@ -25,6 +27,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +49,8 @@ NAMES = ("all_reduce", "allreduce_", "allreduce", "nccl:all_reduce", "gloo:all_r
 PENDING = 16
 """Limit on samples queued for the background thread; beyond it they are dropped, so that the job is
 never slowed down."""
+_STORE_TIMEOUT = timedelta(seconds=2)
+"""Limit on one call of the background thread's own connection to the store."""
 
 
 @dataclass(slots=True)
@@ -99,7 +104,7 @@ class ReductionSampler:
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
         self._stores: dict[str, Any] = {}
-        self._failed = False
+        self._failed = self._ending = False
 
     def before(
         self,
@@ -213,7 +218,20 @@ class ReductionSampler:
                 self._thread = threading.Thread(
                     target=self._run, name="hangscope-reductions", daemon=True
                 )
+                atexit.register(self._end)
                 self._thread.start()
+
+    def _end(self) -> None:
+        """Have the thread out of the store before the interpreter goes.
+
+        Python ends threads that want the GIL after that by unwinding them, and C++ that calls the
+        store answers with ``std::terminate``: a job that was done would end with SIGABRT.
+        """
+        self._ending = True
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(None)
+        if self._thread is not None:
+            self._thread.join(2 * _STORE_TIMEOUT.total_seconds())
 
     def _give_up(self, error: BaseException) -> None:
         if not self._failed:
@@ -230,7 +248,9 @@ class ReductionSampler:
         while True:
             sample = self._queue.get()
             try:
-                if sample is not None and not self._failed:
+                if sample is None or self._ending:
+                    return
+                if not self._failed:
                     self._leave(sample)
             except Exception as error:  # the store is gone because the job is ending
                 self._give_up(error)
@@ -260,9 +280,12 @@ class ReductionSampler:
         if store_group.incarnation not in self._stores:
             clone = getattr(store_group.store, "clone", None)
             try:
-                self._stores[store_group.incarnation] = (
-                    clone() if clone is not None else store_group.store
-                )
+                if clone is None:
+                    own = store_group.store
+                else:
+                    own = clone()
+                    own.set_timeout(_STORE_TIMEOUT)
+                self._stores[store_group.incarnation] = own
             except RuntimeError:
                 self._stores[store_group.incarnation] = store_group.store
         return self._stores[store_group.incarnation]
