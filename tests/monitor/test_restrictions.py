@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -128,6 +129,7 @@ def _ends(run: Path) -> list[tuple[int, int, int]]:
     ["umount -l /proc", "mount -t proc -o hidepid=2 proc /proc", "mount -t tmpfs none /proc"],
 )
 def test_monitor_that_sees_no_processes_accuses_nobody(tmp_path: Path, inside: str) -> None:
+    """What cannot be seen has not ended."""
     log, run = tmp_path / "log", tmp_path / "run"
     run.mkdir()
     with ring_process(run, 0) as one, ring_process(run, 1) as two:
@@ -136,6 +138,8 @@ def test_monitor_that_sees_no_processes_accuses_nobody(tmp_path: Path, inside: s
             if monitor.poll() == 77:
                 pytest.skip("not allowed here")
             assert monitor.poll() is None, log.read_text()
-            assert log.read_text() == ""
+            # All members are in one operation for longer than the timeout, which may be said.
+            said = log.read_text()
+            assert not re.search("crashed|killed|lost|gone|no sign|never|Rank", said), said
             monitor.kill()
         assert [one.poll(), two.poll()] == [None, None]
