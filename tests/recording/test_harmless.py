@@ -310,6 +310,8 @@ def test_ends_are_recorded(tmp_path: Path, manner: str, code: int, kind: str) ->
 # -- faults ----------------------------------------------------------------------------------
 
 
+@pytest.mark.timed  # torch may stand still where a group ends, see the job
+@pytest.mark.timeout(200)
 def test_exception_in_every_function_of_the_recorder(tmp_path: Path) -> None:
     """Each function of the recorder raises in turn, and so does each closure of the hot path: the
     result is the same, one line is printed, and all patches are undone."""
