@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+
+from tools.ports import free_port
 
 ROOT = Path(__file__).parents[1]
 _STRAY = ("TORCHELASTIC", "SLURM_", "OMPI_", "PMI", "TORCH_NCCL", "TORCH_FR", "HANGSCOPE")
@@ -134,13 +135,6 @@ def run_each(
         outputs = [_output_of(process, timeout_s, results) for process in running]
         code = max((process.returncode for process in running), key=abs)
         return _collect(results, code, "".join(outputs))
-
-
-def free_port() -> int:
-    """A port that is free now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _output_of(process: subprocess.Popen[str], timeout_s: float, results: Path) -> str:

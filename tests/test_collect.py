@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import socket
 import subprocess
 import sys
 import tarfile
@@ -19,6 +18,7 @@ import pytest
 from hangscope.cli.fan_out import nodes_of
 from hangscope.trace.load import load_trace
 from tests.live_rings import RingRank
+from tools.ports import free_port
 
 RING_BYTES = 6 << 20
 
@@ -135,9 +135,7 @@ def bucket() -> Iterator[dict[str, str]]:
     """A real S3 server, and how s3fs reaches it."""
     pytest.importorskip("s3fs")
     pytest.importorskip("moto")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     server = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -26,7 +26,6 @@ import functools
 import json
 import os
 import random
-import socket
 import statistics
 import subprocess
 import sys
@@ -41,6 +40,7 @@ from hangscope.recording.compiled.load import PLACE
 from tools import bench_calls, bench_steps
 from tools.bench_calls import Block, Times
 from tools.bench_steps import StepTimes
+from tools.ports import free_port
 
 MODES = ("off", "on", "nostacks")
 SECONDS_PER_STEP_TABLE = {"ddp": 140.0, "fsdp": 140.0, "ddp-long": 360.0, "fsdp-long": 360.0,
@@ -86,9 +86,7 @@ def run(
     """
     size = 1 if scenario in ALONE else 2
     world = "1" if scenario in ALONE & ON_GPU else "2"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryDirectory() as scratch:
         running = []
         for rank in range(size):

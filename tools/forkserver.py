@@ -17,7 +17,6 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -25,6 +24,8 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from tools.ports import free_port
 
 TERM_GRACE_S = 5.0
 POLL_S = 0.05
@@ -123,13 +124,6 @@ class Server:
 # -- the server's side -----------------------------------------------------------------------
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
-
-
 def _say(**event: Any) -> None:
     sys.stdout.write(json.dumps(event) + "\n")
     sys.stdout.flush()
@@ -178,7 +172,7 @@ class _Server:
 
     def _run(self, job: dict[str, Any]) -> int | None:
         self._job, self._failed_at_s = job, 0.0
-        job["port"] = _free_port()
+        job["port"] = free_port()
         job["run_id"] = uuid.uuid4().hex[:12]
         self._store = _fork_store(job["port"])
         for rank in range(job["world_size"]):

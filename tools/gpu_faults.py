@@ -14,7 +14,6 @@ import argparse
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tarfile
@@ -23,6 +22,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+
+from tools.ports import free_port
 
 ROOT = Path(__file__).parent.parent
 WORLD = 4
@@ -97,9 +98,7 @@ def start(
     program: str, arguments: list[str], world: int, env: dict[str, str], log: Path
 ) -> list[subprocess.Popen[bytes]]:
     """One process per rank, without a launcher; all write into one log."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     processes = []
     with log.open("ab") as file:
         for rank in range(world):

@@ -25,7 +25,6 @@ import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -34,6 +33,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tools.ports import free_port
 from tools.soak_job import Plan, rank_main, steps_of
 
 MEMORY_SLACK_MIB = 24.0
@@ -74,7 +74,7 @@ class Tally:
 def run_job(plan: Plan, folder: Path, *, record: bool, victim: int | None = None) -> list[Any]:
     """Run a job; returns what each rank wrote at its end (None if it was killed)."""
     folder.mkdir(parents=True)
-    port = _free_port()
+    port = free_port()
     processes = []
     for rank in range(plan.size):
         env = {k: v for k, v in os.environ.items() if not k.startswith("HANGSCOPE")}
@@ -280,12 +280,6 @@ def _said_of(run: Path, victim: int) -> str:
     if tuple(found.culprits) == (victim,):
         return ""
     return f"rank {victim} was killed; {found.verdict} ({found.confidence}): {found.summary}"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def main() -> int:

@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.real_jobs import environment, free_port
+from tests.real_jobs import environment
 from tests.restrictions import NUMBERS, forbidding, forbidding_new_calls
+from tools.ports import free_port
 
 pytestmark = [
     pytest.mark.slow,

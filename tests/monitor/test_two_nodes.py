@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real_jobs import free_port
+from tools.ports import free_port
 
 pytestmark = pytest.mark.timed
 

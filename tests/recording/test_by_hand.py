@@ -9,8 +9,9 @@ import pytest
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.trace.load import load_trace
-from tests.real_jobs import environment, free_port, run_each, worlds
+from tests.real_jobs import environment, run_each, worlds
 from tests.recording.launcher import JOBS, recording
+from tools.ports import free_port
 
 pytestmark = pytest.mark.timed
 

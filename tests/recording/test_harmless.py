@@ -16,8 +16,9 @@ from hangscope.ring import local_store
 from hangscope.ring.reader import RingReader
 from hangscope.ring.writer import RingIdentity
 from hangscope.trace.rings.read import read_ring
-from tests.real_jobs import JobResult, environment, free_port, run, torchrun, worlds
+from tests.real_jobs import JobResult, environment, run, torchrun, worlds
 from tests.recording.launcher import JOBS, ranks, recording
+from tools.ports import free_port
 
 RESULT = "RESULT [1.0, 1.0, 1.0, 1.0]"
 

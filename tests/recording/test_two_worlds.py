@@ -9,7 +9,8 @@ import pytest
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Verdict
 from hangscope.trace.load import load_trace
-from tests.real_jobs import environment, free_port, torchrun
+from tests.real_jobs import environment, torchrun
+from tools.ports import free_port
 
 pytestmark = pytest.mark.timed
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.real_jobs import JobResult, free_port, worlds
+from tests.real_jobs import JobResult, worlds
 from tests.toolkit.launcher import alone_job, forked_processes, torchrun
+from tools.ports import free_port
 
 pytestmark = pytest.mark.xdist_group("launch")
 

@@ -1,6 +1,6 @@
 """Rank 1 never comes; told to end, it goes to a last barrier. ``leaving_job.py MANNER FOLDER``.
 
-Who is told to end leaves a mark in the folder, and everybody is killed two seconds later.
+Who is told to end leaves a mark in the folder, and rank 0 kills everybody two seconds later.
 """
 
 from __future__ import annotations
@@ -57,14 +57,18 @@ def train() -> None:
 
 
 def kill_when_told() -> None:
+    """Rank 0 kills all, the accused first: nobody lives to fail because of another's end."""
     while not MARK.exists():
         time.sleep(0.05)
     time.sleep(KILLED_AFTER_S)
-    os.kill(os.getpid(), signal.SIGKILL)
+    for rank in (1, 2, 0):
+        os.kill(int((MARK.parent / f"pid{rank}").read_text()), signal.SIGKILL)
 
 
-threading.Thread(target=kill_when_told, daemon=True).start()
+(MARK.parent / f"pid{os.environ['RANK']}").write_text(str(os.getpid()))
 dist.init_process_group("gloo")
+if dist.get_rank() == 0:
+    threading.Thread(target=kill_when_told, daemon=True).start()
 signal.signal(signal.SIGTERM, in_handler if MANNER == "handler" else by_exception)
 if MANNER == "exit":
     atexit.register(clean_up)
