@@ -137,6 +137,8 @@ def _investigated(path: str) -> tuple[Trace, Diagnosis]:
 
 
 def _operation(trace: Trace, row: Any) -> dict[str, Any]:
+    from hangscope.trace.model import State
+
     group = trace.groups[row["group"]].label if row["group"] >= 0 else None
     signature = trace.signatures[row["signature"]] if row["signature"] >= 0 else None
     stack = trace.stacks[int(row["stack"])] if row["stack"] >= 0 else ()
@@ -144,7 +146,7 @@ def _operation(trace: Trace, row: Any) -> dict[str, Any]:
         "group": group,
         "seq": int(row["collective_seq"] or row["p2p_seq"]),
         "op": signature.op if signature else None,
-        "finished": int(row["state"]) == 2,
+        "finished": int(row["state"]) == State.COMPLETED,
         "created_ns": int(row["created_ns"]),
         "at": f"{stack[0].filename}:{stack[0].line}" if stack else None,
     }

@@ -140,7 +140,7 @@ def _judged(trace: Trace) -> tuple[Diagnosis, Context]:
             notes.append(lost)
     findings = with_unattributed_messages(job.context, with_monitor_verdict(job.context, findings))
     findings = with_clues_of_logs(job.context, findings)
-    return answer(job.context, with_hosts(trace, findings), notes), job.context
+    return answer(job.context, with_hosts(job.context, findings), notes), job.context
 
 
 def _comparable(given: Trace) -> tuple[Trace, Inferred]:

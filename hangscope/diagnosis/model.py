@@ -138,6 +138,8 @@ class Finding:
     hosts: tuple[str, ...] = ()
     """Names of the hosts at fault, or those of the culprits, as far as known; if nobody can be
     named, those that do not answer."""
+    hosts_silent: bool = False
+    """Whether the culprits fell silent with their hosts."""
     began_ns: int = 0
     """When the first victim began to wait, or the culprit ended; 0 if unknown."""
     unchanged_s: float = 0.0

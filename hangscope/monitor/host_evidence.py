@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict
 from hangscope.diagnosis.processes.failures import lost_a_peer
-from hangscope.diagnosis.wording.phrases import capital, rank_s
+from hangscope.diagnosis.wording.phrases import capital, in_operation, rank_s
 from hangscope.monitor.node_reports import Lost
 from hangscope.trace.digests.hosts import Host, HostMap, hosts_s
 from hangscope.trace.model import RankFacts, Trace
@@ -58,7 +58,12 @@ class HostEvidence:
 
 
 def judged_by_host(diagnosis: Diagnosis, trace: Trace, known: HostEvidence) -> Diagnosis:
-    """The diagnosis, with a host as its cause if one explains it, and hosts named.
+    """The diagnosis, with a host as its cause if one explains it, and hosts named."""
+    return explained_by_host(diagnosis, trace, known) or with_host_names(diagnosis, known)
+
+
+def explained_by_host(diagnosis: Diagnosis, trace: Trace, known: HostEvidence) -> Diagnosis | None:
+    """The diagnosis with a host as its cause; None if none explains it.
 
     Parameters
     ----------
@@ -69,18 +74,19 @@ def judged_by_host(diagnosis: Diagnosis, trace: Trace, known: HostEvidence) -> D
     known:
         About the hosts.
     """
-    if not known.hosts.hosts:
-        return diagnosis
     first = diagnosis.findings[0] if diagnosis.findings else None
-    found = None
-    if first is not None and not _is_own(first, trace):
-        found = (
-            _silent(first, diagnosis, trace, known)
-            or _closed(first, trace, known)
-            or _without_store(first, trace, known)
-        )
-    if found is not None:
-        return _headed_by(found, diagnosis)
+    if not known.hosts.hosts or first is None or _is_own(first, trace):
+        return None
+    found = (
+        _silent(first, diagnosis, trace, known)
+        or _closed(first, trace, known)
+        or _without_store(first, trace, known)
+    )
+    return _headed_by(found, diagnosis) if found is not None else None
+
+
+def with_host_names(diagnosis: Diagnosis, known: HostEvidence) -> Diagnosis:
+    """The diagnosis with the names of the culprits' hosts, as far as known."""
     findings = tuple(
         f if f.hosts else replace(f, hosts=_names(f.culprits, known)) for f in diagnosis.findings
     )
@@ -106,13 +112,20 @@ def _silent(
     if not hosts or not accused <= gone or known.store is not None:
         return None
     waiting = sorted(set(first.victims) & trace.ranks.keys())
-    where = f" in {first.op} #{first.seq}" if first.op and first.seq is not None else ""
     return replace(
-        _blamed(first, hosts, "fell silent"),
+        first,
+        verdict=Verdict.RANK_LOST,
+        culprits=tuple(sorted(rank for host in hosts for rank in host.ranks)),
+        hosts=tuple(host.name for host in hosts),
         victims=tuple(waiting),
         confidence=Confidence.CERTAIN if len(hosts) == 1 else Confidence.LIKELY,
+        summary=f"{capital(hosts_s(hosts))} fell silent",
         why=f"neither its ranks nor its monitor answer, while all other hosts do; "
-        f"{rank_s(waiting)} wait{'s' if len(waiting) == 1 else ''}{where}",
+        f"{rank_s(waiting)} wait{_s(waiting)}{in_operation(first)}",
+        sides=tuple(side for side in first.sides if side.op is not None),
+        fix=_FIX.format(hosts=" and ".join(host.name for host in hosts)),
+        unknowns=(),
+        evidence=(),
     )
 
 
@@ -148,10 +161,9 @@ def _without_store(first: Finding, trace: Trace, known: HostEvidence) -> Finding
         return None
     since_s = max(0.0, (time.time_ns() - lost.since_ns) / 1e9)
     waiting = sorted(set(first.victims) & trace.ranks.keys()) or sorted(known.here)
-    where = f" in {first.op} #{first.seq}" if first.op and first.seq is not None else ""
     why = (
         f"the job's store there has not answered for {since_s:.0f} s ({lost.error[:120]}); "
-        f"{rank_s(waiting)} here stand{'s' if len(waiting) == 1 else ''}{where}"
+        f"{rank_s(waiting)} here stand{_s(waiting)}{in_operation(first)}"
     )
     closed = bool(_CLOSED.search(lost.error))
     how = (
@@ -172,19 +184,9 @@ def _without_store(first: Finding, trace: Trace, known: HostEvidence) -> Finding
     )
 
 
-def _blamed(first: Finding, hosts: tuple[Host, ...], what: str) -> Finding:
-    verb = what if len(hosts) == 1 else what.replace("its", "their")
-    return replace(
-        first,
-        verdict=Verdict.RANK_LOST,
-        culprits=tuple(sorted(rank for host in hosts for rank in host.ranks)),
-        hosts=tuple(host.name for host in hosts),
-        summary=f"{capital(hosts_s(hosts))} {verb}",
-        sides=tuple(side for side in first.sides if side.op is not None),
-        fix=_FIX.format(hosts=" and ".join(host.name for host in hosts)),
-        unknowns=(),
-        evidence=(),
-    )
+def _s(subjects: Collection[int]) -> str:
+    """The ending of their verb."""
+    return "s" if len(subjects) == 1 else ""
 
 
 def _headed_by(found: Finding, diagnosis: Diagnosis) -> Diagnosis:

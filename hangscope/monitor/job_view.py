@@ -8,7 +8,12 @@ from collections.abc import Callable, Sequence
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
-from hangscope.monitor.host_evidence import HostEvidence, judged_by_host
+from hangscope.monitor.host_evidence import (
+    HostEvidence,
+    explained_by_host,
+    judged_by_host,
+    with_host_names,
+)
 from hangscope.monitor.local_ranks import TICK_S, LocalRanks
 from hangscope.monitor.other_nodes import OtherNodes, may_span_nodes
 from hangscope.monitor.partial_view import ENDED, needs_other_nodes, restricted_to_seen
@@ -106,10 +111,11 @@ class JobView:
         )
 
     def _restricted(self, diagnosis: Diagnosis, trace: Trace) -> Diagnosis:
-        judged = judged_by_host(diagnosis, trace, self.host_evidence)
-        if judged.summary != diagnosis.summary:
-            return judged  # it rests on what is known about hosts, not on ranks that are not seen
-        return restricted_to_seen(judged, trace.ranks)
+        evidence = self.host_evidence
+        by_host = explained_by_host(diagnosis, trace, evidence)
+        if by_host is not None:
+            return by_host  # it rests on what is known about hosts, not on ranks that are not seen
+        return restricted_to_seen(with_host_names(diagnosis, evidence), trace.ranks)
 
     def whole(self, diagnosis: Diagnosis, trace: Trace) -> Diagnosis:
         """The diagnosis of all ranks, with hosts: nothing of other nodes is needed to decide."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
-from hangscope.diagnosis.wording.phrases import capital, rank_s
+from hangscope.diagnosis.wording.phrases import capital, in_operation, rank_s
 from hangscope.monitor.host_evidence import HostEvidence
 from hangscope.trace.digests.hosts import hosts_s
 
@@ -75,10 +75,10 @@ def restricted_to_seen(diagnosis: Diagnosis, seen: Collection[int]) -> Diagnosis
         return diagnosis
     waiting = sorted(set(first.victims) & set(seen))
     unheard = sorted(accused - set(seen))
-    where = f" in {first.op} #{first.seq}" if first.op and first.seq is not None else ""
     who = f"{capital(rank_s(waiting))} wait" if waiting else "The job waits"
     who += "s" if len(waiting) == 1 else ""
-    summary = f"{who}{where} for {rank_s(unheard)} on other nodes, of which nothing is heard"
+    who += in_operation(first)
+    summary = f"{who} for {rank_s(unheard)} on other nodes, of which nothing is heard"
     finding = replace(
         first,
         verdict=Verdict.INCONCLUSIVE,

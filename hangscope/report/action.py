@@ -24,7 +24,7 @@ def action_of(diagnosis: Diagnosis) -> dict[str, Any] | None:
     why = first.why or first.summary
     if first.confidence is Confidence.AMBIGUOUS:
         return {"do": "wait", "why": why}
-    if first.hosts and (first.verdict is Verdict.RANK_LOST or "fell silent" in first.summary):
+    if first.hosts and (first.verdict is Verdict.RANK_LOST or first.hosts_silent):
         return {"do": "exclude", "hosts": list(first.hosts), "why": why}
     at = _place(first)
     if at and (first.verdict in _ELSEWHERE or first.verdict is Verdict.RANK_CRASHED):

@@ -39,6 +39,7 @@ def test_host_that_is_gone_as_a_whole_fell_silent(trace: Trace) -> None:
     assert set(found.culprits) == {4, 5}
     assert found.hosts == ("node2",)
     assert "Host node2 (ranks 4–5) fell silent: " in found.headline
+    assert found.findings[0].hosts_silent
 
 
 def test_host_whose_rank_left_a_word_did_not(trace: Trace) -> None:
@@ -47,6 +48,7 @@ def test_host_whose_rank_left_a_word_did_not(trace: Trace) -> None:
     found = diagnose(replace(trace, ranks=ranks))
     assert "fell silent" not in found.headline
     assert found.hosts == ("node2",)
+    assert not found.findings[0].hosts_silent
 
 
 def test_rank_of_a_living_host(trace: Trace) -> None:

@@ -116,6 +116,7 @@ def test_hosts_silent_long_before_the_others_have_ended() -> None:
     assert (answer.verdict, answer.culprits) == (Verdict.RANK_CRASHED, (2, 3))
     assert answer.confidence is Confidence.LIKELY
     assert "fell silent" in answer.summary
+    assert answer.findings[0].hosts_silent
 
 
 def test_pending_operations_of_a_vanished_host_make_it_no_victim() -> None:

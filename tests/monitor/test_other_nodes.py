@@ -16,7 +16,7 @@ from hangscope.trace.digests.digest import Node, decode, encode
 from hangscope.trace.digests.make import digest_of
 from hangscope.trace.digests.tables import Tables
 from hangscope.trace.live.follow import LiveRun
-from hangscope.trace.model import RankFacts, Trace
+from hangscope.trace.model import MEMBER_DTYPE, RankFacts, Trace
 from tests.live_rings import RingRank
 
 HERE = Node("node0", ranks=(0, 1), addresses=("10.0.0.1",))
@@ -148,6 +148,7 @@ def test_report_holds_what_was_recorded(tmp_path: Path) -> None:
         for step in range(30):
             rank.finish(rank.issue(world, line=step % 3))
         rank.issue(other, "send", peer=rank.rank + 2)
+        rank.ring.note_destroyed(world)
         rank.sample(5)
     trace = LiveRun(tmp_path).look()
     tables = Tables()
@@ -163,6 +164,13 @@ def test_report_holds_what_was_recorded(tmp_path: Path) -> None:
         assert kinds == [trace.signatures[at] for at in own["signature"]]
         told = {tables.groups[m["group"]].ranks: int(m["enqueued"]) for m in part.members}
         assert told[0, 1, 2, 3] == 30
+        own_members = trace.members[trace.members["rank"] == part.facts.rank]
+        assert (own_members["left_ns"] > 0).any()
+        for name in MEMBER_DTYPE.names or ():
+            scale = 1000 if name.endswith("_ns") else 1  # microseconds travel
+            assert name == "group" or {*(part.members[name] // scale).tolist()} == {
+                *(own_members[name] // scale).tolist()
+            }
         facts = trace.ranks[part.facts.rank]
         assert part.facts.main_stack == facts.main_stack
         assert (part.facts.pid, part.facts.host) == (facts.pid, facts.host)

@@ -97,6 +97,8 @@ def test_action_follows_from_the_finding() -> None:
     assert action_of(HEALTHY) is None
     assert act(Verdict.MISSING_RANK, sides=(here,)) == {"do": "fix", "at": "/job/data.py:41"}
     assert act(Verdict.RANK_LOST, hosts=("node7",)) == {"do": "exclude", "hosts": ["node7"]}
+    silent = act(Verdict.RANK_CRASHED, hosts=("node7",), hosts_silent=True)
+    assert silent == {"do": "exclude", "hosts": ["node7"]}
     assert act(Verdict.STUCK_COLLECTIVE) == {"do": "restart"}
     assert act(Verdict.INCONCLUSIVE) == {"do": "wait"}
     assert act(Verdict.RANK_LOST, Confidence.AMBIGUOUS, hosts=("node7",)) == {"do": "wait"}

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.model import Finding
 from hangscope.diagnosis.processes.process_state import ProcessState
 from hangscope.trace.dtypes import readable_dtype
 from hangscope.trace.model import NONE, Signature
@@ -40,6 +41,11 @@ def rank_s(ranks: Iterable[int]) -> str:
     """``rank 2`` or ``ranks 0–3``."""
     ordered = sorted(set(ranks))
     return f"rank {ordered[0]}" if len(ordered) == 1 else f"ranks {spell(ordered)}"
+
+
+def in_operation(finding: Finding) -> str:
+    """`` in all_reduce #7``; empty if the finding is about none."""
+    return f" in {finding.op} #{finding.seq}" if finding.op and finding.seq is not None else ""
 
 
 def capital(text: str) -> str:

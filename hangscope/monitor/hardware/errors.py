@@ -5,12 +5,10 @@ A child reads the kernel's log, once per stall, and is never waited for.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 
-from hangscope.monitor.hardware.evidence import has_devices
-from hangscope.trace import clean
+from hangscope.monitor.hardware.evidence import has_devices, sentences
 
 RECENT_S = 60.0
 """Older errors had not kept the job from going on."""
@@ -49,12 +47,7 @@ class DeviceErrors:
             return ""
         output, _ = self._child.communicate()
         self._child = None
-        try:
-            said = json.loads(output)
-        except ValueError:
-            return ""
-        lines = said if isinstance(said, list) else []
-        return "; ".join(clean.prose(line) for line in lines[-_MOST:] if isinstance(line, str))
+        return "; ".join(sentences(output)[-_MOST:])
 
     def _begin(self) -> None:
         if not has_devices():

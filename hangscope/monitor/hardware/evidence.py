@@ -41,13 +41,17 @@ def gathered(command: list[str], limit_s: float) -> tuple[str, ...]:
     except subprocess.TimeoutExpired:
         child.kill()  # not waited for: in a driver's call it may never end
         return (f"a driver of this node's devices did not answer within {limit_s:g} s",)
+    return tuple(sentences(output)[:MOST_LINES])
+
+
+def sentences(output: bytes) -> list[str]:
+    """What a probe has printed, a JSON list of sentences; empty for anything else."""
     try:
         said = json.loads(output)
     except ValueError:
-        return ()
-    if not isinstance(said, list):
-        return ()
-    return tuple(clean.prose(line) for line in said[:MOST_LINES] if isinstance(line, str))
+        return []
+    lines = said if isinstance(said, list) else []
+    return [clean.prose(line) for line in lines if isinstance(line, str)]
 
 
 def has_devices() -> bool:

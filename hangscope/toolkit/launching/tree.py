@@ -198,8 +198,10 @@ class FirstNode(Member):
         self._count()
         groups = range(-(-self._counted // GROUP))
         if len(groups) > 1:
-            for group in groups:
-                self._read_combined(group)
+            for group, version in self._counters("v", groups).items():
+                if version != self._versions.get(group, 0):
+                    self._versions[group] = version
+                    self._read_combined(group)
         changes = self._counters("c", groups)
         for group, count in changes.items():
             if self._changes.get(group) != count and self._is_read_directly(group, count):
@@ -235,13 +237,7 @@ class FirstNode(Member):
                 self.inbox.digests[f"node_{number}"] = self._direct[number].digest
 
     def _read_combined(self, group: int) -> None:
-        """Read what a group's speaker has combined, if that is new."""
-        if group == 0:
-            self._new_versions = self._counters("v", range(-(-self._counted // GROUP)))
-        version = self._new_versions.get(group, 0)
-        if version == self._versions.get(group, 0):
-            return
-        self._versions[group] = version
+        """Read what a group's speaker has combined."""
         first = group * GROUP + 1
         said = _spoken(self.letters.take(f"{self.meeting}/s/{group}"), first)
         if said is None:

@@ -53,11 +53,8 @@ _PER_RANK = (
     "rank", "node", "kind", "pid", "parent_pid", "local_rank", "oldest", "dropped", "times",
     "members", "records", "looks",
 )  # fmt: skip
-_MEMBER = ("group", "enqueued", "started", "completed", "p2p_enqueued", "history", "enqueued_ns",
-           "completed_ns")  # fmt: skip
+_MEMBER = tuple(name for name in MEMBER_DTYPE.names or () if name != "rank")
 _RECORD = tuple(name for name in RECORD_DTYPE.names or () if name != "rank")
-_LIFTED = RankFacts(0)
-"""The values, in what is sent as a kind, of facts that are sent as numbers or with the node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,7 +395,7 @@ def _decode_node(said: Any, tables: Tables) -> Node:
 # -- use -----------------------------------------------------------------------------------
 
 
-def fragments_of(digest: Digest, format_name: str = formats.RING) -> Iterable[Fragment]:
+def fragments_of(digest: Digest) -> Iterable[Fragment]:
     """What a digest says, a fragment for each rank."""
     tables = digest.tables
     signatures = tuple(tables.signatures)
@@ -415,7 +412,7 @@ def fragments_of(digest: Digest, format_name: str = formats.RING) -> Iterable[Fr
         yield Fragment(
             source=Source(
                 path=f"{digest.nodes[part.node].host}/rank_{rank}.ring",
-                format=format_name if recorded else formats.JOURNAL,
+                format=formats.RING if recorded else formats.JOURNAL,
                 rank=rank,
                 records=len(part.records),
                 dropped=part.dropped,

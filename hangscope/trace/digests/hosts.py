@@ -42,12 +42,6 @@ class HostMap:
         found = [host for host in self.hosts if address in host.addresses or address == host.name]
         return found[0] if len(found) == 1 else None
 
-    def whole(self, ranks: Collection[int]) -> tuple[Host, ...]:
-        """The hosts all of whose ranks, and nobody else's, make up ``ranks``; else empty."""
-        hosts = self.of_ranks(ranks)
-        covered = [rank for host in hosts for rank in host.ranks]
-        return hosts if hosts and set(covered) == set(ranks) else ()
-
     def encode(self) -> bytes:
         """As JSON."""
         rows = [[h.name, runs_of(h.ranks), h.addresses, h.number] for h in self.hosts]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hangscope.trace import clean
@@ -35,18 +36,7 @@ class Tables:
                group.listed, group.place)  # fmt: skip
         at = self._groups.setdefault(key, len(self.groups))
         if at == len(self.groups):
-            self.groups.append(
-                Group(
-                    group.name,
-                    group.desc,
-                    ranks,
-                    group.epoch,
-                    group.backend,
-                    group.size,
-                    group.listed,
-                    group.place,
-                )
-            )
+            self.groups.append(replace(group, ranks=ranks))
             self._by_identity[id(self.groups[at])] = at
         return at
 

@@ -14,13 +14,12 @@ from contextlib import ExitStack
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
+from hangscope.trace.files.compression import compression_of
+from hangscope.trace.files.sniff import TAR, ZIP, sniff
 from hangscope.trace.loading.temporary import temporary_folder
 from hangscope.trace.model import Unread
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*(?:::[a-z][a-z0-9+.-]*)*://", re.IGNORECASE)
-_MAGIC = (b"\x1f\x8b", b"PK\x03\x04", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")
-"""First bytes of compressed files and archives; a plain tar has its magic at `_TAR_AT`."""
-_TAR_AT, _TAR = 257, b"ustar"
 _MOST_FILES = 200_000
 INSTALL = "pip install 'hangscope[collect]'"
 
@@ -117,7 +116,7 @@ def _archive_on_stdin(folders: ExitStack) -> Path | None:
     if stream is None or not hasattr(stream, "peek"):
         return None
     head = stream.peek(512)
-    if not head.startswith(_MAGIC) and head[_TAR_AT : _TAR_AT + len(_TAR)] != _TAR:
+    if not compression_of(head) and sniff(head).name not in (ZIP, TAR):
         return None
     path = Path(folders.enter_context(temporary_folder())) / "standard-input"
     with open(path, "wb") as file:
