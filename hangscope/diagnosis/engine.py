@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.causes.consequences import without_consequences
 from hangscope.diagnosis.causes.crashes import crash_causes
+from hangscope.diagnosis.causes.departures import with_departures
 from hangscope.diagnosis.causes.differing_models import weigh_models
 from hangscope.diagnosis.causes.first_gone import accuse_first_gone
 from hangscope.diagnosis.causes.graph_causes import graph_causes
@@ -183,7 +184,7 @@ def _causes(context: Context) -> list[Cause]:
     found = mismatch_causes(context, diverged)
     if not found:
         found += conflict_causes(context)
-    found += graph_causes(context)
+    found = with_departures(context, found + graph_causes(context))
     found += world_causes(context, found)
     found = with_creation_order(context, found)
     found = doubt_crossed_p2p(context, found)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.trace import formats
 from hangscope.trace.model import ExitFacts, RankFacts, Source
 from tests.diagnosis.builder import SECOND, START, Job
 
@@ -87,6 +88,13 @@ def test_two_ranks_that_differ_only_from_each_other_are_both_suspect() -> None:
     assert (found.culprits, found.confidence) == ((0, 3), Confidence.AMBIGUOUS)
 
 
+def test_leader_without_a_record_leaves_both_ranks_suspect() -> None:
+    job = leaders(without=3)
+    job.lose(0)
+    found = diagnose(job.trace())
+    assert (found.culprits, found.confidence) == ((0, 3), Confidence.AMBIGUOUS)
+
+
 def grid() -> Job:
     """Two stages of four, in pairs and halves: rank 1 leaves the last operation of its pair out.
 
@@ -141,6 +149,13 @@ def test_cycle_is_reported_without_a_rank_known_only_from_a_journal() -> None:
     assert (found.verdict, found.culprits) == (Verdict.DEADLOCK_CYCLE, (1,))
 
 
+def test_rank_that_departed_explains_more_than_a_lost_one() -> None:
+    job = grid()
+    job.lose(0)
+    found = diagnose(job.trace())
+    assert (found.culprits, found.confidence) == ((1,), Confidence.LIKELY)
+
+
 def _chunks(newest: tuple[int, ...]) -> tuple[Verdict, tuple[int, ...], Confidence]:
     """Rank 1 sends a small and a large chunk to rank 2, which aborts and leaves no record."""
     job = Job(3)
@@ -186,3 +201,71 @@ def test_member_unable_to_complete_a_gather_that_others_completed_is_named() -> 
     found = diagnose(replace(trace, signatures=no_room))
     assert (found.verdict, found.culprits) == (Verdict.STUCK_COLLECTIVE, (3,))
     assert found.confidence is Confidence.LIKELY
+
+
+def test_wrapped_ring_shows_that_a_group_was_never_used() -> None:
+    """Two columns of three, and pairs: rank 2 skips its pair, and only it reaches the end."""
+    job = Job(6)
+    pairs = [job.group(r, r + 1) for r in (0, 2, 4)]
+    columns = [job.group(0, 2, 4), job.group(1, 3, 5)]
+    for step in range(6):
+        for pair in pairs:
+            for rank in job.groups[pair].ranks:
+                if not (rank == 2 and step == 3):
+                    job.op(rank, group=pair, line=10, done=rank != 3 or step < 5)
+        for column in columns:
+            for rank in job.groups[column].ranks:
+                if rank != 3 or step < 5:
+                    late = column == columns[1] and step == 5
+                    job.op(rank, group=column, line=11, size=(24,), done=not late)
+    for rank in (0, 2, 4):
+        job.op(rank, "barrier", line=12, size=(), done=False)
+    job.lose(1)
+    for rank in (0, 2, 3, 4, 5):
+        job.rank(rank, oldest_record_id=9)
+    for rank in (3, 5):
+        unused = {"rank": rank, "group": 0, "enqueued": 0, "started": 0, "completed": 0}
+        job.members.append({**unused, "p2p_enqueued": 0})
+    sources = tuple(Source(f"rank_{r}.ring", formats.RING, rank=r) for r in (0, 2, 3, 4, 5))
+    found = diagnose(replace(job.trace(), sources=sources))
+    assert (found.verdict, found.culprits) == (Verdict.DEADLOCK_CYCLE, (2,))
+    # Of other recorders that is not known; the counterparts tell who of them left a step out.
+    found = diagnose(job.trace())
+    assert found.culprits == (2,)
+
+
+def test_beside_a_lost_member_neither_of_two_is_named_alone() -> None:
+    """Rank 4 repeats its pair's operation; its counterparts are rank 5 in the columns and ranks 0
+    and 2 in the pairs. Rank 5 differs from rank 4 alone."""
+    job = Job(6)
+    columns = [job.group(0, 2, 4), job.group(1, 3, 5)]
+    pairs = [job.group(r, r + 1) for r in (0, 2, 4)]
+
+    def column(index: int, *ranks: int) -> None:
+        for rank in ranks:
+            job.op(rank, group=columns[index], line=11, size=(24,))
+
+    for _ in range(3):
+        for pair in pairs:
+            job.all(group=pair, line=10)
+        column(0, 0, 2, 4)
+        column(1, 1, 3, 5)
+    for pair in pairs:
+        job.all(group=pair, line=10)
+    job.op(4, group=pairs[2], line=15)
+    column(1, 1, 3, 5)
+    job.op(5, group=pairs[2], line=10)
+    for pair in pairs[:2]:
+        job.all(group=pair, line=10)
+    column(0, 0, 2, 4)
+    column(1, 1, 3, 5)
+    job.op(4, group=pairs[2], line=10, done=False)
+    for rank in (0, 2):
+        job.op(rank, group=columns[0], line=11, size=(24,), done=False)
+    for rank in (1, 3, 5):
+        job.op(rank, "barrier", line=12, size=(), done=False)
+    job.lose(1)
+    found = diagnose(job.trace())
+    # With what the lost member did, rank 5 could be the one that left a step out.
+    assert (found.verdict, found.culprits) == (Verdict.DEADLOCK_CYCLE, (4, 5))
+    assert found.confidence is Confidence.AMBIGUOUS

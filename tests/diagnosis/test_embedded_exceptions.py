@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Diagnosis
 from hangscope.diagnosis.processes.embedded_exceptions import original
 from hangscope.trace.model import Claim, ExceptionFacts, ExitFacts, Frame
 from tests.diagnosis.builder import SECOND, START, Job
 
+CHECK = "_verify_param_shape_across_processes"
 WORKER = """Caught OSError in DataLoader worker process 0.
 Original Traceback (most recent call last):
   File "/opt/venv/lib/python3.11/site-packages/torch/utils/data/worker.py", line 349, in loop
@@ -128,12 +130,18 @@ def test_both_of_two_different_models_are_named() -> None:
     assert models(4, 6) == ("rank_crashed", (0, 1))
 
 
-def _sizes(count: int, *sizes: str) -> tuple[str, tuple[int, ...], str]:
-    """Ranks from 1 on find that a parameter of theirs has other sizes than rank 0's; it waits."""
+def _compared(count: int, *sizes: str, elsewhere: bool = False) -> Diagnosis:
+    """Ranks from 1 on find that a parameter of theirs has other sizes than rank 0's; it waits.
+
+    ``elsewhere``: in what another line has issued.
+    """
     job = Job(count, live=True)
-    job.all("broadcast")
+    job.all("broadcast", function=CHECK)
     for rank in (0, *range(1 + len(sizes), count)):
         job.op(rank, "broadcast", done=False)
+    if elsewhere:
+        job.rows = [r for r in job.rows if r["rank"] or not r["completed_ns"]]
+        job.rows[-1]["collective_seq"] = 1
     for rank, size in enumerate(sizes, start=1):
         message = (
             f"[{rank}]: params[2] in this process with sizes [{size}] appears not to match "
@@ -143,8 +151,20 @@ def _sizes(count: int, *sizes: str) -> tuple[str, tuple[int, ...], str]:
             "RuntimeError", message, (REDUCER, *MINE), START + rank, "MainThread"
         )
         job.rank(rank, exception=error, exit=ExitFacts("exception", code=1), alive=False)
-    found = diagnose(job.trace())
+    return diagnose(job.trace())
+
+
+def _sizes(count: int, *sizes: str) -> tuple[str, tuple[int, ...], str]:
+    found = _compared(count, *sizes)
     return found.verdict.value, found.culprits, found.confidence.value
+
+
+def test_comparison_of_models_that_meets_another_line_is_a_skipped_line() -> None:
+    (finding,) = _compared(4, "5", "5", "5", elsewhere=True).findings
+    assert (finding.verdict.value, finding.culprits) == ("collective_mismatch", (0,))
+    assert "at train.py:88 in train" in finding.summary
+    assert "run the same lines" in finding.fix
+    assert "model on every rank" not in finding.fix
 
 
 def test_rank_that_differs_from_rank_0_is_wrong_unless_all_differ() -> None:

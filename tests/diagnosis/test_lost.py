@@ -73,6 +73,23 @@ def test_root_at_another_place_than_in_sibling_groups_is_named() -> None:
     assert any("rank 2 left no dump" in unknown for unknown in found.findings[0].unknowns)
 
 
+def test_rank_that_skipped_a_collective_and_waits_for_the_lost_one_in_the_next() -> None:
+    """Rank 3 skips the data group; its counterparts never reached another tensor step first."""
+    job, tensor, data = mesh()
+    for group in tensor:
+        job.all(group=group, line=10)
+        job.all("broadcast", group=group, line=15, root=job.groups[group].ranks[0])
+    job.all(group=data[0], line=20)
+    for rank in (1, 5, 7):
+        job.op(rank, group=data[1], line=20, done=False)
+    for rank in (0, 4, 6, 3):
+        job.op(rank, group=tensor[rank // 2], line=10, done=False)
+    job.lose(2)
+    found = diagnose(job.trace())
+    assert found.culprits == (3,)
+    assert found.confidence is Confidence.LIKELY
+
+
 def test_cycle_without_the_lost_rank_is_reported() -> None:
     """Rank 1 waits for rank 2, and rank 2 with all others for rank 1: rank 0 is irrelevant."""
     job = Job(4)
@@ -175,6 +192,12 @@ def pipeline(stack: tuple[Frame, ...]) -> Job:
     return job
 
 
+def test_rank_in_its_own_code_is_named_beside_the_lost_rank() -> None:
+    found = diagnose(pipeline(IN_CODE).trace(after_s=200))
+    assert blame(found) == (Verdict.MISSING_RANK, (0, 1), Confidence.AMBIGUOUS)
+    assert "Rank 0 stood at data.py:6 in load" in found.summary
+
+
 def test_rank_in_communication_is_not_named_beside_the_lost_rank() -> None:
     found = diagnose(pipeline(IN_RECV).trace(after_s=200))
     assert blame(found) == (Verdict.RANK_LOST, (1,), Confidence.LIKELY)
@@ -199,6 +222,11 @@ def ring(partner: int, *, usual: tuple[int, ...] = (3,)) -> Diagnosis:
     job.op(3, "recv", peer=2, line=10, done=False)
     job.lose(partner)
     return diagnose(job.trace())
+
+
+def test_rank_with_a_new_partner_is_named_beside_the_lost_rank() -> None:
+    found = ring(0)
+    assert blame(found) == (Verdict.P2P_UNMATCHED, (0, 2), Confidence.AMBIGUOUS)
 
 
 def test_line_with_varying_partners_proves_nothing() -> None:
@@ -239,6 +267,13 @@ def three_groups(*, lost: int) -> Diagnosis:
     return diagnose(job.trace())
 
 
+@pytest.mark.parametrize("lost", [1, 2])
+def test_rank_arriving_by_a_new_path_is_named_beside_the_lost_rank(lost: int) -> None:
+    found = three_groups(lost=lost)
+    assert blame(found) == (Verdict.COLLECTIVE_MISMATCH, (0, lost), Confidence.AMBIGUOUS)
+    assert "Rank 0 issued all_reduce" in found.summary
+
+
 def test_lost_rank_is_accused_alone_if_all_arrived_as_always() -> None:
     assert blame(three_groups(lost=0)) == (Verdict.RANK_LOST, (0,), Confidence.LIKELY)
 
@@ -260,6 +295,29 @@ def crossed(swapped: tuple[int, ...], *, lost: int) -> Diagnosis:
             job.op(rank, "reduce_scatter", group=rows[rank // 2], line=10, done=False)
     job.lose(lost)
     return diagnose(job.trace())
+
+
+@pytest.mark.parametrize("lost", range(4))
+def test_no_counterpart_that_did_as_ever_is_named(lost: int) -> None:
+    assert set(crossed((0, 3), lost=lost).culprits) <= {0, 3}
+
+
+def test_rank_that_exited_after_fewer_operations_precedes_the_lost_rank() -> None:
+    job, tensor, data = mesh()
+    for group in tensor:
+        job.all(group=group, line=10)
+        for rank in job.groups[group].ranks:
+            if rank != 2:
+                waits = rank == 3
+                job.op(rank, "broadcast", group=group, line=15, root=rank & ~1, done=not waits)
+    job.all(group=data[0], line=20)
+    for rank in (1, 5, 7):
+        job.op(rank, group=data[1], line=20, done=False)
+    for rank in (0, 2, 4, 6):
+        at_ns = START + int((job.now + 0.1) * SECOND)
+        job.rank(rank, alive=False, finalized=True, exit=ExitFacts("clean", 0, at_ns=at_ns))
+    job.lose(3)
+    assert blame(diagnose(job.trace())) == (Verdict.RANK_EXITED, (2,), Confidence.LIKELY)
 
 
 def test_stage_with_more_operations_in_every_step_has_not_deviated() -> None:

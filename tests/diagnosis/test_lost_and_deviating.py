@@ -60,6 +60,15 @@ def back(job: Job, stage: int, to: int) -> None:
     job.op(to, "recv", peer=stage, line=21)
 
 
+@pytest.mark.parametrize("left_out", [True, False])
+def test_deviating_rank_is_named_beside_a_lost_one(left_out: bool) -> None:
+    verdict, culprits, confidence = judged(pipeline(left_out=left_out))
+    if left_out:
+        assert (culprits, confidence) == ((1, _LAST), Confidence.AMBIGUOUS)
+    else:
+        assert (verdict, culprits, confidence) == (Verdict.RANK_LOST, (1,), Confidence.LIKELY)
+
+
 @pytest.mark.parametrize("counted", [True, False], ids=["with counters", "without"])
 def test_neighbour_whose_dump_lists_nothing_is_not_named_instead(counted: bool) -> None:
     """Dumps that list what is unfinished: rank 3, in a group with the lost one, may be anywhere."""

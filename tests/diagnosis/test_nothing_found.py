@@ -8,7 +8,8 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Verdict
-from hangscope.trace.model import ExitFacts, Frame, KernelWait, ThreadStack
+from hangscope.trace import formats
+from hangscope.trace.model import ExitFacts, Frame, KernelWait, Source, ThreadStack
 from tests.diagnosis.builder import SECOND, START, Job, blame
 
 
@@ -221,3 +222,19 @@ def test_blocked_before_the_first_operation_and_no_stacks(ended: bool) -> None:
     found = diagnose(job.trace())
     assert found.verdict.value == ("inconclusive" if ended else "quiescent")
     assert "feeder (pid 7)" in found.findings[0].evidence[0]
+
+
+def test_health_of_a_rank_that_left_nothing_is_not_claimed() -> None:
+    """Three of four ended well: what the fourth did is not known."""
+    for lost in ((), (3,)):
+        job = Job(4)
+        job.steps(3)
+        for rank in range(4):
+            job.rank(rank, alive=False, exit=ExitFacts("clean", code=0, at_ns=START + SECOND))
+        job.lose(*lost)
+        sources = tuple(Source(f"rank_{r}.ring", formats.RING, rank=r) for r in job.facts)
+        found = diagnose(job.trace(sources=sources))
+        assert (found.verdict is Verdict.HEALTHY) is not bool(lost)
+        if lost:
+            assert blame(found) == ("inconclusive", ())
+            assert "rank 3" in found.findings[0].fix

@@ -217,3 +217,18 @@ def test_collective_after_a_complete_ring_is_stuck_unless_sends_block(sent: bool
     doubts = "; ".join(found.findings[0].unknowns)
     assert ("wait for each other in a cycle" in doubts) is not sent
     assert found.confidence is (Confidence.CERTAIN if sent else Confidence.LIKELY)
+
+
+def test_earlier_sends_of_the_accused_are_shown_with_their_lines() -> None:
+    job = Job(2)
+    for line in (20, 30):
+        job.op(1, "send", peer=0, line=line)
+        job.op(0, "recv", peer=1)
+    job.op(0, "recv", peer=1, done=False)
+    job.rank(1, threads=stack_of("evaluate"))
+    (finding,) = diagnose(job.trace()).findings
+    assert finding.culprits == (1,)
+    sent = (
+        "rank 1: it sent to rank 0 before: #1 at train.py:20 in train, #2 at train.py:30 in train"
+    )
+    assert sent in finding.evidence

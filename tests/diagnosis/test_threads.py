@@ -9,7 +9,7 @@ import pytest
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.trace.model import ExceptionFacts, Frame, ThreadStack
-from tests.diagnosis.builder import START, Job
+from tests.diagnosis.builder import SECOND, START, Job
 
 MAIN, SIDE = 4711, 4712
 
@@ -101,10 +101,15 @@ def test_end_of_another_thread_or_of_a_victims_explains_nothing(job: Job) -> Non
     assert "its thread" not in found.summary
 
 
-def _race(*, started: bool = True, shared: bool = True) -> Job:
-    """A thread of ranks 0 and 1 gathers in the default group while rank 2's main thread reduces."""
+def _race(*, started: bool = True, shared: bool = True, everywhere: bool = True) -> Job:
+    """A thread of ranks 0 and 1 gathers in the default group while rank 2's main thread reduces.
+
+    ``everywhere``: that of rank 2 has done so before.
+    """
     job = Job(3, live=True)
     job.steps(4)
+    if everywhere:
+        job.all("all_gather", size=(1,), line=8, function="save")
     if not shared:
         job.rows.clear()
     for rank in (0, 1):
@@ -125,7 +130,7 @@ def test_two_threads_in_one_group_are_a_race() -> None:
     assert "two threads issue operations in this group" in found.findings[0].fix
     told = (found.culprits, found.confidence.value)
     assert told == ((0, 1, 2), "ambiguous"), "no rank has done anything wrong"
-    for job in (_race(started=False), _race(shared=False)):
+    for job in (_race(started=False), _race(shared=False), _race(everywhere=False)):
         assert "two threads" not in diagnose(job.trace()).findings[0].fix
 
 
@@ -319,3 +324,15 @@ def test_pools_own_tasks_have_any_order() -> None:
     assert "submitted to a thread pool" in _pool((SIDE, SIDE, SIDE))
     for file in ("/home/me/train.py", "/x/site-packages/torch/distributed/checkpoint/utils.py"):
         assert "submitted to a thread pool" not in _pool((SIDE, SIDE, SIDE), file)
+
+
+def test_thread_that_handled_its_error_and_returned_is_as_missing_as_one_that_raised() -> None:
+    """Rank 1's main thread waits for the others, and they wait for its thread."""
+    job = _dead()
+    seen_ns = START + int((job.now + 100) * SECOND)
+    main = tuple(replace(thread, sampled_ns=seen_ns) for thread in job.facts[1].threads)
+    job.rank(1, exception=None, threads=main)
+    found = diagnose(job.trace())
+    assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
+    ended = "rank 1: the thread that issued this group's operations has ended"
+    assert ended in found.findings[0].evidence

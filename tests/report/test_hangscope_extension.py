@@ -153,7 +153,8 @@ def test_facts_known_only_from_a_log_are_not_exported() -> None:
 def test_exports_get_the_verdict_of_their_source(tmp_path: Path) -> None:
     """For all recorded hangs except those with a log, whose statements are no part of a dump, as of
     when they were recorded: a verdict may rest on two looks at a running job, or be what its
-    monitor said before its end."""
+    monitor said before its end. One differs, and `export` says so: there the dumps name rank 1
+    beside rank 2, because the thread that waits is not told from the one that ended."""
     judged, differing = 0, []
     for path in find_fixtures([ROOT]):
         trace = load_recorded(path / "dumps")
@@ -166,7 +167,7 @@ def test_exports_get_the_verdict_of_their_source(tmp_path: Path) -> None:
         if (mine.verdict, mine.culprits) != (theirs.verdict, theirs.culprits):
             differing.append(path.name)
     assert judged > 90
-    assert differing == []
+    assert differing == ["halo-wrong-neighbour"]
 
 
 @pytest.mark.skipif(not ROOT.is_dir(), reason="no recorded hangs beside the tests")

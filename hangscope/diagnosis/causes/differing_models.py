@@ -13,11 +13,14 @@ from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.failures import differing_parameter
-from hangscope.diagnosis.processes.stacks import user_frames, where
+from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.wording.crash_advice import crash
-from hangscope.diagnosis.wording.phrases import rank_s
+from hangscope.diagnosis.wording.phrases import describe, rank_s
+from hangscope.trace.model import NONE
 
 _REFERENCE = 0
+_CHECKS = frozenset({"_verify_param_shape_across_processes", "_verify_params_across_processes"})
+"""Functions of torch in which the models are compared."""
 
 
 def weigh_models(context: Context, cause: Cause) -> Cause:
@@ -28,6 +31,8 @@ def weigh_models(context: Context, cause: Cause) -> Cause:
     """
     raised = {rank: _said(context, rank) for rank in cause.culprits}
     texts = [found for found in raised.values() if found is not None]
+    if texts and (skipped := _met_another_line(context, cause)) is not None:
+        return skipped
     world = {*context.processes, *context.trace.missing_ranks}
     rest = tuple(sorted(world.difference(raised)))
     ranks = all(found["rank"] in (None, str(r)) for r, found in raised.items() if found is not None)
@@ -38,6 +43,36 @@ def weigh_models(context: Context, cause: Cause) -> Cause:
         return _of_the_reference(context, cause, texts[0])
     both = cause.accusing(tuple(sorted((*raised, *rest))), Confidence.AMBIGUOUS)
     return both.with_unknown("which model is the wrong one: all compare theirs with rank 0's")
+
+
+def _met_another_line(context: Context, cause: Cause) -> Cause | None:
+    """The cause where the check met what process 0 issued elsewhere: no models were compared."""
+    ranks = cause.culprits
+    newest = [context.last_row(rank) for rank in ranks]
+    if _REFERENCE in ranks or not all(_is_check(context, row) for row in newest):
+        return None
+    record = context.trace.records[newest[0]]
+    row = context.row_of(int(record["group"]), _REFERENCE, int(record["collective_seq"]))
+    if row == NONE or not context.stack(row) or _is_check(context, row):
+        return None
+    at = where(innermost(context.stack(row)))
+    several = len(ranks) > 1
+    accused = (_REFERENCE,) if several else (_REFERENCE, *ranks)
+    named = cause.accusing(accused, Confidence.LIKELY if several else Confidence.AMBIGUOUS)
+    words = Words(
+        f"DDP's comparison of models on {rank_s(ranks)} met {describe(context.signature(row))} "
+        f"that rank {_REFERENCE} issued at {at}",
+        "the number of the operation decides what meets: one side has skipped a line, or run one "
+        "too many, so no models were compared",
+        f"compare what rank {_REFERENCE} and {rank_s(ranks)} issue before they make the DDP model: "
+        "every rank must run the same lines",
+    )
+    return replace(named, verdict=Verdict.COLLECTIVE_MISMATCH, words=words)
+
+
+def _is_check(context: Context, row: int) -> bool:
+    """Whether DDP issued it to compare models."""
+    return any(frame.name in _CHECKS for frame in context.stack(row))
 
 
 def _of_the_reference(context: Context, cause: Cause, said: re.Match[str]) -> Cause:

@@ -163,9 +163,23 @@ def _may_be_either(cycle: _Cycle) -> bool:
     That is so if a whole row of halves is missing rather than one, or if nothing shows what came
     before and nobody's halves were counted.
     """
-    row = len({place.seq for place in cycle.context.waits.at(cycle.unmatched)}) > 1
+    row = len(_unmatched_numbers(cycle)) > 1
     counted = any(p.half is not None and p.half.peer == NONE for p in cycle.places)
     return row or (cycle.is_blank and not counted)
+
+
+def _unmatched_numbers(cycle: _Cycle) -> set[int]:
+    """The numbers of the halves that are missing: those that are waited for, and those before."""
+    here = cycle.context.waits.at(cycle.unmatched)
+    numbers = cycle.context.trace.records["p2p_seq"]
+    earlier = {
+        int(numbers[half.row])
+        for half in cycle.context.pending_halves
+        for place in here
+        if half.rank in place.waiters and half.peer in place.absent and half.row < place.row
+        if half.matched is False
+    }
+    return earlier.union(place.seq for place in here)
 
 
 def _blame_unusual_step(cycle: _Cycle) -> Cause | None:

@@ -7,6 +7,8 @@ from hangscope.diagnosis.processes.failures import is_secondary
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.trace.model import ExceptionFacts
 
+_SEVERAL = 2
+
 
 def dead_thread(context: Context, rank: int, group: int) -> ExceptionFacts | None:
     """The exception that ended the thread which issued the rank's newest operation in a group.
@@ -36,7 +38,24 @@ def ranks_of_dead_threads(context: Context) -> set[int]:
         if place.waiters and not place.p2p
         for rank in place.absent
         if dead_thread(context, rank, place.group) is not None
+        or thread_has_ended(context, rank, place.group)
     }
+
+
+def thread_has_ended(context: Context, rank: int, group: int) -> bool:
+    """Whether the thread that issued a rank's operations in a group was not seen any more later.
+
+    It may have handled an error and returned: what others wait for does not come either. A thread
+    made for each single operation ends after it.
+    """
+    facts = context.trace.ranks.get(rank)
+    own = context.records_in(rank, group)[-_SEVERAL:]
+    if facts is None or len(own) < _SEVERAL or len(set(own["thread"].tolist())) > 1:
+        return False
+    thread, newest_ns = int(own["thread"][-1]), int(own["created_ns"][-1])
+    sampled_ns = max((t.sampled_ns for t in facts.threads), default=0)
+    seen = {t.native_id for t in facts.threads if t.sampled_ns == sampled_ns}
+    return thread not in {0, facts.pid, *seen} and 0 < newest_ns < sampled_ns and 0 not in seen
 
 
 def died_of(exception: ExceptionFacts) -> str:

@@ -32,7 +32,7 @@ would have issued one too many, or put off a collective."""
 _STILL_WAITING = 2.0
 """The waiting would go on without the mistakes of the accused."""
 _MARGIN = 0.5
-_SURE = 1.0
+SURE = 1.0
 """The weight of a departure that several votes, or one and the past, are against."""
 _EPSILON = 1e-6
 _SEVERAL = 2
@@ -68,7 +68,7 @@ class _Case:
         self._by_halves = any(place.p2p for place in places)
         owed = [place for place in places if place.p2p] or places
         self._owing = frozenset(rank for place in owed for rank in place.absent)
-        asked = _measures(context, ranks, places)
+        asked = measures(context, ranks, places)
         judged = sorted(ranks)[:_MOST_RANKS]
         self._conduct = {rank: conduct_of(context, rank, ranks, asked) for rank in judged}
         self._conduct = _like_others(self._conduct)
@@ -132,10 +132,10 @@ class _Case:
         conduct = self._conduct
         if not all(its.departures or its.is_measured(accused) for its in conduct.values()):
             return False
-        return all(r in conduct and conduct[r].worst(accused)[0] >= _SURE for r in accused)
+        return all(r in conduct and conduct[r].worst(accused)[0] >= SURE for r in accused)
 
 
-def _measures(context: Context, ranks: Collection[int], places: list[Place]) -> list[int]:
+def measures(context: Context, ranks: Collection[int], places: list[Place]) -> list[int]:
     """Ranks with which these may be compared: all, or in a large job some of each kind.
 
     Those are the members of their groups, and the ranks at their places in sibling groups.

@@ -9,6 +9,7 @@ did once counts.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -39,7 +40,8 @@ class Departure:
 
     ``what``: what it did. ``against``, ``agree``: ranks with the same stream before it that did
     something else there, or the same. ``past``: whether the rank's own past is against it; None:
-    says nothing.
+    says nothing. ``is_same``: those did the same, but at another line. ``is_extra``: the next thing
+    it did was what those had done there.
     """
 
     row: int
@@ -47,6 +49,8 @@ class Departure:
     against: frozenset[int] = frozenset()
     agree: frozenset[int] = frozenset()
     past: bool | None = None
+    is_same: bool = False
+    is_extra: bool = False
 
     def weight(self, accused: Collection[int]) -> float:
         """How surely it is one, from 0 to 1, if ranks that are accused are no measure."""
@@ -63,11 +67,13 @@ class Conduct:
     """What a rank did, compared with what was expected of it.
 
     ``stands``: what it waits in, or issued last; ``followed``: ranks that did the same until there;
-    ``past``: whether that is unlike its own past.
+    ``ended``: ranks that did the same before it, and nothing since; ``past``: whether what it
+    stands in is unlike its own past.
     """
 
     departures: tuple[Departure, ...] = ()
     followed: frozenset[int] = frozenset()
+    ended: frozenset[int] = frozenset()
     past: bool | None = None
     stands: int = NONE
 
@@ -86,18 +92,32 @@ class Conduct:
 class _Vote(NamedTuple):
     """Another rank did the same until ``end``, and can be compared until ``known``.
 
-    Both are indices in the stream that is judged.
+    Both are indices in the stream that is judged. ``is_new``: at ``end`` it did something that was
+    new to it; ``is_half``: which is a send or receive; ``is_same``: from another line, the same.
+    ``kinds``: the kinds of groups of which one rank alone has one; ``what``: what it did at
+    ``end``; ``is_next``: what the judged rank did there came next.
     """
 
     end: int
     known: int
+    what: int = NONE
+    is_next: bool = False
+    is_new: bool = False
+    is_half: bool = False
+    is_same: bool = False
+    kinds: frozenset[int] = frozenset()
 
 
 _Votes = dict[int, _Vote]
 
 
 def conduct_of(
-    context: Context, rank: int, suspects: Collection[int], asked: Iterable[int]
+    context: Context,
+    rank: int,
+    suspects: Collection[int],
+    asked: Iterable[int],
+    *,
+    careful: bool = False,
 ) -> Conduct:
     """What a rank did, compared with what was expected of it.
 
@@ -112,6 +132,8 @@ def conduct_of(
         rank's own past is asked.
     asked:
         Ranks that may vote; those that run another program do not count.
+    careful:
+        Whether those do not count, either, that may have another part in the program.
     """
     own = context.streams.of(rank)
     stands = np.flatnonzero(context.front.unfinished[own.rows])
@@ -120,16 +142,18 @@ def conduct_of(
         return Conduct()
     if not own.lacks_none:
         return Conduct(stands=int(own.what[at]))
-    votes = _votes(context, own, asked)
+    votes = _votes(context, own, asked, careful=careful)
     found = _departures(own, votes)
-    end = min((int(np.searchsorted(own.rows, d.row)) for d in found), default=at + _WINDOW)
     since = _last_meeting(context, own, at, suspects) + 1
-    for index in range(since, min(end, len(own))):
-        if unlike_past(own.what, index):
+    for index in range(since, min(at + _WINDOW, len(own))):
+        # Behind what it stands in, only another round of the same is its own doing for sure.
+        if (index <= at or own.what[index] == own.what[at]) and unlike_past(own.what, index):
             found.append(_departure(own, votes, index, past=True))
             break
-    followed, _ = _counted(votes, at)
-    return Conduct(tuple(found), followed, unlike_past(own.what, at), int(own.what[at]))
+    followed, _ = _counted(own, votes, at)
+    ended = frozenset(r for r, vote in votes.items() if vote.end == vote.known == at)
+    past = unlike_past(own.what, at)
+    return Conduct(tuple(found), followed, ended, past, int(own.what[at]))
 
 
 def _last_meeting(context: Context, own: Stream, at: int, ranks: Collection[int]) -> int:
@@ -143,8 +167,8 @@ def _last_meeting(context: Context, own: Stream, at: int, ranks: Collection[int]
     return low + int(hits[-1]) if len(hits) else low - 1
 
 
-def _votes(context: Context, own: Stream, asked: Iterable[int]) -> _Votes:
-    found = {}
+def _votes(context: Context, own: Stream, asked: Iterable[int], *, careful: bool) -> _Votes:
+    found, kinds = {}, defaultdict(frozenset, context.streams.kinds_of_rank)
     for rank in asked:
         other = context.streams.of(rank)
         aligned = _aligned(own, other) if rank != own.rank else None
@@ -153,7 +177,17 @@ def _votes(context: Context, own: Stream, asked: Iterable[int]) -> _Votes:
             known = min(len(own) - a, len(other) - b)
             differs = np.flatnonzero(own.what[a : a + known] != other.what[b : b + known])
             alike = int(differs[0]) if len(differs) else known
-            found[rank] = _Vote(a + alike, a + known)
+            vote = _Vote(a + alike, a + known)
+            if careful and alike < known:
+                vote = vote._replace(
+                    what=int(other.what[b + alike]),
+                    is_next=own.what[a + alike] in other.what[b + alike + 1 : b + alike + 2],
+                    is_new=is_new(other.what, b + alike),
+                    is_half=not other.numbers[b + alike],
+                    is_same=bool(own.plain[a + alike] == other.plain[b + alike]),
+                    kinds=kinds[own.rank] ^ kinds[rank],
+                )
+            found[rank] = vote
     return found
 
 
@@ -175,26 +209,44 @@ def _run_alike(own: Stream, other: Stream) -> bool:
     return len(mine & its) >= _COMMON * len(mine | its)
 
 
-def _counted(votes: _Votes, at: int) -> tuple[frozenset[int], frozenset[int]]:
-    """Who agrees with what was issued at an index, and who did something else there."""
+def _counted(own: Stream, votes: _Votes, at: int) -> tuple[frozenset[int], frozenset[int]]:
+    """Who agrees with what was issued at an index, and who did something else there.
+
+    Whoever began something new speaks only against what is new as well, and whoever began to send
+    or receive speaks against nothing: it may have another part in the program. So has a rank that
+    is in no group of that kind.
+    """
     agree = frozenset(r for r, vote in votes.items() if vote.end > at)
-    return agree, frozenset(r for r, vote in votes.items() if vote.end == at < vote.known)
+    other = [
+        (r, vote)
+        for r, vote in votes.items()
+        if vote.end == at < vote.known and int(own.kinds[at]) not in vote.kinds
+    ]
+    begun = any(vote.is_new for _, vote in other) and is_new(own.what, at)
+    return agree, frozenset(
+        r for r, vote in other if not vote.is_new or (begun and not vote.is_half)
+    )
 
 
 def _departures(own: Stream, votes: _Votes) -> list[Departure]:
     """Where a rank departs from what other ranks did, first to last."""
     found = []
     for at in sorted({vote.end for vote in votes.values() if vote.end < vote.known}):
-        agree, against = _counted(votes, at)
+        agree, against = _counted(own, votes, at)
         is_new_half = not own.numbers[at] and is_new(own.what, at)
-        if len(against) >= len(agree) and not is_new_half and not _recurs(own.what, at):
+        if len(against) >= max(len(agree), 1) and not is_new_half and not _recurs(own.what, at):
             found.append(_departure(own, votes, at, unlike_past(own.what, at)))
     return found
 
 
 def _departure(own: Stream, votes: _Votes, at: int, past: bool | None) -> Departure:
-    agree, against = _counted(votes, at)
-    return Departure(int(own.rows[at]), int(own.what[at]), against, agree, past)
+    agree, against = _counted(own, votes, at)
+    same = bool(against) and all(votes[rank].is_same for rank in against)
+    then = int(own.what[at + 1]) if at + 1 < len(own) else NONE
+    extra = then != NONE and any(
+        votes[rank].what == then and not votes[rank].is_next for rank in against
+    )
+    return Departure(int(own.rows[at]), int(own.what[at]), against, agree, past, same, extra)
 
 
 def _recurs(what: Ints, at: int) -> bool:

@@ -50,6 +50,8 @@ class Stream:
         Indices into `Trace.records`, one per operation.
     what:
         One number per operation, comparable between the ranks of a job.
+    plain:
+        The same without the line that issued it.
     numbers:
         One collective sequence number per operation; 0 for sends and receives.
     kinds:
@@ -63,6 +65,7 @@ class Stream:
     rank: int
     rows: Ints
     what: Ints
+    plain: Ints
     numbers: Ints
     kinds: Ints
     is_whole: bool
@@ -95,6 +98,19 @@ class Streams:
         kinds: dict[object, int] = {}
         self._kind_of = np.array([kinds.setdefault(k, len(kinds)) for k in context.kinds], np.int64)
 
+    def kind_of(self, group: int) -> int:
+        """The number that groups of one kind have in common."""
+        return int(self._kind_of[group])
+
+    @cached_property
+    def kinds_of_rank(self) -> dict[int, frozenset[int]]:
+        """Per rank the numbers of the kinds of its groups."""
+        found: dict[int, set[int]] = {}
+        for group, kind in zip(self._context.trace.groups, self._kind_of.tolist(), strict=True):
+            for rank in group.ranks:
+                found.setdefault(rank, set()).add(kind)
+        return {rank: frozenset(kinds) for rank, kinds in found.items()}
+
     def of(self, rank: int) -> Stream:
         """The stream of one rank; empty if it left no record."""
         if rank not in self._streams:
@@ -110,20 +126,25 @@ class Streams:
         part = context.trace.records[rows]
         columns = [part[name].astype(np.int64) for name in ("group", "signature", "peer", "stack")]
         kinds, of_row = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
-        numbers = np.array([self._number(rank, *kind) for kind in kinds.tolist()], np.int64)
+        numbers = np.array([self._numbers_of(rank, *kind) for kind in kinds.tolist()], np.int64)
+        numbers = numbers.reshape(-1, 2)
         collective = context.front.collective[rows]
         facts = context.trace.ranks.get(rank)
         return Stream(
             rank,
             rows,
-            numbers[of_row.reshape(-1)],
+            numbers[of_row.reshape(-1), 0],
+            numbers[of_row.reshape(-1), 1],
             np.where(collective, part["collective_seq"], 0),
             self._kind_of[part["group"]],
             rank not in context.hidden and first == low,
             facts is not None and not facts.only_active and not _inferred(part).any(),
         )
 
-    def _number(self, rank: int, group: int, signature: int, peer: int, stack: int) -> int:
+    def _numbers_of(
+        self, rank: int, group: int, signature: int, peer: int, stack: int
+    ) -> tuple[int, int]:
+        """The number of an operation with the line that issued it, and without."""
         context, trace = self._context, self._context.trace
         ranks = trace.groups[group].ranks
         within = peer in ranks and rank in ranks
@@ -134,7 +155,9 @@ class Streams:
             self._tensors(trace.signatures[signature]) if signature != NONE else None,
             user_frames(trace.stacks[stack]) if self._with_lines else (),
         )
-        return self._numbers.setdefault(key, len(self._numbers))
+        known = self._numbers
+        plain = known.setdefault(key._replace(lines=()), len(known))
+        return known.setdefault(key, len(known)), plain
 
     def _tensors(self, signature: Signature) -> object:
         dtypes = signature.input_dtypes if self._with_dtypes else None

@@ -6,12 +6,14 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.no_cause.final_tracebacks import places_of_waits
 from hangscope.diagnosis.no_cause.log_symptoms import NO_MORE, rendezvous_advice, signs
+from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, where
 from hangscope.diagnosis.wording import playbook
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.diagnosis.wording.stack_summary import places_of_stacks
 from hangscope.diagnosis.wording.unranked_processes import how_to_identify, places_of_unranked
+from hangscope.trace import formats
 from hangscope.trace.job_log.hangscope_output import OWN_REPORT
 from hangscope.trace.model import Claim
 
@@ -137,3 +139,51 @@ def ended_unseen(context: Context, status: str = "") -> Finding:
         evidence=tuple(f"rank {r}: last seen at {at}" for r, at in sorted(stood.items())[:8]),
         unknowns=("the launcher's log and the kernel's (dmesg) may tell which one ended first",),
     )
+
+
+def unearned(context: Context, *, moved: bool) -> Finding | None:
+    """The finding that nothing shows how some ranks are; None if all are known to be well.
+
+    Health is a claim: it needs progress or a clean end of every rank that is known to exist. Of a
+    job that ``moved``, members of a collective that others have finished have taken part in it. A
+    job that runs is looked at again.
+    """
+    trace = context.trace
+    own = {s.rank for s in trace.sources if s.format in formats.RECORDS}
+    if (trace.live and trace.current) or not (own or context.unreadable):
+        return None
+    silent = sorted(
+        rank
+        for rank in context.known_ranks
+        if (rank in context.unreadable or rank not in own) and not _ended_well(context, rank)
+    )
+    if moved:
+        front = context.front
+        finished = set(front.group[front.completed > 0].tolist())
+        seen = {r for group in finished for r in trace.groups[group].ranks}
+        silent = [rank for rank in silent if rank not in seen]
+    if not silent:
+        return None
+    who = rank_s(silent)
+    unread = {context.unreadable[r] for r in silent if r in context.unreadable}
+    why = (
+        f"cannot be read ({shortened('; '.join(sorted(unread)), 120)})" if unread else "is missing"
+    )
+    advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
+    return Finding(
+        Verdict.INCONCLUSIVE,
+        (),
+        (),
+        Confidence.AMBIGUOUS,
+        f"Nothing is found to wait, and nothing shows what {who} did",
+        f"what {who} should have left {why}",
+        f"collect the ring or dump of {who}, its log and its launcher's: which rank ended, and how",
+        advice.playbook,
+        unknowns=(f"whether {who} ended well, hangs or failed",),
+    )
+
+
+def _ended_well(context: Context, rank: int) -> bool:
+    process, facts = context.processes.get(rank), context.trace.ranks.get(rank)
+    clean = process is not None and process.end is End.CLEAN
+    return clean or (facts is not None and bool(facts.finalized))

@@ -12,7 +12,12 @@ from hangscope.diagnosis.exits.primary_failures import had_destroyed_groups
 from hangscope.diagnosis.model import Finding
 from hangscope.diagnosis.no_cause.claims import from_claims
 from hangscope.diagnosis.no_cause.final_tracebacks import from_final_tracebacks
-from hangscope.diagnosis.no_cause.inconclusive import ended_unseen, inconclusive, stopped_on_request
+from hangscope.diagnosis.no_cause.inconclusive import (
+    ended_unseen,
+    inconclusive,
+    stopped_on_request,
+    unearned,
+)
 from hangscope.diagnosis.no_cause.lingering_processes import lingering
 from hangscope.diagnosis.no_cause.log_symptoms import DEAD_THREAD
 from hangscope.diagnosis.no_cause.roll_call import by_roll_call
@@ -63,6 +68,11 @@ def without_cause(
         Who is accused by something else than the graph, or else that the job is ``inconclusive``
         or ``quiescent``; None for a healthy one.
     """
+    found = _found(context, killed, snapshot)
+    return found if found is not None else unearned(context, moved=snapshot is not None)
+
+
+def _found(context: Context, killed: str | None, snapshot: Snapshot | None) -> Finding | None:
     gave_up = may_have_given_up(context.trace)
     claims = (
         c for c in context.trace.claims if killed is None or not _tells_of_signals(context, c)

@@ -91,7 +91,9 @@ def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side
         advice = ordering_advice.communication_hook()
     elif found.aspect == "numel" and _takes_sizes_in_turn(context, found, sides):
         advice = ordering_advice.one_of_many(rank_s(cause.culprits))
-    if race_of_threads(context, found):
+    if race_of_threads(context, found) and all(
+        _is_issued_by_others(context, found.group, side, sides) for side in sides
+    ):
         advice = ordering_advice.two_threads()
     elif all(handed_to_a_pool(side.full_stack) for side in sides):
         advice = ordering_advice.pool_of_threads()
@@ -99,6 +101,15 @@ def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side
         advice = ordering_advice.leave_together()
     lines = diverging_lines(sides[1], sides[0]) if len(sides) > 1 else []
     return _comparing(advice, cause, lines)
+
+
+def _is_issued_by_others(context: Context, group: int, side: Side, sides: tuple[Side, ...]) -> bool:
+    """Whether ranks of the other sides issue a side's operation at all, sooner or later.
+
+    Otherwise one thread has issued what no other rank does, and a group of its own would not help.
+    """
+    others = [rank for one in sides if one is not side for rank in one.ranks]
+    return not side.stack or been_there(context, others, group, side.stack, newest=True)
 
 
 def _met_a_bucket(context: Context, group: int, sides: tuple[Side, ...]) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.duration_text import lasting
-from hangscope.diagnosis.exits.dead_threads import died_of
+from hangscope.diagnosis.exits.dead_threads import died_of, thread_has_ended
 from hangscope.diagnosis.graph.lock_places import is_lock, lock_in_words
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Verdict
@@ -22,6 +22,7 @@ from hangscope.diagnosis.processes.stacks import (
     user_frames,
     where,
 )
+from hangscope.diagnosis.records.kinds import is_sending
 from hangscope.diagnosis.wording.handled_exceptions import handled_alone
 from hangscope.diagnosis.wording.phrases import (
     is_are,
@@ -35,6 +36,7 @@ from hangscope.trace.job_selection.duplicate_ranks import KEY as TWINS
 from hangscope.trace.model import Frame, RankFacts, Stack
 
 _MOST_LINES = 17
+_MOST_PAIRS = 3
 _POOL = re.compile(r"[\\/]concurrent[\\/]futures[\\/]thread\.py$")
 
 
@@ -122,12 +124,42 @@ def _accused(context: Context, cause: Cause, rank: int) -> list[str]:
     if state and not _stands_in_it(context, cause, process):
         lines.append(f"rank {rank}: {state}")
     lines += _dead_thread(facts)
+    lines += _last_exchanges(context, cause, rank)
+    groups = {p.group for p in context.waits.at(cause.places) if rank in p.absent and not p.p2p}
+    if any(group >= 0 and thread_has_ended(context, rank, group) for group in groups):
+        lines.append(f"rank {rank}: the thread that issued this group's operations has ended")
     if process.wait is not None and process.wait.helpers:
         lines.append(f"rank {rank}: it had started {', '.join(process.wait.helpers)}")
     apart = cause.verdict in (Verdict.MISSING_RANK, Verdict.DEADLOCK_CYCLE)
     if apart and not process.cannot_run and len(cause.culprits) < 4:
         lines += _other_threads(context, rank)
     return lines
+
+
+def _last_exchanges(context: Context, cause: Cause, rank: int) -> list[str]:
+    """Where the accused sent, or received, before what a rank waits for in vain from it."""
+    records, lines = context.trace.records, []
+    for place in context.waits.at(cause.places)[:_MOST_PAIRS]:
+        half = place.half
+        if half is None or half.peer != rank or rank not in place.absent:
+            continue
+        low, high = context.bounds.get(rank, (0, 0))
+        part = records[low:high]
+        rows = np.flatnonzero((part["peer"] == half.rank) & (part["group"] == half.group)) + low
+        own = [
+            row
+            for row in rows.tolist()
+            if (signature := context.signature(row)) and is_sending(signature) != half.is_send
+        ][-_MOST_PAIRS:]
+        verb = "received from" if half.is_send else "sent to"
+        at = [
+            f"#{int(records['p2p_seq'][row])}" + (f" at {line}" if line else "")
+            for row in own
+            for line in [where(innermost(context.stack(row)))]
+        ]
+        if at:
+            lines.append(f"rank {rank}: it {verb} rank {half.rank} before: {', '.join(at)}")
+    return lines[:1]
 
 
 def _stands_in_it(context: Context, cause: Cause, process: ProcessState) -> bool:

@@ -53,12 +53,26 @@ def stands_behind(side: Side, other: Side) -> bool:
     return frame[:2] == other_frame[:2] and frame.line > other_frame.line
 
 
-def been_there(context: Context, ranks: Collection[int], group: int, stack: Stack) -> bool:
-    """Whether one of ``ranks`` has issued an operation of the group from this line before."""
-    records = context.trace.records
+def been_there(
+    context: Context,
+    ranks: Collection[int],
+    group: int,
+    stack: Stack,
+    *,
+    newest: bool = False,
+) -> bool:
+    """Whether one of ``ranks`` has issued an operation of the group from this line before.
+
+    ``newest``: or stands there with its newest one, or with a thread that is about to issue it.
+    """
+    records, facts = context.trace.records, context.trace.ranks
     for rank in sorted(ranks)[:_MOST_ASKED]:
         low, high = context.bounds.get(rank, (0, 0))
-        rows = np.flatnonzero(records["group"][low:high] == group)[-_WINDOW:-1] + low
+        rows = np.flatnonzero(records["group"][low:high] == group)[-_WINDOW:] + low
+        rows = rows if newest else rows[:-1]
+        threads = facts[rank].threads if newest and rank in facts else ()
+        if any(user_frames(thread.stack)[-1:] == stack[-1:] for thread in threads if thread.stack):
+            return True
         for known in np.unique(records["stack"][rows]).tolist():
             if known >= 0 and user_frames(context.trace.stacks[known]) == stack:
                 return True
