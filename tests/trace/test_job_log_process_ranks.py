@@ -7,7 +7,7 @@ import os
 import pytest
 
 from hangscope.diagnosis import diagnose
-from hangscope.trace.job_log.evidence.process_ranks import ProcessRanks
+from hangscope.trace.job_log.evidence.processes import ProcessRanks
 from hangscope.trace.job_log.lines.line import UNKNOWN_MACHINE, Machine
 from hangscope.trace.job_log.read import read_job_log
 from hangscope.trace.merging.merge import merge

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.lines.line_shapes import shape_of
 from hangscope.trace.job_log.read import read_job_log
@@ -55,10 +55,10 @@ def rows_that_read(text: str) -> set[str]:
     def recording(known: Row) -> Reader:
         reader = registry._reader_of(known)
 
-        def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool | Report | None:
+        def read(line: LogLine, at_ns: int, attempt: Attempt) -> bool | Report | None:
             if known.line.search(line.text):
                 told.add(known.id)
-            return reader.read(line, at_ns, evidence)
+            return reader.read(line, at_ns, attempt)
 
         return reader._replace(read=read)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.notes import UNKNOWN_GROUP, GroupId
 from hangscope.trace.merging.groups import numel
 from hangscope.trace.model import Group, Signature
@@ -13,14 +13,14 @@ from hangscope.trace.model import Group, Signature
 class GroupTable:
     """All groups of one log. A name is one group, whatever descriptions lines give with it."""
 
-    def __init__(self, evidence: Evidence) -> None:
+    def __init__(self, attempt: Attempt) -> None:
         by_name: dict[str, GroupId] = {}
-        for group in _spoken_of(evidence):
+        for group in _spoken_of(attempt):
             known = by_name.get(group[0])
             if known is None or (group[1] and not known[1]):
                 by_name[group[0]] = group
-        places = _places(evidence)
-        sizes = {**_sizes(evidence), **evidence.group_sizes}
+        places = _places(attempt)
+        sizes = {**_sizes(attempt), **attempt.group_sizes}
         self._index = {name: i for i, name in enumerate(by_name)}
         self.groups: tuple[Group, ...] = tuple(
             Group(
@@ -38,33 +38,33 @@ class GroupTable:
         return self._index[group[0]]
 
 
-def _spoken_of(evidence: Evidence) -> list[GroupId]:
+def _spoken_of(attempt: Attempt) -> list[GroupId]:
     """Every group that a line mentions, in the order of ranks and claims."""
     groups: dict[GroupId, None] = {}
-    for notes in evidence.ranks.values():
+    for notes in attempt.ranks.values():
         groups.update((operation.group, None) for operation in notes.operations)
         told = (*notes.counters, *notes.places)
         groups.update((group, None) for group in told if group != UNKNOWN_GROUP)
-    groups.update((group, None) for _, group in evidence.claims if group is not None)
+    groups.update((said.group, None) for said in attempt.stated if said.group is not None)
     return list(groups)
 
 
-def _places(evidence: Evidence) -> dict[str, dict[int, int]]:
+def _places(attempt: Attempt) -> dict[str, dict[int, int]]:
     """For each group name, the rank at each known group rank, according to labels."""
     places: dict[str, dict[int, int]] = defaultdict(dict)
-    for rank, notes in evidence.ranks.items():
+    for rank, notes in attempt.ranks.items():
         for (name, _), place in notes.places.items():
             places[name][place] = rank
     return places
 
 
-def _sizes(evidence: Evidence) -> dict[str, int]:
+def _sizes(attempt: Attempt) -> dict[str, int]:
     """For each group name, its number of members.
 
     Even gathers print the number of elements in and out; the quotient is the number of members.
     """
     votes: dict[str, Counter[int]] = defaultdict(Counter)
-    for notes in evidence.ranks.values():
+    for notes in attempt.ranks.values():
         for operation in notes.operations:
             size = _quotient(operation.signature)
             if size is not None:

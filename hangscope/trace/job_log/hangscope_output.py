@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from hangscope.trace.facts import UNRECORDED
-from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.lines.line import LogLine
 
 OWN_REPORT: Final = "own_report"
@@ -37,12 +37,12 @@ class HangscopeLines:
         self._is_over = False
         """Whether the newest report is about a job incarnation that has ended."""
 
-    def holds(self, line: LogLine, evidence: Evidence) -> bool:
+    def holds(self, line: LogLine, attempt: Attempt) -> bool:
         """Whether the line is HangScope's own; records its verdict as a claim."""
         text = line.text.lstrip() if _OWN in line.text else ""
         if text.startswith(_OWN):
             self._left = _LONGEST
-            self._note(line.saying(text[len(_OWN) :].strip()), evidence)
+            self._note(line.saying(text[len(_OWN) :].strip()), attempt)
             return True
         if not self._left:
             return False
@@ -51,15 +51,15 @@ class HangscopeLines:
         self._is_over |= plain and line.text.rstrip().endswith(_ENDED)
         return plain
 
-    def _note(self, said: LogLine, evidence: Evidence) -> None:
+    def _note(self, said: LogLine, attempt: Attempt) -> None:
         if _VERDICT.match(said.text):
             if self._is_over:  # the job was started again
-                evidence.withdraw(OWN_REPORT)
+                attempt.withdraw(OWN_REPORT)
                 self._is_over = False
-            evidence.claim(OWN_REPORT, said, 0, certain=False, words=said.excerpt)
+            attempt.claim(OWN_REPORT, said, 0, certain=False, words=said.excerpt)
         elif said.text.startswith(_MOVES):
-            evidence.withdraw(OWN_REPORT)
-            evidence.claim(OWN_ALL_CLEAR, said, 0, certain=False)
+            attempt.withdraw(OWN_REPORT)
+            attempt.claim(OWN_ALL_CLEAR, said, 0, certain=False)
         elif unrecorded := _UNRECORDED.match(said.text):
             rank = int(unrecorded[1])
-            evidence.claim(UNRECORDED, said.saying(unrecorded["why"]), 0, accused=(rank,))
+            attempt.claim(UNRECORDED, said.saying(unrecorded["why"]), 0, accused=(rank,))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from hangscope.trace import signals
 from hangscope.trace.job_log.evidence.notes import LoggedException, RankNotes
-from hangscope.trace.job_log.resolving.statements import in_communication
+from hangscope.trace.job_log.resolving.exceptions import in_communication
 from hangscope.trace.job_log.rows.gloo import is_wait_failure
 from hangscope.trace.model import CAUSED_BY, Claim, ExceptionFacts, ExitFacts
 

@@ -1,6 +1,6 @@
 """Reads plain job logs, often all that is left of a hang.
 
-Readers gather evidence from the lines (`readers`). Once all are read, its ranks and groups and its
+Readers gather attempt from the lines (`readers`). Once all are read, its ranks and groups and its
 meaning are resolved (`resolving`). Operations and counters become rows marked as inferred
 (`Flag.SYNTHETIC`), statements become claims (`fragments`).
 """
@@ -13,24 +13,22 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
 from hangscope.trace.files import file_names
-from hangscope.trace.job_log.evidence.gathered import Evidence
-from hangscope.trace.job_log.file_attribution import FileWriter, ranks_in_name
+from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.fragments import fragments_of
 from hangscope.trace.job_log.hangscope_output import HangscopeLines
 from hangscope.trace.job_log.lines import truncation
-from hangscope.trace.job_log.lines.line import LogLine, Machine
-from hangscope.trace.job_log.lines.rank_numbers import TORCHRUN, NumberMeaning, RankNumbers
+from hangscope.trace.job_log.lines.line import LogLine, Machine, NumberMeaning
 from hangscope.trace.job_log.lines.stream import read_lines
-from hangscope.trace.job_log.lines.unknown_prefixes import UnknownPrefixes
 from hangscope.trace.job_log.readers.registry import Readers, telling_words
 from hangscope.trace.job_log.restarts import with_restarts
 from hangscope.trace.job_log.rows import watchdog
+from hangscope.trace.job_log.rows.rendezvous import StoreBarrier
+from hangscope.trace.job_log.writers import Writers, ranks_in_name, with_known_rank
 from hangscope.trace.model import Fragment
 
 _BLOCK = 1 << 20
@@ -53,65 +51,60 @@ def read_job_log(
     year:
         Of its lines, which carry none; by default the file's year, else the current one.
     """
-    meaning = NumberMeaning(*ranks_in_name(str(file))) if file is not None else NumberMeaning()
+    meaning = ranks_in_name(str(file)) if file is not None else NumberMeaning()
     if year is None:
         year = _year_of(file)
     machines: set[Machine] = set()
     with rewindable(stream) as stream:
         begins_inside = truncation.is_of_an_error(stream.readline(_LONGEST_LINE))
         stream.seek(0)
-        evidence = gather(read_lines(stream, telling_words(), machines), year, meaning)
-        while evidence.instead is not None:
-            meaning = evidence.instead
+        attempt = gather(read_lines(stream, telling_words(), machines), year, meaning)
+        while attempt.instead is not None:
+            meaning = attempt.instead
             stream.seek(0)
-            evidence = gather(read_lines(stream, telling_words()), year, meaning)
-        evidence.cut |= bool(getattr(stream, "is_truncated", False)) or begins_inside
-    evidence.processes.machines |= machines
-    for seen in evidence.stacks:
+            attempt = gather(read_lines(stream, telling_words()), year, meaning)
+        attempt.cut |= bool(getattr(stream, "is_truncated", False)) or begins_inside
+    attempt.processes.machines |= machines
+    for seen in attempt.stacks:
         seen.at_ns = seen.at_ns or _written_ns(file)
         if seen.pid is None and file is not None:
             seen.pid = file_names.pid_of_stacks(file)
-    return fragments_of(evidence, path, whole_file_rank=meaning.own_rank)
+    return fragments_of(attempt, path, whole_file_rank=meaning.own_rank)
 
 
-def gather(lines: Iterable[LogLine], year: int, meaning: NumberMeaning | None = None) -> Evidence:
+def gather(lines: Iterable[LogLine], year: int, meaning: NumberMeaning | None = None) -> Attempt:
     """Offer every line to the readers that may know it.
 
-    Returns at once, with `Evidence.instead` set, if a line shows that ``meaning`` is wrong.
+    Returns at once, with `Attempt.instead` set, if a line shows that ``meaning`` is wrong.
     """
     meaning = meaning or NumberMeaning()
-    evidence, numbers = Evidence(), RankNumbers(meaning)
-    own, unknown = HangscopeLines(), UnknownPrefixes()
-    of_file = FileWriter(meaning.own_rank, meaning.own_local)
-    readers = Readers(year)
+    attempt, own, writers, readers = Attempt(), HangscopeLines(), Writers(meaning), Readers(year)
     newest: LogLine | None = None
     for line in with_restarts(lines):
         newest = line
-        if own.holds(line, evidence) or of_file.is_heading(line):
+        if own.holds(line, attempt):
             continue
-        if of_file.is_another(line):
-            evidence.instead = replace(meaning, own_rank=None)
-            return evidence
-        line = unknown.taken_off(of_file.attributed(line))
-        evidence.instead = numbers.contradicted_by(line)
-        if evidence.instead is not None:
-            return evidence
-        line = readers.attributed(numbers.attributed(line), evidence)
+        written = writers.attributed(line, attempt)
+        if attempt.instead is not None:
+            return attempt
+        if written is None:
+            continue
+        line = readers.attributed(written)
         readers.truncation.note(line)
-        line = _with_known_rank(line, evidence)
+        line = with_known_rank(line, attempt)
         at_ns = _at_ns(line.at, year) if line.at is not None else 0
-        readers.read(line, at_ns, evidence)
-        if evidence.over:
-            again = evidence.over == "again"
-            evidence = evidence.next_attempt()
-            readers, numbers = Readers(year), RankNumbers(meaning)
+        readers.read(line, at_ns, attempt)
+        if attempt.over:
+            again = attempt.over == "again"
+            attempt, readers = attempt.next_attempt(), Readers(year)
+            writers.next_attempt()
             readers.truncation.note(line)
             if again:
-                readers.read(_with_known_rank(line, evidence), at_ns, evidence)
-    readers.finish(evidence)
+                readers.read(with_known_rank(line, attempt), at_ns, attempt)
+    readers.finish(attempt)
     if newest is not None:
-        _note_last(newest, readers, evidence)
-    return evidence.newest_that_tells()
+        _note_last(newest, readers, attempt)
+    return attempt.newest_that_tells()
 
 
 @contextmanager
@@ -126,55 +119,18 @@ def rewindable(stream: BinaryIO) -> Iterator[BinaryIO]:
         yield copy
 
 
-def _with_known_rank(line: LogLine, evidence: Evidence) -> LogLine:
-    """The line with its rank, if its process is already known; records its writer."""
-    if not evidence.elastic and ("distributed" in line.file or "distributed" in line.text):
-        evidence.elastic = bool(TORCHRUN.search(line.file) or TORCHRUN.search(line.text))
-    evidence.lines += 1
-    evidence.thinned |= line.repeated and line.level in ("E", "F") and bool(line.file)
-    machine = line.machine
-    if not machine.is_unknown:
-        evidence.processes.machines.add(machine)
-    if line.rank is not None and not line.printed:
-        _note_writer(line, line.rank, evidence)
-    elif line.pid is not None:
-        rank = evidence.processes.of_pid(line.pid, line.machine)
-        return line if rank is None else line._replace(rank=rank)
-    return line
-
-
-def _note_writer(line: LogLine, rank: int, evidence: Evidence) -> None:
-    notes = evidence.of(rank)
-    evidence.writer = rank
-    evidence.shared_tasks |= line.node not in (None, rank)
-    if line.pid is not None:
-        notes.pid = notes.pid or line.pid
-    if line.local_rank is not None:
-        notes.local_rank = line.local_rank
-    if line.pid is not None or line.local_rank is not None:
-        evidence.processes.wrote(rank, line.machine, line.pid, line.local_rank)
-    if line.host:
-        notes.host = notes.host or line.host
-
-
-def _note_last(newest: LogLine, readers: Readers, evidence: Evidence) -> None:
+def _note_last(newest: LogLine, readers: Readers, attempt: Attempt) -> None:
     """Interpret the last line of a log: ranks are still at rendezvous, or the log is truncated."""
-    meeting = evidence.meeting
-    if meeting is not None and meeting.line == newest.number:
-        evidence.claim(
-            "rendezvous",
-            newest,
-            0,
-            reporter=meeting.rank,
-            certain=False,
-            joined=meeting.joined,
-            clients=meeting.world,
-            world_size=meeting.world,
-        )
+    at = attempt.part(StoreBarrier)
+    if at.line == newest.number:
+        attempt.claim(
+            "rendezvous", newest, 0, reporter=at.rank, certain=False,
+            joined=at.joined, clients=at.world, world_size=at.world,
+        )  # fmt: skip
     unfinished = watchdog.is_unfinished(newest)
-    evidence.cut |= unfinished or readers.is_truncated(newest)
+    attempt.cut |= unfinished or readers.is_truncated(newest)
     if unfinished and newest.rank is not None:
-        evidence.of(newest.rank).partly_recorded = True
+        attempt.of(newest.rank).partly_recorded = True
 
 
 @lru_cache(maxsize=1024)

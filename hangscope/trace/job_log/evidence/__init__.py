@@ -1,1 +1,1 @@
-"""What one attempt in a log has shown: of its ranks, its processes, and the job as a whole."""
+"""What attempts of a job have shown in a log."""

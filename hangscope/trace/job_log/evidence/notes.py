@@ -1,18 +1,18 @@
-"""What a log has shown of one rank: operations, counters, exceptions, stacks, and its end."""
+"""What a log has shown of processes: operations, counters, exceptions, stacks, and their ends."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hangscope.trace.job_log.evidence.processes import Process
 from hangscope.trace.job_log.lines.line import UNKNOWN_MACHINE, LogLine, Machine
 from hangscope.trace.model import Frame, Signature
 
-UNKNOWN_GROUP = ("", "")
-DEFAULT_GROUP = ("0", "default_pg")
-
 GroupId = tuple[str, str]
-"""(global name, description) as in the log's labels; `UNKNOWN_GROUP` without a label."""
+"""(global name, description) as in the log's labels."""
+UNKNOWN_GROUP: GroupId = ("", "")
+DEFAULT_GROUP: GroupId = ("0", "default_pg")
 
 
 @dataclass(slots=True)
@@ -22,8 +22,7 @@ class Operation:
     seq: int
     signature: Signature
     group: GroupId = UNKNOWN_GROUP
-    place: int | None = None
-    """A group rank that the line states in addition to the process's rank."""
+    place: int | None = None  # a group rank that the line states beside the process's rank
     timed_out: bool = False
     state: int = 0
     timeout_ms: int = 0
@@ -45,7 +44,6 @@ class Counters:
     started: int = -1
     completed: int = -1
     at_ns: int = 0
-    line: int = 0
     failed_ns: int = 0
     """When its watchdog found that an operation had failed or timed out; 0 if it has not."""
 
@@ -73,6 +71,16 @@ class LoggedException:
     """The line of user code that raised it passes a process group to the call."""
     group_name: str = ""
     """The expression for that group, if it is a name."""
+
+    @property
+    def kind(self) -> str:
+        """Its type without the module."""
+        return self.type_name.rpartition(".")[2]
+
+    @property
+    def first_line(self) -> str:
+        """The first line of its message."""
+        return self.message.strip().partition("\n")[0]
 
 
 class UnattributedException(NamedTuple):
@@ -143,6 +151,11 @@ class RankNotes:
         """Whether the exit status or signal of its process is known."""
         return self.exit_code is not None or self.exit_signal is not None
 
+    @property
+    def overdue(self) -> list[Operation]:
+        """The operations for which it has given up waiting."""
+        return [operation for operation in self.operations if operation.timed_out]
+
     def ended(self, code: int, at_ns: int) -> None:
         """Record an exit status as printed by launchers: a signal is negative, or 128 + number."""
         if code < 0:
@@ -159,9 +172,9 @@ class RankNotes:
         told = (self.operations, self.counters, self.exceptions, self.seen, self.exit_text)
         return any(told) or self.has_ended or self.found_dead or self.partly_recorded
 
-    def add_once(self, operation: Operation, line: LogLine) -> None:
-        """Add an operation from this line, unless one of that group is known already."""
-        if all(known.group != operation.group for known in self.operations):
+    def add(self, operation: Operation, line: LogLine, *, once: bool = False) -> None:
+        """Add an operation from this line; ``once``: unless one of its group is known already."""
+        if not once or all(known.group != operation.group for known in self.operations):
             operation.line, operation.text = line.number, line.excerpt
             self.operations.append(operation)
 
@@ -171,3 +184,63 @@ class RankNotes:
             self._of_number.setdefault(operation.seq, []).append(operation)
         self._indexed = len(self.operations)
         return self._of_number.get(seq, [])
+
+
+class LauncherFailure(NamedTuple):
+    """A failed process, as reported by its node's launcher."""
+
+    local_rank: int
+    pid: int | None
+    exit_code: int  # negative for the signal that ended it
+    at_ns: int
+    machine: Machine = UNKNOWN_MACHINE  # the launcher's, and hence the process's
+    line: int = 0  # where the log says so
+
+
+class TaskEnd(NamedTuple):
+    """The end of a task, as reported by a scheduler. A task is a rank, or a node with several."""
+
+    task: int
+    host: str
+    exit_code: int | None
+    signal: int | None
+    at_ns: int
+    oom: bool = False  # killed for its memory use
+
+
+@dataclass(slots=True)
+class Ends:
+    """How processes ended, according to launchers, schedulers and kernels.
+
+    They identify processes by pid, local rank or task; the ranks are found at the end of the log.
+    """
+
+    failures: list[LauncherFailure] = field(default_factory=list)
+    of_tasks: list[TaskEnd] = field(default_factory=list)
+    agents: set[Process] = field(default_factory=set)
+    """Torchrun agents that mention their workers; each node has one."""
+    agents_ns: int = 0
+    """The latest time at which an agent has printed something."""
+    agents_go_back: bool = False
+    """An agent's time is much earlier than a previous one: the logs of several are concatenated."""
+    step_ended: bool = False
+    """The scheduler has announced that it ends the job: processes killed later are victims."""
+    stopped_tasks: set[int] = field(default_factory=set)
+    stopped: set[Process] = field(default_factory=set)
+    out_of_memory: set[Process] = field(default_factory=set)
+    found_dead: dict[Process, int] = field(default_factory=dict)
+    """Processes that are only known to have died, and when."""
+    unattributed: int = 0
+    """Number of ended processes whose rank is unknown."""
+
+
+@dataclass(slots=True)
+class Raised:
+    """Exceptions that are not (yet) a rank's."""
+
+    pending: list[UnattributedException] = field(default_factory=list)
+    """Of writers whose rank is not yet known."""
+    anonymous: list[LoggedException] = field(default_factory=list)
+    """Without any hint of their writer."""
+    unranked: list[LoggedException] = field(default_factory=list)
+    """Of processes whose rank is unknown."""

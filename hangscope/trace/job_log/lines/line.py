@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import NamedTuple
 
 _LONGEST_EXCERPT = 400
@@ -49,6 +50,20 @@ def _is_short_for(one: Machine, other: Machine) -> bool:
     """Whether one name is the other without its domain."""
     names = sorted((one.host or "", other.host or ""), key=len)
     return names[1].startswith(names[0] + ".")
+
+
+@dataclass(frozen=True, slots=True)
+class NumberMeaning:
+    """How the numbers in and around a log are interpreted."""
+
+    own_rank: int | None = None
+    """The rank of the whole file, according to its name."""
+    own_local: int | None = None
+    """The local rank of the whole file."""
+    prints_are_local: bool = False
+    """What the job itself prints as its rank is the local rank."""
+    tags_are_nodes: bool = False
+    """An MPI launcher's tag is a node's number: it has started a launcher on each node."""
 
 
 class Writer(NamedTuple):

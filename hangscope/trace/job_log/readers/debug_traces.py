@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict, deque
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hangscope.trace import operations
 from hangscope.trace.flight_recorder.columns import dtypes
-from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.notes import DEFAULT_GROUP, GroupId, Operation
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.readers import initialisation
-from hangscope.trace.job_log.rows.comparisons import fingerprint
+from hangscope.trace.job_log.rows.comparisons import Comparisons, fingerprint
 from hangscope.trace.model import Claim, Signature, State
 
 _WRAPPER = re.compile(r"\[Rank (?P<place>\d{1,7})\]\s+Running collective: (?P<print>Coll.*)")
@@ -28,9 +30,7 @@ _ISSUED = re.compile(
     r"comm (?P<comm>0x[0-9a-f]+)(?: \[nranks=(?P<size>\d{1,7})\])?"
 )
 _SPEAKS = re.compile(r"^([\w.\-]+):(\d{1,9}):\d+ \[(\d{1,4})\] NCCL (?:INFO|WARN)")
-WORDS = (
-    " NCCL ", "Running collective:", "opCount", *initialisation.WORDS,
-)  # fmt: skip
+WORDS = (" NCCL ", "Running collective:", "opCount", *initialisation.WORDS)
 HEADS = ("opCount", "Running collective:", *initialisation.HEADS)
 _NCCL_NAMES = {
     "AllReduce": "all_reduce",
@@ -39,8 +39,9 @@ _NCCL_NAMES = {
     "Broadcast": "broadcast",
     "Reduce": "reduce",
 }
-_NCCL_TYPES = ("char", "byte", "int", "uint32", "long", "uint64", "half", "float", "double")
-_BFLOAT16 = 9
+_NCCL_TYPES = (
+    "char", "byte", "int", "uint32", "long", "uint64", "half", "float", "double", "bfloat16",
+)  # fmt: skip
 _PAIRS = ("Send", "Recv")
 _KEPT = 512
 """Announcements kept per rank and group; ranks diverge near the end."""
@@ -52,12 +53,21 @@ _STOOD = frozenset(
 """Statements that show that the job was not moving when the log ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
+class _Step(NamedTuple):
     seq: int
     signature: Signature
     at_ns: int
     line: LogLine
+
+    @property
+    def contents(self) -> str:
+        """What it does, where a batch has several in any order."""
+        told = self.signature
+        return f"{told.op} {told.input_numel} {told.output_numel}"
+
+
+_Told = Mapping[int, Sequence[_Step]]
+"""By rank."""
 
 
 @dataclass(slots=True)
@@ -86,11 +96,11 @@ class DebugTraces:
         self._told: dict[tuple[str, int], int] = {}
         """The rank of each process that a prefix or the name of its log states."""
 
-    def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    def read(self, line: LogLine, at_ns: int, attempt: Attempt) -> bool:
         """Record an announcement. Returns whether the line was one."""
         speaks = _SPEAKS.search(line.text) if " NCCL " in line.text else None
-        if speaks:
-            process = speaks[1], int(speaks[2])
+        process = (speaks[1], int(speaks[2])) if speaks else None
+        if speaks and process:
             self._speakers[process] = int(speaks[3])
             if line.rank is not None:
                 self._told.setdefault(process, line.rank)
@@ -99,58 +109,55 @@ class DebugTraces:
         if "opCount" in line.text:
             return self._issued(line, at_ns)
         if "Bootstrap Root" in line.text:
-            return initialisation.at_root(line, at_ns, evidence)
-        place = (speaks[1], int(speaks[2])) if speaks else None
-        member = self._created.read(line, place, evidence)
-        if member is not None and speaks:
+            return initialisation.at_root(line, at_ns, attempt)
+        member = self._created.read(line, process, attempt)
+        if member is not None and process:
             found = initialisation.MEMBER.search(line.text)
-            end = self._end(speaks[1], speaks[2], found["comm"] if found else "")
+            end = self._end(*process, found["comm"] if found else "")
             end.name, end.rank, end.size = member
         return False  # other readers extract the process's rank
 
-    def finish(self, evidence: Evidence) -> None:
+    def _end(self, host: str, pid: int, comm: str) -> _Communicator:
+        return self._ends.setdefault((host, pid, comm), _Communicator())
+
+    def finish(self, attempt: Attempt) -> None:
         """Turn announcements into operations, unless ranks themselves say what they wait in."""
-        evidence.world_size = max(evidence.world_size or 0, self._processes()) or None
-        evidence.in_pieces = self._created.is_told or any(e.steps for e in self._ends.values())
-        known = any(n.operations or n.counters for n in evidence.ranks.values())
-        stood = _has_stood(evidence)
-        self._created.finish(self._speakers, evidence, stood=stood)
-        if self._last_pair and not (evidence.claims or known):
-            text = "; ".join(f"{what} by device {d}" for d, what in sorted(self._last_pair.items()))
-            last = Claim("other", text=text[:300], certain=False, details={"announced_last": True})
-            evidence.claims.append((last, None))
-        if evidence.comparisons:
+        # Each process of NCCL's has its own device, unless the job was restarted or two share one.
+        devices = {(host, device) for (host, _), device in self._speakers.items()}
+        world = len(devices) if len(devices) == len(self._speakers) else 0
+        attempt.world_size = max(attempt.world_size or 0, world) or None
+        attempt.in_pieces = self._created.is_told or any(e.steps for e in self._ends.values())
+        known = any(n.operations or n.counters for n in attempt.ranks.values())
+        stood = _has_stood(attempt)
+        self._created.finish(self._speakers, attempt, stood=stood)
+        if self._last_pair and not (attempt.stated or known):
+            last = (f"{what} by device {d}" for d, what in sorted(self._last_pair.items()))
+            _announced_last("; ".join(last), attempt)
+        if attempt.part(Comparisons).lines:
             return
         if self._one_group and not known:
-            _note(DEFAULT_GROUP, {r: [*s] for r, s in self._wrapped.items()}, stood, evidence)
-        for group, ends in self._communicators(evidence).items():
-            steps = _numbered_apart({rank: [*end.steps] for rank, end in ends.items()})
+            _note(DEFAULT_GROUP, self._wrapped, stood, attempt)
+        for group, ends in self._communicators(attempt).items():
+            steps = _numbered_apart({rank: end.steps for rank, end in ends.items()})
             pairs = any(end.pairs for end in ends.values())
             if known:  # a watchdog counts otherwise, and says itself who is behind
                 group = (f"{group[0]} communicator".strip(), "communicator")
-            _note(group, steps, stood and not (pairs or known), evidence)
-
-    def _processes(self) -> int:
-        """How many processes NCCL mentions, each with its own device: the world has as many.
-
-        0 if one device has had several: the job was restarted, or two ranks share a device.
-        """
-        devices = {(host, device) for (host, _), device in self._speakers.items()}
-        return len(devices) if len(devices) == len(self._speakers) else 0
+            _note(group, steps, stood and not (pairs or known), attempt)
 
     def _wrapper(self, line: LogLine, at_ns: int) -> bool:
         found = _WRAPPER.search(line.text)
-        step = fingerprint(found["print"]) if found else None
-        if found is None or step is None or step[0] is None:
+        told = fingerprint(found["print"]) if found else None
+        if found is None or told is None:
             return False
-        place, (seq, signature) = int(found["place"]), step
-        rank = line.rank_or(place)
-        known = self._wrapped[rank]
+        place, (seq, signature) = int(found["place"]), told
+        if seq is None:
+            return False
+        known = self._wrapped[line.rank_or(place)]
         # Groups are not named. Numbers that go back, or group ranks that differ from the rank, show
         # that there are several.
-        if line.is_place(place) or (known and seq is not None and seq <= known[-1].seq):
+        if line.is_place(place) or (known and seq <= known[-1].seq):
             self._one_group = False
-        known.append(_Step(seq or 0, signature, at_ns, line))
+        known.append(_Step(seq, signature, at_ns, line))
         return True
 
     def _issued(self, line: LogLine, at_ns: int) -> bool:
@@ -158,25 +165,19 @@ class DebugTraces:
         if not found:
             return False
         # Where the host and the process are cut off, the device tells processes apart.
-        end = self._end(found["host"] or "", found["pid"] or found["device"], found["comm"])
-        end.device = int(found["device"])
+        end = self._end(found["host"] or "", int(found["pid"] or found["device"]), found["comm"])
+        end.device, n = int(found["device"]), int(found["n"], 16)
         if found["size"]:
             end.size = int(found["size"])
         if found["name"] in _PAIRS:
             end.pairs = True
-            n = int(found["n"], 16)
-            self._last_pair[end.device] = (
-                f"{found['name'].lower()} #{n} with member {found['root']}"
-            )
+            what = f"{found['name'].lower()} #{n} with member {found['root']}"
+            self._last_pair[end.device] = what
         else:
-            step = _Step(int(found["n"], 16) + 1, _signature(found, end.size), at_ns, line)
-            end.steps.append(step)
+            end.steps.append(_Step(n + 1, _signature(found, end.size), at_ns, line))
         return True
 
-    def _end(self, host: str, pid: str, comm: str) -> _Communicator:
-        return self._ends.setdefault((host, int(pid), comm), _Communicator())
-
-    def _communicators(self, evidence: Evidence) -> dict[GroupId, dict[int, _Communicator]]:
+    def _communicators(self, attempt: Attempt) -> dict[GroupId, dict[int, _Communicator]]:
         """Ends that belong together, by group and global rank, as far as they can be matched."""
         world = max((e.size for e in self._ends.values()), default=-1)
         ranks = self._ranks(world)
@@ -187,11 +188,11 @@ class DebugTraces:
             rank = ranks.get(key[:2])
             if rank is None or not end.steps:
                 continue
-            group = DEFAULT_GROUP if alone and end.size == world else (end.name, "communicator")
-            if group[0]:
-                groups[group][rank] = end
-                if group != DEFAULT_GROUP:
-                    evidence.of(rank).places[group] = end.rank
+            if alone and end.size == world:
+                groups[DEFAULT_GROUP][rank] = end
+            elif end.name:
+                groups[end.name, "communicator"][rank] = end
+                attempt.of(rank).places[end.name, "communicator"] = end.rank
         return groups
 
     def _ranks(self, world: int) -> dict[tuple[str, int], int]:
@@ -202,73 +203,60 @@ class DebugTraces:
         if ranks or self._told:
             return {**ranks, **self._told}
         devices = {k[:2]: e.device for k, e in self._ends.items() if e.size == world}
+        apart = len(set(devices.values())) == len(devices)
         one_host = len({host for host, _ in devices}) == 1
-        told = len(set(devices.values())) == len(devices) and max(devices.values(), default=0)
-        return devices if one_host and told and max(devices.values()) < world else {}
+        return devices if one_host and apart and 0 < max(devices.values()) < world else {}
 
 
 def _signature(found: re.Match[str], size: int) -> Signature:
     name, count, kind = found["name"], int(found["count"]), int(found["type"])
     op = _NCCL_NAMES.get(name, operations.canonical(name.upper()))
     many = count * size if size > 0 else None
-    dtype = "bfloat16" if kind == _BFLOAT16 else ""
     return Signature(
         op=op,
         raw=name,
         backend="nccl",
-        input_dtypes=dtypes(dtype or (_NCCL_TYPES[kind] if kind < len(_NCCL_TYPES) else "")),
+        input_dtypes=dtypes(_NCCL_TYPES[kind] if kind < len(_NCCL_TYPES) else ""),
         input_numel=many if op == "_reduce_scatter_base" else count,
         output_numel=many if op == "_all_gather_base" else count,
     )
 
 
-def _numbered_apart(told: dict[int, list[_Step]]) -> dict[int, list[_Step]]:
+def _numbered_apart(told: _Told) -> _Told:
     """The steps, with a number each: those of a batch share one.
 
     Where all members announce the same in one batch, in whatever order, that order proves nothing.
     """
-    batches: dict[int, list[list[_Step]]] = defaultdict(list)
+    batches: dict[int, list[list[str]]] = defaultdict(list)
     for steps in told.values():
         for seq in {step.seq for step in steps}:
-            batches[seq].append([step for step in steps if step.seq == seq])
+            batches[seq].append(sorted(step.contents for step in steps if step.seq == seq))
     extra: dict[int, int] = {}
     before = 0
     for seq in sorted(batches):
         extra[seq] = before
         before += max(map(len, batches[seq])) - 1
-    alike = {seq for seq, each in batches.items() if len({_contents(b) for b in each}) == 1}
+    alike = {seq for seq, each in batches.items() if all(batch == each[0] for batch in each)}
     found: dict[int, list[_Step]] = {}
     for rank, steps in told.items():
-        ordered = sorted(steps, key=lambda s: (s.seq, _name(s) if s.seq in alike else ""))
         place: Counter[int] = Counter()
         found[rank] = []
-        for step in ordered:
-            found[rank].append(replace(step, seq=step.seq + extra[step.seq] + place[step.seq]))
+        for step in sorted(steps, key=lambda s: (s.seq, s.contents if s.seq in alike else "")):
+            found[rank].append(step._replace(seq=step.seq + extra[step.seq] + place[step.seq]))
             place[step.seq] += 1
     return found
 
 
-def _name(step: _Step) -> str:
-    return f"{step.signature.op} {step.signature.input_numel} {step.signature.output_numel}"
-
-
-def _contents(batch: list[_Step]) -> tuple[str, ...]:
-    return tuple(sorted(map(_name, batch)))
-
-
-def _has_stood(evidence: Evidence) -> bool:
+def _has_stood(attempt: Attempt) -> bool:
     """Whether anything in the log says that the job stood still or was ended."""
-    return bool(
-        any(c.kind in _STOOD or c.details.get("stopped") for c, _ in evidence.claims)
-        or evidence.raised.pending
-        or evidence.raised.anonymous
-        or evidence.ends.failures
-        or evidence.ends.stopped
-        or any(n.exceptions for n in evidence.ranks.values())
-    )
+    raised, ends, claims = attempt.raised, attempt.ends, [said.claim for said in attempt.stated]
+    if raised.pending or raised.anonymous or ends.failures or ends.stopped:
+        return True
+    told = any(claim.kind in _STOOD or claim.details.get("stopped") for claim in claims)
+    return told or any(notes.exceptions for notes in attempt.ranks.values())
 
 
-def _note(group: GroupId, told: dict[int, list[_Step]], stood: bool, evidence: Evidence) -> None:
+def _note(group: GroupId, told: _Told, stood: bool, attempt: Attempt) -> None:
     """Record operations of a group if its members announced different ones or some stayed behind.
 
     Earlier operations that all members announced count as completed. A log may end anywhere, so a
@@ -281,40 +269,27 @@ def _note(group: GroupId, told: dict[int, list[_Step]], stood: bool, evidence: E
     last = {rank: steps[-1].seq for rank, steps in told.items()}
     common, newest = min(last.values()), max(last.values())
     kinds: dict[int, set[tuple[object, ...]]] = defaultdict(set)
-    for steps in told.values():
-        for step in steps:
-            kinds[step.seq].add((step.signature.op, step.signature.input_numel or step.signature))
+    for step in [step for steps in told.values() for step in steps]:
+        kinds[step.seq].add((step.signature.op, step.signature.input_numel or step.signature))
     parted = min((s for s, k in kinds.items() if len(k) > 1 and s >= first), default=None)
-    if parted is None and (common == newest or not stood):
-        _last_announced(told, evidence)
+    if parted is None and (common == newest or not stood):  # that accuses nobody
+        ranks: dict[str, list[int]] = defaultdict(list)
+        for rank, steps in sorted(told.items()):
+            ranks[f"{steps[-1].signature.op} #{steps[-1].seq}"].append(rank)
+        words = (f"{what} by rank {str(r[:8])[1:-1]}" for what, r in ranks.items())
+        _announced_last("; ".join(words), attempt)
         return
-    evidence.claims.append((Claim("other", certain=False, details={"announced": True}), None))
+    attempt.infer(Claim("other", certain=False, details={"announced": True}))
     upto = common if parted is None else parted - 1
+    until = newest if parted is None else parted
     for rank, steps in told.items():
-        notes = evidence.of(rank)
+        notes = attempt.of(rank)
         for step in steps:
-            if max(first, upto - _SHOWN) <= step.seq <= (newest if parted is None else parted):
+            if max(first, upto - _SHOWN) <= step.seq <= until:
                 state = State.COMPLETED if step.seq <= upto else State.SCHEDULED
-                notes.operations.append(_operation(group, step, state))
+                issued = Operation(step.seq, step.signature, group, state=state, at_ns=step.at_ns)
+                notes.add(issued, step.line)
 
 
-def _last_announced(told: dict[int, list[_Step]], evidence: Evidence) -> None:
-    """What every rank announced last, if that accuses nobody because the log may end anywhere."""
-    last: dict[str, list[int]] = defaultdict(list)
-    for rank, steps in sorted(told.items()):
-        last[f"{steps[-1].signature.op} #{steps[-1].seq}"].append(rank)
-    text = "; ".join(f"{what} by rank {str(r[:8])[1:-1]}" for what, r in last.items())
-    claim = Claim("other", text=text[:300], certain=False, details={"announced_last": True})
-    evidence.claims.append((claim, None))
-
-
-def _operation(group: GroupId, step: _Step, state: State) -> Operation:
-    return Operation(
-        seq=step.seq,
-        signature=step.signature,
-        group=group,
-        state=state,
-        at_ns=step.at_ns,
-        line=step.line.number,
-        text=step.line.excerpt,
-    )
+def _announced_last(text: str, attempt: Attempt) -> None:
+    attempt.infer(Claim("other", text=text[:300], certain=False, details={"announced_last": True}))

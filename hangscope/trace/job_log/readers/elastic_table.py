@@ -5,19 +5,17 @@ from __future__ import annotations
 import calendar
 import re
 
-from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.lines.line import LogLine
 
-_HOST = re.compile(r"^\s*host\s+: (\S+)")
-_RANK = re.compile(r"^\s*rank\s+: (\d+) \(local_rank: (\d+)\)")
-_TIME = re.compile(r"^\s*time\s+: \d{4}-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d)")
+_HOST = re.compile(r"^\s*host\s*: (\S+)")
+_RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: (\d+)\)")
+_TIME = re.compile(r"^\s*time\s*: \d{4}-(\d\d)-(\d\d)_(\d\d):(\d\d):(\d\d)")
 _EXIT = re.compile(r"^\s*exitcode\s*: (-?\d+)(?: \(pid: (\d+)\)|\s*$)")
 _TRACE = re.compile(r"^\s*traceback\s*: (.*)")
-_ROW = re.compile(
-    r"^(?:\[\d+\]:)?(?P<time>\s*time\s*: .{19,40}) host\s*: (?P<host>\S+) rank\s*: (?P<rank>\d+) "
-    r"\(local_rank: (?P<local>\d+)\) exitcode\s*: (?P<code>-?\d+) \(pid: (?P<pid>\d+)\)"
-)
-"""The whole entry in one line, as collectors join the lines of a message."""
+_JOINED = re.compile(r"^(?:\[\d+\]:)?\s*(?=time\s*: .{19,40} host\s*: \S+ rank\s*: )")
+_FIELD = re.compile(r" (?=(?:host|rank|exitcode|error_file|traceback)\s*: )")
+"""A whole entry in one line, as collectors join the lines of a message, and where to part it."""
 _NEXT = re.compile(r"^\s*(?:\[\d+\]:|-{5,}|={5,})")
 _PART = re.compile(r"^\s*(?:(Failures):|Root Cause\b)")
 """The first process that failed stands last, below a heading of its own."""
@@ -68,12 +66,14 @@ class ElasticTable:
         """Whether the line may continue the table."""
         return self.rank is not None
 
-    def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    def read(self, line: LogLine, at_ns: int, attempt: Attempt) -> bool:
         """Record one line of the table. Returns whether it was one."""
         text = line.text
-        row = _ROW.match(text)
-        if row:
-            self._at_once(row, line, at_ns, evidence)
+        joined = _JOINED.match(text)
+        if joined:
+            for field in _FIELD.split(text[joined.end() :]):
+                self._field(line.saying(field), at_ns, attempt)
+            self.rank = None
             return True
         found = _PART.match(text)
         if found:
@@ -81,43 +81,40 @@ class ElasticTable:
             self._later.clear()
             self._told *= self._open is None
             return False  # other reports have such headings, too
-        found = _TIME.match(text)
-        if found:
+        return self._field(line, at_ns, attempt)
+
+    def _field(self, line: LogLine, at_ns: int, attempt: Attempt) -> bool:
+        """Record one field of an entry. Returns whether it was one."""
+        text = line.text
+        if found := _TIME.match(text):
             self._at_ns = _moment_ns(found, self._year)
-            return True
-        found = _HOST.match(text)
-        if found:
+        elif found := _HOST.match(text):
             self.host = found.group(1)
-            return True
-        found = _RANK.match(text)
-        if found:
+        elif found := _RANK.match(text):
             self.rank, self._status_told = int(found.group(1)[:8]), False
-            notes = evidence.of(self.rank)
+            notes = attempt.of(self.rank)
             notes.local_rank = int(found.group(2)[:8])
             notes.host = notes.host or self.host
-            return True
-        if self.rank is None:
+        elif self.rank is None:
             return False
-        found = _EXIT.match(text)
-        if found:
-            self._ended(self.rank, found, line, at_ns, evidence)
-            return True
-        found = _TRACE.match(text)
-        if found:
-            notes = evidence.of(self.rank)
+        elif found := _EXIT.match(text):
+            self._ended(self.rank, found, line, at_ns, attempt)
+        elif found := _TRACE.match(text):
+            notes = attempt.of(self.rank)
             if "To enable traceback" not in found.group(1):
                 notes.exit_text = notes.exit_text or found.group(1).strip()[:300]
             self.rank = None
-            return True
-        return False
+        else:
+            return False
+        return True
 
     def _ended(
-        self, rank: int, found: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence
+        self, rank: int, found: re.Match[str], line: LogLine, at_ns: int, attempt: Attempt
     ) -> None:
-        notes = evidence.of(rank)
+        notes = attempt.of(rank)
         if found.group(2):
             notes.pid = int(found.group(2)[:9])
-            evidence.processes.is_told(rank, notes.pid, line.machine)
+            attempt.processes.is_told(rank, notes.pid, line.machine)
         # The table says when it happened; the lines around it, when it was printed.
         notes.exit_ns = self._at_ns or notes.exit_ns
         notes.ended(int(found.group(1)[:6]), at_ns)
@@ -125,28 +122,18 @@ class ElasticTable:
         self._told += 1
         self._later.add(rank)
 
-    def finish(self, evidence: Evidence) -> None:
+    def finish(self, attempt: Attempt) -> None:
         """Note what a table says whose end is cut off: whoever is listed beside others has failed.
 
         The process that failed first stands last: without it, the others may have failed of it.
         """
         if self.rank is not None and not self._status_told and self._told:
-            notes = evidence.of(self.rank)
+            notes = attempt.of(self.rank)
             notes.found_dead, notes.exit_ns = True, notes.exit_ns or self._at_ns
             notes.exit_text = notes.exit_text or "torchrun lists it among those that failed"
         if self._open is not None and self._later:
             ranks = tuple(self._later)
-            evidence.claim("other", self._open, 0, certain=False, failed_later=ranks)
-
-    def _at_once(self, row: re.Match[str], line: LogLine, at_ns: int, evidence: Evidence) -> None:
-        rank, pid = int(row["rank"][:8]), int(row["pid"][:9])
-        notes = evidence.of(rank)
-        notes.local_rank, notes.host = int(row["local"][:8]), notes.host or row["host"]
-        notes.pid = pid
-        evidence.processes.is_told(rank, pid, line.machine)
-        time = _TIME.match(row["time"])
-        notes.exit_ns = (_moment_ns(time, self._year) if time else 0) or notes.exit_ns
-        notes.ended(int(row["code"][:6]), at_ns)
+            attempt.claim("other", self._open, 0, certain=False, failed_later=ranks)
 
 
 def _moment_ns(found: re.Match[str], year: int) -> int:

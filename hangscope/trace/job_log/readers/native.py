@@ -11,7 +11,7 @@ from collections import Counter
 from functools import partial
 
 from hangscope.trace import clean, operations
-from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.lines.line import LogLine
 
 _GDB = re.compile(
@@ -51,14 +51,14 @@ class NativeFrames:
         """(function, library or file) of the thread being read, innermost first."""
         self._told: Counter[str] = Counter()
 
-    def read(self, line: LogLine, evidence: Evidence) -> bool:
+    def read(self, line: LogLine, attempt: Attempt) -> bool:
         """Record a native frame. Returns whether the line was one."""
         gdb, pystack = _GDB.match(line.text), _PYSTACK.match(line.text)
         found = gdb or pystack
         if found is None:
             return False
-        evidence.native_stacks = True
-        evidence.at_end.setdefault("native", partial(self._finish, line, evidence))
+        attempt.native_stacks = True
+        attempt.at_end.setdefault("native", partial(self._finish, line, attempt))
         if gdb is not None and gdb["n"] == "0":
             self.begin()
         if _NATIVE.match(found["name"]) and len(self._calls) < _MOST:
@@ -72,11 +72,11 @@ class NativeFrames:
             self._told[_words(self._calls)] += 1
         self._calls = []
 
-    def _finish(self, line: LogLine, evidence: Evidence) -> None:
+    def _finish(self, line: LogLine, attempt: Attempt) -> None:
         self.begin()
         for text, count in self._told.items():
             who = "a process stands" if count == 1 else f"{count} processes or threads stand"
-            evidence.claim(
+            attempt.claim(
                 "other", line.saying(f"{who} in {text}"), 0, certain=False, words=text, stands=True
             )  # fmt: skip
 

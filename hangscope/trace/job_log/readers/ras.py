@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.lines.line import LogLine, Machine
 from hangscope.trace.model import ClaimKind
 
@@ -68,44 +68,44 @@ class RasReport:
         """Whether the line may continue a report."""
         return line.number <= self._until
 
-    def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    def read(self, line: LogLine, at_ns: int, attempt: Attempt) -> bool:
         """Record one line of a report. Returns whether it was one."""
         text = line.text
         if _BEGINS.match(text):
-            self._settle(evidence)
+            self._settle(attempt)
             self._snapshot, self._healthy, self._dead = self._snapshot + 1, None, False
             self._begin("", "", 0)
         elif row := _GROUP_ROW.match(text):
             self._healthy = (line, at_ns) if text.rstrip().endswith("OK") else None
             size = self._sizes[int(row["group"][:6])] = int(row["size"])
             if size == self._gpus:
-                evidence.world_size = evidence.world_size or size
+                attempt.world_size = attempt.world_size or size
         elif gpus := _GPUS.match(text):
             self._gpus = int(gpus[1])
         elif head := _HEAD.match(text):
-            self._settle(evidence)
+            self._settle(attempt)
             self._begin(head[4], head[3], self._sizes.get(int(head[1][:6]), 0))
             self._until = line.number + _MAX_LINES
         elif _DEAD.search(text):
             self._dead, self._until = True, line.number + 64
         else:
-            return line.number <= self._until and self._inside(line, at_ns, evidence)
+            return line.number <= self._until and self._inside(line, at_ns, attempt)
         return True
 
-    def _inside(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    def _inside(self, line: LogLine, at_ns: int, attempt: Attempt) -> bool:
         """A line about one process or one communicator."""
         text = line.text
         if self._dead and (process := _PROCESS.match(text)):
             pid, host = int(process[1]), process[2]
-            rank = evidence.processes.of_pid(pid, Machine(host))
+            rank = attempt.processes.of_pid(pid, Machine(host))
             said = f"RAS: process {pid} on {host}, {process[3].strip()}, is considered dead"
             accused = () if rank is None else (rank,)
-            evidence.claim("unreachable", line.saying(said), at_ns, accused=accused)
+            attempt.claim("unreachable", line.saying(said), at_ns, accused=accused)
             return True
         if not self._kind:
             return False
         if counts := _COUNTS.search(text):
-            self._settle(evidence)
+            self._settle(attempt)
             self._count(counts[1], (line, at_ns))
             self._until = line.number + _MAX_LINES
             return True
@@ -113,19 +113,19 @@ class RasReport:
             rank, pid, host = int(where[1]), int(where[3]), where[4]
             self._where[rank] = f" (process {pid} on {host}, {where[2]})"
             if self._is_world():
-                notes = evidence.of(rank)
+                notes = attempt.of(rank)
                 notes.pid, notes.host = notes.pid or pid, notes.host or host
-                evidence.processes.is_told(rank, pid, Machine(host))
-        return self._row(line, at_ns, evidence)
+                attempt.processes.is_told(rank, pid, Machine(host))
+        return self._row(line, at_ns, attempt)
 
-    def _row(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    def _row(self, line: LogLine, at_ns: int, attempt: Attempt) -> bool:
         """A line about one rank, or about several that have launched the same."""
         text = line.text
         if found := _REPORTED.match(text):
             peer = "remote" in found[2] or "network" in found[2]
             kind: ClaimKind = "network_error" if peer else "device_error"
             accused = (int(found[1]),) if self._is_world() and not peer else ()
-            evidence.claim(kind, line, at_ns, accused=accused, certain=False)
+            attempt.claim(kind, line, at_ns, accused=accused, certain=False)
         elif found := _LAUNCHED.match(text):
             n = int(found["n"] or 0)
             if found["many"]:
@@ -140,7 +140,7 @@ class RasReport:
                     "does not answer"
                 )
                 accused = (rank,) if self._is_world() else ()
-                evidence.claim(
+                attempt.claim(
                     "unreachable", line.saying(said), at_ns, accused=accused, certain=False
                 )
             elif self._last >= 0 and len(self._listed.get(self._last, ())) < _MAX_LINES:
@@ -153,15 +153,15 @@ class RasReport:
         """Whether the current communicator contains every rank of the job."""
         return bool(self._size) and self._size == self._gpus
 
-    def finish(self, evidence: Evidence) -> None:
+    def finish(self, attempt: Attempt) -> None:
         """Conclude the last communicator once the log has ended."""
-        self._settle(evidence)
-        if self._healthy is not None and not evidence.claims:
+        self._settle(attempt)
+        if self._healthy is not None and not attempt.stated:
             line, at_ns = self._healthy
             text = "every process answers NCCL's RAS, and all have launched the same operations"
-            evidence.claim("other", line.saying(text), at_ns, certain=False, stands=True)
+            attempt.claim("other", line.saying(text), at_ns, certain=False, stands=True)
 
-    def _settle(self, evidence: Evidence) -> None:
+    def _settle(self, attempt: Attempt) -> None:
         """Accuse ranks that have launched less than most, if they are listed."""
         if self._at is None:
             return
@@ -171,7 +171,7 @@ class RasReport:
         behind = self._listed.get(least, [])
         clear = len(behind) == launched.get(least) and len(behind) * 2 < sum(launched.values())
         counts = "; ".join(f"{n} by {self._who(n, launched[n])}" for n in sorted(launched))
-        evidence.claim(
+        attempt.claim(
             "missing_ranks",
             line.saying(
                 f"RAS: members of communicator {self._name} have launched different numbers of "

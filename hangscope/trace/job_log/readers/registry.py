@@ -12,14 +12,13 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
 
-from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.lines import truncation
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.lines.line_shapes import ShapeCache, contains_any, shape_of
 from hangscope.trace.job_log.readers import (
     debug_traces,
     elastic_table,
-    logging_tracebacks,
     ras,
     stacks,
     tracebacks,
@@ -41,7 +40,7 @@ _ELSEWHERE = (
 class Reader(NamedTuple):
     """Whoever may understand a line, and what identifies the lines that it may understand."""
 
-    read: Callable[[LogLine, int, Evidence], bool | Report | None]
+    read: Callable[[LogLine, int, Attempt], bool | Report | None]
     """Records what a line says. Returns whether it understood the line, or the report that the
     line begins."""
     literals: tuple[str, ...] = ()
@@ -59,11 +58,11 @@ class Reader(NamedTuple):
 def _reader_of(known: Row) -> Reader:
     search, note = known.line.search, known.note
 
-    def read(line: LogLine, at_ns: int, evidence: Evidence) -> bool | Report | None:
+    def read(line: LogLine, at_ns: int, attempt: Attempt) -> bool | Report | None:
         found = search(line.text)
         if found is None:
             return False
-        return note(Said(line._replace(payload=found.start()), at_ns, found), evidence)
+        return note(Said(line._replace(payload=found.start()), at_ns, found), attempt)
 
     return Reader(read, known.literals)
 
@@ -86,7 +85,6 @@ class Readers:
     """All readers for one attempt of the job."""
 
     def __init__(self, year: int) -> None:
-        self._logged = logging_tracebacks.LoggingTracebacks()
         self._table = elastic_table.ElasticTable(year)
         self._ras = ras.RasReport()
         self._announced = debug_traces.DebugTraces()
@@ -110,30 +108,23 @@ class Readers:
         self._of_shape = ShapeCache(self._may_know)
         self._of_bits: dict[int, tuple[Reader, ...]] = {}
 
-    def attributed(self, line: LogLine, evidence: Evidence) -> LogLine:
-        """The line, attributed to its writer if an earlier line states who that is."""
-        line = self._logged.attributed(line)
-        if evidence.repeats is not None:
-            local, until = evidence.repeats
-            if line.number > until or line.rank is not None:
-                evidence.repeats = None
-            else:
-                line = line._replace(local_rank=local, excepthook=True)
+    def attributed(self, line: LogLine) -> LogLine:
+        """The line, attributed to the rank whose traceback torchrun's table quotes."""
         return self._table.attributed(line)
 
     def is_truncated(self, newest: LogLine) -> bool:
         """Whether the log, whose last line is ``newest``, was cut at its end or its beginning."""
         return self._raised.inside == newest.number or self.truncation.is_truncated(newest)
 
-    def finish(self, evidence: Evidence) -> None:
+    def finish(self, attempt: Attempt) -> None:
         """Record what is known only once the log has ended."""
-        self._table.finish(evidence)
-        for tell in [*evidence.at_end.values()]:
+        self._table.finish(attempt)
+        for tell in [*attempt.at_end.values()]:
             tell()
-        self._ras.finish(evidence)
-        self._announced.finish(evidence)
+        self._ras.finish(attempt)
+        self._announced.finish(attempt)
 
-    def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> None:
+    def read(self, line: LogLine, at_ns: int, attempt: Attempt) -> None:
         """Offer the line to one reader after another, until one understands it."""
         if self._reports and self._continue(line):
             return
@@ -144,7 +135,7 @@ class Readers:
         if not asked:
             return
         for reader in self._of_bits.get(asked) or self._chosen(asked):
-            known = reader.read(line, at_ns, evidence)
+            known = reader.read(line, at_ns, attempt)
             if known is not False and (known is None or known is True or self._begin(known)):
                 return
 

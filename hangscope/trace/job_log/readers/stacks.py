@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from hangscope.trace import clean
-from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.notes import ProcessStacks
 from hangscope.trace.job_log.lines.line import LogLine, Writer
 from hangscope.trace.job_log.lines.workers import rank_of_title
@@ -93,20 +93,20 @@ class Stacks:
         """Whether the line may continue a dump."""
         return bool(self._open)
 
-    def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    def read(self, line: LogLine, at_ns: int, attempt: Attempt) -> bool:
         """Record one line of a dump. Returns whether it was one."""
         text = line.text
         section = _SECTION.match(text)
         if section:
             self._section = int(section.group(1))
-            evidence.of(self._section)
+            attempt.of(self._section)
             return True
         if line.rank is None and self._section is not None:
             line = line._replace(rank=self._section)
         key = line.writer
         process = self._head(line)
         if process is not None:
-            self._process(key, line, process, evidence)
+            self._process(key, line, process, attempt)
             return True
         if len(text) <= _LONGEST_HEADING and "ank" in text.lower():
             heading = _HEADING.match(text)
@@ -119,12 +119,12 @@ class Stacks:
             self._open.pop(key, None)
         thread = next((m for p in _THREADS if (m := p.match(text))), None)
         if thread:
-            self._thread(key, line, thread, at_ns, evidence)
+            self._thread(key, line, thread, at_ns, attempt)
             return True
         current = self._open.get(key)
         if current is None or not current.threads:
-            return self._native.read(line, evidence) and False
-        return self._frame(key, line, current, evidence)
+            return self._native.read(line, attempt) and False
+        return self._frame(key, line, current, attempt)
 
     def _head(self, line: LogLine) -> re.Match[str] | None:
         """The head of a py-spy dump, if the line completes one.
@@ -139,11 +139,9 @@ class Stacks:
             return None if "python" in before[1].group(2).lower() else before[1]
         return None
 
-    def _process(
-        self, key: Writer, line: LogLine, found: re.Match[str], evidence: Evidence
-    ) -> None:
+    def _process(self, key: Writer, line: LogLine, found: re.Match[str], attempt: Attempt) -> None:
         """py-spy's heading: the process and its command line, which may state the rank."""
-        self._begin(key, line, evidence)
+        self._begin(key, line, attempt)
         seen, command = self._open[key], found.group(2)
         seen.pid = int(found.group(1))
         argument, local = _RANK_ARGUMENT.search(command), _LOCAL_ARGUMENT.search(command)
@@ -156,16 +154,14 @@ class Stacks:
         if seen.rank is None and seen.local_rank is None and local:
             seen.local_rank = int(local.group(1))
 
-    def _frame(
-        self, key: Writer, line: LogLine, current: ProcessStacks, evidence: Evidence
-    ) -> bool:
+    def _frame(self, key: Writer, line: LogLine, current: ProcessStacks, attempt: Attempt) -> bool:
         """Add a frame to a dump's newest thread. Returns whether the line was one."""
         if line.number - self._line[key] > _NEAR:
             del self._open[key]
             return False
         frame = next((m for p in _FRAMES if (m := p.match(line.text))), None)
         if frame is None:
-            return self._native.read(line, evidence)
+            return self._native.read(line, attempt)
         self._line[key] = line.number
         frames, number = current.threads[-1][2], frame.group("line")
         if len(frames) < _MAX_FRAMES and self._left > 0:
@@ -181,7 +177,7 @@ class Stacks:
             return None
         return self._heading[1]
 
-    def _begin(self, key: Writer, line: LogLine, evidence: Evidence) -> None:
+    def _begin(self, key: Writer, line: LogLine, attempt: Attempt) -> None:
         seen = ProcessStacks(
             rank=line.rank, local_rank=line.local_rank, pid=line.pid, machine=line.machine
         )
@@ -191,11 +187,11 @@ class Stacks:
             seen.rank = self._named_above(line)
         self._open[key] = seen
         self._line[key] = line.number
-        if len(evidence.stacks) < _MAX_DUMPS:
-            evidence.stacks.append(seen)
+        if len(attempt.stacks) < _MAX_DUMPS:
+            attempt.stacks.append(seen)
 
     def _thread(
-        self, key: Writer, line: LogLine, found: re.Match[str], at_ns: int, evidence: Evidence
+        self, key: Writer, line: LogLine, found: re.Match[str], at_ns: int, attempt: Attempt
     ) -> None:
         groups = found.groupdict()
         spy = "name" in groups
@@ -206,7 +202,7 @@ class Stacks:
         if current is not None and found[0].lstrip().startswith("Current"):
             repeated |= current.current_seen  # each process has one
         if current is None or repeated or line.number - self._line[key] > _NEAR:
-            self._begin(key, line, evidence)  # a newer dump of the same process
+            self._begin(key, line, attempt)  # a newer dump of the same process
             current = self._open[key]
         self._line[key] = line.number
         current.current_seen |= found[0].lstrip().startswith("Current")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from hangscope.trace import clean
-from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.notes import LoggedException, UnattributedException
 from hangscope.trace.job_log.lines.line import LogLine, Writer
 from hangscope.trace.model import Frame
@@ -83,7 +83,7 @@ class Tracebacks:
         key = line.writer
         return key in self._open or key in self._closed or key in self._grouped
 
-    def read(self, line: LogLine, at_ns: int, evidence: Evidence) -> bool:
+    def read(self, line: LogLine, at_ns: int, attempt: Attempt) -> bool:
         """Record one line of a traceback. Returns whether it was one."""
         key = line.writer
         line = self._without_rail(key, line)
@@ -97,7 +97,7 @@ class Tracebacks:
             return True
         current = self._open.get(key)
         if current is None:
-            self._last_line_alone(key, line, at_ns, evidence)
+            self._last_line_alone(key, line, at_ns, attempt)
             return self._message_tail(key, line)
         if self._is_body(key, current, line.text):
             self.inside = line.number
@@ -111,7 +111,7 @@ class Tracebacks:
         self._end(key, current, raised)
         if current.type_name.rsplit(".", 1)[-1] not in _LAUNCHER_ERRORS:
             self._closed[key] = (current, line.number)
-            _file(current, line, evidence)
+            _file(current, line, attempt)
         return False  # other readers may understand the message
 
     def _without_rail(self, key: Writer, line: LogLine) -> LogLine:
@@ -192,13 +192,13 @@ class Tracebacks:
         key: Writer,
         line: LogLine,
         at_ns: int,
-        evidence: Evidence,
+        attempt: Attempt,
     ) -> None:
         """The last line of an uncaught exception whose traceback is not in the log."""
         if not line.excepthook or line.rank is None or key in self._closed:
             return
         raised = RAISED.match(line.text) if _ERROR_ALONE.match(line.text) else None
-        notes = evidence.of(line.rank)
+        notes = attempt.of(line.rank)
         if raised is None or notes.exceptions:
             return
         trouble = LoggedException(
@@ -254,17 +254,17 @@ def _go_down_to(cause: LoggedException, current: LoggedException) -> None:
             return
 
 
-def _file(trouble: LoggedException, line: LogLine, evidence: Evidence) -> None:
+def _file(trouble: LoggedException, line: LogLine, attempt: Attempt) -> None:
     """Assign a finished traceback to its rank, if known."""
     if trouble.of_rank is not None:  # repeated by every rank, after the rank's own traceback
-        notes = evidence.of(trouble.of_rank)
+        notes = attempt.of(trouble.of_rank)
         notes.exceptions = [t for t in notes.exceptions if t.of_rank is None] + [trouble]
     elif line.rank is not None:
-        notes = evidence.of(line.rank)
+        notes = attempt.of(line.rank)
         if len(notes.exceptions) < _MAX_TROUBLES:
             notes.exceptions.append(trouble)
     else:
-        evidence.raised.pending.append(
+        attempt.raised.pending.append(
             UnattributedException(trouble, line.local_rank, line.pid, line.machine)
         )
 

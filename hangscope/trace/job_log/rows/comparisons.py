@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
 from hangscope.trace import operations
 from hangscope.trace.flight_recorder.columns import dtypes
-from hangscope.trace.job_log.evidence.gathered import (
+from hangscope.trace.job_log.evidence.attempt import (
     MAX_MENTIONS,
     MAX_SAME_NUMBER,
-    Comparison,
-    Evidence,
+    Attempt,
     rank_ranges,
 )
 from hangscope.trace.job_log.evidence.notes import DEFAULT_GROUP, Counters, GroupId, Operation
@@ -37,165 +37,175 @@ _MOST = 1 << 62
 _MAX_AGREEING = 4096
 
 
-def _begins(said: Said, evidence: Evidence) -> None:
+_SCHEDULED = State.SCHEDULED
+Comparison = tuple[int, dict[int, Signature]]
+"""The writer's group rank, and what members ran, by group rank."""
+_Compared = tuple[LogLine, int, Comparison]
+
+
+@dataclass(slots=True)
+class Comparisons:
+    """Lines in which torch compared two ranks' operations, their times (ns), and their content."""
+
+    lines: list[_Compared] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _DesyncReport:
+    """What the first lines of a desync report state about the following ones."""
+
+    seq: int | None = None
+    """The collective that the rows are about; None until it is stated."""
+    of_subgroup: bool = False
+    """Its numbers are ranks inside a smaller group."""
+    started: dict[int, int] = field(default_factory=dict)
+    """By rank: the newest collective that has started on it, according to any report."""
+
+
+def _begins(said: Said, attempt: Attempt) -> None:
     """The first line of a report, which states the writer's group rank."""
-    line = said.line._replace(rank=evidence.writer)
-    evidence.desync.of_subgroup = line.is_place(said.number("place") or 0)
-    evidence.claim("desync_report", said.line, said.at_ns, reporter=evidence.writer)
+    line = said.line._replace(rank=attempt.writer)
+    attempt.part(_DesyncReport).of_subgroup = line.is_place(said.number("place") or 0)
+    attempt.claim("desync_report", said.line, said.at_ns, reporter=attempt.writer)
 
 
-def _lagging(said: Said, evidence: Evidence) -> None:
-    ranks = _ranks(said)
-    if not evidence.desync.of_subgroup:  # else its numbers are ranks inside a smaller group
-        evidence.claim("desync_report", said.line, said.at_ns, accused=ranks)
-        for rank in ranks:
-            _counters(evidence, rank, 0, 0)
+def _told(said: Said, attempt: Attempt) -> tuple[tuple[int, ...], int]:
+    """The ranks of a line, unless they are ranks inside a smaller group, and its sequence number,
+    bounded in case the line is damaged."""
+    ranks = () if attempt.part(_DesyncReport).of_subgroup else rank_ranges(said.text("ranks"))
+    return ranks, min(said.number("n", 19) or 0, _MOST)
 
 
-def _finished(said: Said, evidence: Evidence) -> None:
-    ranks, n = _ranks(said), _seq(said)
-    if not evidence.desync.of_subgroup:
-        evidence.claim(
+def _lagging(said: Said, attempt: Attempt) -> None:
+    ranks, _ = _told(said, attempt)
+    if not attempt.part(_DesyncReport).of_subgroup:
+        attempt.claim("desync_report", said.line, said.at_ns, accused=ranks)
+    for rank in ranks:
+        _counters(attempt, rank, 0, 0)
+
+
+def _finished(said: Said, attempt: Attempt) -> None:
+    ranks, n = _told(said, attempt)
+    if not attempt.part(_DesyncReport).of_subgroup:
+        attempt.claim(
             "desync_report", said.line, said.at_ns, accused=ranks, group=DEFAULT_GROUP, seq=n + 1
-        )  # fmt: skip
-        for rank in ranks:
-            _counters(evidence, rank, n, n)
+        )
+    for rank in ranks:
+        _counters(attempt, rank, n, n)
 
 
-def _joined(said: Said, evidence: Evidence) -> None:
-    n = _seq(said)
-    for rank in () if evidence.desync.of_subgroup else _ranks(said):
-        _counters(evidence, rank, n, n - 1)
+def _joined(said: Said, attempt: Attempt) -> None:
+    ranks, n = _told(said, attempt)
+    for rank in ranks:
+        _counters(attempt, rank, n, n - 1)
 
 
-def _snapshot(said: Said, evidence: Evidence) -> None:
+def _snapshot(said: Said, attempt: Attempt) -> None:
     """The sequence number that the following rows are about."""
-    evidence.desync.seq = _seq(said)
+    attempt.part(_DesyncReport).seq = _told(said, attempt)[1]
 
 
-def _snapshot_row(said: Said, evidence: Evidence) -> bool:
-    seq = evidence.desync.seq
-    if evidence.desync.of_subgroup or seq is None:
-        return evidence.desync.of_subgroup
-    started = said.text("what") == "started"
+def _snapshot_row(said: Said, attempt: Attempt) -> bool:
+    report, ranks = attempt.part(_DesyncReport), _told(said, attempt)[0]
+    if report.of_subgroup or report.seq is None:
+        return report.of_subgroup
+    started, seq = said.text("what") == "started", report.seq
     state = State.STARTED if started else State.COMPLETED
-    newest = evidence.desync.started
-    for rank in _ranks(said):
-        _operation(evidence, rank, seq, _bare(said.text("op")), state, said.at_ns, said.line)
-        _counters(evidence, rank, seq, -1 if started else seq)
+    signature = Signature(operations.canonical(said.text("op")), said.text("op"))
+    for rank in ranks:
+        _operation(
+            attempt, rank, Operation(seq, signature, state=state, at_ns=said.at_ns), said.line
+        )
+        _counters(attempt, rank, seq, -1 if started else seq)
         if started:
-            newest[rank] = max(newest.get(rank, 0), seq)
+            report.started[rank] = max(report.started.get(rank, 0), seq)
     return True
 
 
-def resolve_started(evidence: Evidence) -> None:
+def resolve_started(attempt: Attempt) -> None:
     """What has completed on a rank on which something has started.
 
     Kernels of one group run one after another: all earlier ones have. Where a rank says that it
     gave up waiting for an earlier one, its reports do not count started kernels but issued ones.
     """
-    newest = evidence.desync.started
-    overdue = [
-        (rank, operation.seq)
-        for rank in newest.keys() & evidence.ranks.keys()
-        for operation in evidence.ranks[rank].operations
-        if operation.timed_out and operation.group == DEFAULT_GROUP
-    ]
-    issued_only = any(0 < seq < newest[rank] for rank, seq in overdue)
-    for rank, seq in newest.items():
-        notes = evidence.of(rank)
-        if not issued_only:
-            _counters(evidence, rank, seq, seq - 1)
-            continue
-        for operation in notes.operations:
-            if operation.state == State.STARTED and not operation.timed_out:
-                operation.state = State.SCHEDULED
-
-
-def _counters(evidence: Evidence, rank: int, enqueued: int, completed: int) -> None:
-    """Counters from a report, which covers started kernels: a rank may have issued more."""
-    if not _may_speak(evidence):
-        return
-    known = evidence.of(rank).counters.setdefault(DEFAULT_GROUP, Counters())
-    known.enqueued = max(known.enqueued, enqueued)
-    known.completed = max(known.completed, completed)
-
-
-def _may_speak(evidence: Evidence) -> bool:
-    """Count one more rank mentioned by reports; False once there are too many to be real."""
-    evidence.mentions += 1
-    return evidence.mentions <= MAX_MENTIONS
-
-
-def _bare(raw: str) -> Signature:
-    return Signature(op=operations.canonical(raw), raw=raw)
-
-
-def _operation(
-    evidence: Evidence,
-    rank: int,
-    seq: int,
-    signature: Signature,
-    state: State,
-    at_ns: int,
-    line: LogLine,
-    group: GroupId = DEFAULT_GROUP,
-) -> None:
-    if not _may_speak(evidence):
-        return
-    notes = evidence.of(rank)
-    same_number = notes.numbered(seq)
-    for known in same_number:
-        if (known.signature.op, known.group) == (signature.op, group):
-            known.state = max(known.state, state)
-            return
-    if len(same_number) >= MAX_SAME_NUMBER:
-        return
-    notes.operations.append(
-        Operation(
-            seq=seq,
-            signature=signature,
-            group=group,
-            state=state,
-            at_ns=at_ns,
-            line=line.number,
-            text=line.excerpt,
-        )
+    newest = attempt.part(_DesyncReport).started
+    issued_only = any(
+        0 < operation.seq < newest[rank] and operation.group == DEFAULT_GROUP
+        for rank in newest.keys() & attempt.ranks.keys()
+        for operation in attempt.ranks[rank].overdue
     )
+    for rank, seq in newest.items():
+        if not issued_only:
+            _counters(attempt, rank, seq, seq - 1)
+            continue
+        for operation in attempt.of(rank).operations:
+            if operation.state == State.STARTED and not operation.timed_out:
+                operation.state = _SCHEDULED
+
+
+def _counters(attempt: Attempt, rank: int, enqueued: int, completed: int) -> None:
+    """Counters from a report, which covers started kernels: a rank may have issued more."""
+    if _may_speak(attempt):
+        known = attempt.of(rank).counters.setdefault(DEFAULT_GROUP, Counters())
+        known.enqueued = max(known.enqueued, enqueued)
+        known.completed = max(known.completed, completed)
+
+
+def _may_speak(attempt: Attempt) -> bool:
+    """Count one more rank mentioned by reports; False once there are too many to be real."""
+    attempt.mentions += 1
+    return attempt.mentions <= MAX_MENTIONS
+
+
+def _operation(attempt: Attempt, rank: int, told: Operation, line: LogLine) -> None:
+    """An operation of the default group, unless a group is stated."""
+    if not _may_speak(attempt):
+        return
+    told.group = told.group if told.group[1] else DEFAULT_GROUP
+    notes = attempt.of(rank)
+    same_number = notes.numbered(told.seq)
+    for known in same_number:
+        if (known.signature.op, known.group) == (told.signature.op, told.group):
+            known.state = max(known.state, told.state)
+            return
+    if len(same_number) < MAX_SAME_NUMBER:
+        notes.add(told, line)
 
 
 def comparison(text: str) -> Comparison | None:
     """Parse a message in which torch compared two ranks of a group: the writer's group rank, and
     what members ran, by group rank. None for other messages.
     """
+    sides = _sides(text)
+    if not sides:
+        return None
+    return next(iter(sides)), {p: side[1] for p, side in sides.items() if side is not None}
+
+
+def _sides(text: str) -> dict[int, tuple[int | None, Signature] | None]:
+    """The fingerprints that a message compares by group rank, the writer's first."""
     found = _MISMATCH.search(text)
     if not found:
-        return None
-    sides = {int(found.group("a")): fingerprint(found.group("fa"))}
-    if found.group("b"):
-        sides[int(found.group("b"))] = fingerprint(found.group("fb"))
-    return int(found.group("a")), {p: side[1] for p, side in sides.items() if side is not None}
+        return {}
+    sides = {int(found["a"]): fingerprint(found["fa"])}
+    if found["b"]:
+        sides[int(found["b"])] = fingerprint(found["fb"])
+    return sides
 
 
-def _fingerprints(said: Said, evidence: Evidence) -> bool:
+def _fingerprints(said: Said, attempt: Attempt) -> bool:
     """Record a comparison; which ranks it is about is known only at the end of the log."""
     line, at_ns = said.line, said.at_ns
     compared = comparison(line.text)
-    if compared is None:
+    if compared is None or compared[0] not in compared[1]:
         return False
     place, sides = compared
-    if place not in sides:
-        return False
-    evidence.comparisons.append((line, at_ns, compared))
-    evidence.claim(
-        "fingerprint_mismatch",
-        line,
-        at_ns,
-        reporter=line.rank_or(place),
-        group=DEFAULT_GROUP,
-        seq=_compared_seq(line.text),
+    attempt.part(Comparisons).lines.append((line, at_ns, compared))
+    attempt.claim(
+        "fingerprint_mismatch", line, at_ns,
+        reporter=line.rank_or(place), group=DEFAULT_GROUP, seq=_compared_seq(line.text),
         op=sides[place].op,
-    )
+    )  # fmt: skip
     return True
 
 
@@ -204,79 +214,72 @@ def _compared_seq(text: str) -> int:
 
     A peer's is garbage in torch 2.0 and 2.1, so both sides get the reporter's.
     """
-    found = _FINGERPRINT.search(text)
-    seq = int(found.group("seq")[:18]) if found is not None and found.group("seq") else 0
+    seq = (fingerprint(text) or (0, None))[0] or 0
     return seq if 0 < seq <= _GARBAGE_SEQ else 1
 
 
-def resolve_comparisons(evidence: Evidence) -> None:
+def resolve_comparisons(attempt: Attempt) -> None:
     """Record comparisons as operations of the ranks that issued them.
 
     Messages use group ranks. If a writer's group rank differs from its rank, the group is a
     subgroup, and only what each writer says about itself can be attributed.
     """
-    smaller = any(line.rank not in (None, place) for line, _, (place, _) in evidence.comparisons)
-    comparisons = _resolve_steps(evidence, smaller=smaller)
+    every = attempt.part(Comparisons).lines
+    smaller = any(line.rank not in (None, place) for line, _, (place, _) in every)
     agreed: dict[tuple[int, Signature], int] = {}
     """Up to which rank all are known to have issued an operation."""
-    for line, at_ns, (place, sides) in comparisons:
+    for line, at_ns, (place, sides) in _resolve_steps(every, attempt, smaller=smaller):
         seq, mine = _compared_seq(line.text), sides[place]
+
+        def note(rank: int, what: Signature, group: GroupId = DEFAULT_GROUP) -> None:
+            told = Operation(seq, what, group, state=_SCHEDULED, at_ns=at_ns)  # noqa: B023
+            _operation(attempt, rank, told, line)  # noqa: B023
+
         if smaller:
             if line.rank is not None:
-                _operation(evidence, line.rank, seq, mine, State.SCHEDULED, at_ns, line, _SMALLER)
+                note(line.rank, mine, _SMALLER)
             continue
-        _operation(evidence, place, seq, mine, State.SCHEDULED, at_ns, line)
+        note(place, mine)
         for other, signature in sides.items():
-            _operation(evidence, other, seq, signature, State.SCHEDULED, at_ns, line)
+            note(other, signature)
             # The comparison names the lowest rank that differs, so the ranks below it agree.
             below = min(other, _MAX_AGREEING) if other != place else 0
             for rank in range(agreed.get((seq, mine), 0), below):
                 if rank != place:
-                    _operation(evidence, rank, seq, mine, State.SCHEDULED, at_ns, line)
+                    note(rank, mine)
             agreed[seq, mine] = max(agreed.get((seq, mine), 0), below)
-    evidence.comparisons.clear()
+    every.clear()
 
 
-def _resolve_steps(evidence: Evidence, *, smaller: bool) -> list[tuple[LogLine, int, Comparison]]:
+def _resolve_steps(every: list[_Compared], attempt: Attempt, *, smaller: bool) -> list[_Compared]:
     """State which ranks met in different calls of one operation; returns the other comparisons.
 
     They passed the same, and only their sequence numbers differ: one side left a collective out
     before, or issued one too many. In a ``smaller`` group, the numbers in a message are no ranks.
     """
     numbers: dict[int, int] = {}
-    apart: list[tuple[LogLine, int, Comparison]] = []
-    others: list[tuple[LogLine, int, Comparison]] = []
-    for compared in evidence.comparisons:
+    apart: list[_Compared] = []
+    others: list[_Compared] = []
+    for compared in every:
         line, _, (place, sides) = compared
-        met = _numbers_apart(line.text, sides)
-        (apart if met else others).append(compared)
+        told = {p: side[0] for p, side in _sides(line.text).items() if side is not None}
+        met = {p: n for p, n in told.items() if n is not None and n <= _GARBAGE_SEQ}
+        if len(sides) < 2 or len(set(sides.values())) > 1 or len(set(met.values())) < 2:
+            others.append(compared)
+            continue
+        apart.append(compared)
         for rank, number in met.items():
             numbers[rank] = number
             if rank != place:  # the lowest rank that differs: the ranks below it agree
                 numbers |= dict.fromkeys(range(min(rank, _MAX_AGREEING)), met[place])
     if apart and not smaller:
         line, at_ns, _ = apart[0]
-        accused = _fewer_or_all(numbers)
-        evidence.claim("fingerprint_mismatch", line, at_ns, accused=accused, certain=False)
+        alike = [[r for r, n in numbers.items() if n == number] for number in set(numbers.values())]
+        few, *more = sorted(alike, key=len)
+        # The smaller side, if ranks that said nothing cannot even the sides out.
+        accused = tuple(few if len(few) + 1 < len(more[-1]) else numbers)
+        attempt.claim("fingerprint_mismatch", line, at_ns, accused=accused, certain=False)
     return others
-
-
-def _numbers_apart(text: str, sides: dict[int, Signature]) -> dict[int, int]:
-    """The sequence numbers of two ranks that compared equal operations, if nothing else differs."""
-    found = _MISMATCH.search(text)
-    if found is None or not found.group("b") or len(set(sides.values())) > 1:
-        return {}
-    both = {int(found.group(of)): fingerprint(found.group("f" + of)) for of in "ab"}
-    numbers = {place: said[0] for place, said in both.items() if said is not None}
-    known = {p: n for p, n in numbers.items() if n is not None and n <= _GARBAGE_SEQ}
-    return known if len(set(known.values())) > 1 else {}
-
-
-def _fewer_or_all(numbers: dict[int, int]) -> tuple[int, ...]:
-    """The ranks of the smaller side, if ranks that said nothing cannot even the sides out."""
-    sides = [[r for r, n in numbers.items() if n == number] for number in set(numbers.values())]
-    few, *more = sorted(sides, key=len)
-    return tuple(few if len(few) + 1 < len(more[-1]) else numbers)
 
 
 def fingerprint(text: str) -> tuple[int | None, Signature] | None:
@@ -284,28 +287,11 @@ def fingerprint(text: str) -> tuple[int | None, Signature] | None:
     found = _FINGERPRINT.search(text)
     if not found:
         return None
-    raw, shape = found.group("op"), found.group("shape")
-    sizes = None
-    if shape is not None:
-        sizes = (tuple(int(d) for d in re.findall(r"\d+", shape)[:32]),)
-    return (
-        int(found.group("seq")[:18]) if found.group("seq") else None,
-        Signature(
-            op=operations.canonical(raw),
-            raw=raw,
-            input_sizes=sizes,
-            input_dtypes=dtypes((found.group("dtype") or "").lower()),
-        ),
-    )
-
-
-def _seq(said: Said) -> int:
-    """A sequence number, bounded in case the line is damaged."""
-    return min(said.number("n", 19) or 0, _MOST)
-
-
-def _ranks(said: Said) -> tuple[int, ...]:
-    return rank_ranges(said.text("ranks"))
+    raw, shape = found["op"], found["shape"]
+    sizes = None if shape is None else (tuple(int(d) for d in re.findall(r"\d+", shape)[:32]),)
+    kinds = dtypes((found["dtype"] or "").lower())
+    signature = Signature(operations.canonical(raw), raw, input_sizes=sizes, input_dtypes=kinds)
+    return int(found["seq"][:18]) if found["seq"] else None, signature
 
 
 _LIST = r"\[(?P<ranks>[\d,\s\-.]*)\]"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.notes import GroupId, Operation
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.rows.row import Said, row
@@ -13,15 +13,15 @@ _MODELS: GroupId = ("ddp", "DDP's comparison of models")
 _MOST_MODELS = 1024
 
 
-def _no_gradient(said: Said, evidence: Evidence) -> None:
+def _no_gradient(said: Said, attempt: Attempt) -> None:
     rank = said.line.rank_or(said.number("rank", 7) or 0)
-    evidence.of(rank)
-    evidence.claim(
+    attempt.of(rank)
+    attempt.claim(
         "ddp_unused_parameters", said.line, said.at_ns, accused=(rank,), reporter=rank
     )  # fmt: skip
 
 
-def _other_model(said: Said, evidence: Evidence) -> None:
+def _other_model(said: Said, attempt: Attempt) -> None:
     """Another rank has a different number of parameters."""
     line, at_ns = said.line, said.at_ns
     own, count, other, its_count = (int(x[:18]) for x in said.found.groups())
@@ -30,27 +30,26 @@ def _other_model(said: Said, evidence: Evidence) -> None:
     if not absent and other < _MOST_MODELS and not line.is_place(own):
         # It names the first rank that differs, so the ranks before that one agree with it.
         for rank, size in ((own, count), (other, its_count), *((r, count) for r in range(other))):
-            _model(rank, size, line, at_ns, evidence)
+            _model(rank, size, line, at_ns, attempt)
     accused = (other,) if absent and not line.is_place(own) else ()
-    evidence.claim(
+    attempt.claim(
         "ddp_model_mismatch", line, at_ns,
         reporter=line.rank_or(own), accused=accused, certain=False,
     )  # fmt: skip
 
 
-def _model(rank: int, size: int, line: LogLine, at_ns: int, evidence: Evidence) -> None:
+def _model(rank: int, size: int, line: LogLine, at_ns: int, attempt: Attempt) -> None:
     """One rank's part in the comparison of models, which every rank repeats."""
     signature = Signature("all_gather", "parameters of the model", input_sizes=((size,),))
-    evidence.of(rank).add_once(
-        Operation(1, signature, _MODELS, state=State.SCHEDULED, at_ns=at_ns), line
-    )
+    told = Operation(1, signature, _MODELS, state=State.SCHEDULED, at_ns=at_ns)
+    attempt.of(rank).add(told, line, once=True)
 
 
-def _other_shapes(said: Said, evidence: Evidence) -> None:
+def _other_shapes(said: Said, attempt: Attempt) -> None:
     """A parameter has a different shape than on rank 0."""
     owner = said.number("rank", 7) if said.line.rank is None else said.line.rank
     accused = () if owner is None else (owner,)
-    evidence.claim(
+    attempt.claim(
         "ddp_model_mismatch", said.line, said.at_ns, reporter=owner, accused=accused, certain=False
     )  # fmt: skip
 

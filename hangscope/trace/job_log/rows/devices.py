@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
 from hangscope.trace import clean, signals
-from hangscope.trace.job_log.evidence.gathered import Evidence
-from hangscope.trace.job_log.evidence.notes import LoggedException, UnattributedException
-from hangscope.trace.job_log.evidence.process_ends import LauncherFailure
-from hangscope.trace.job_log.evidence.process_ranks import Process
+from hangscope.trace.job_log.evidence.attempt import Attempt
+from hangscope.trace.job_log.evidence.notes import (
+    LauncherFailure,
+    LoggedException,
+    UnattributedException,
+)
+from hangscope.trace.job_log.evidence.processes import Process
 from hangscope.trace.job_log.lines.line import LogLine, Machine
-from hangscope.trace.job_log.rows import network_errors
 from hangscope.trace.job_log.rows.row import Said, row
 from hangscope.trace.job_log.rows.statements import claim, of_process, own_error
 from hangscope.trace.model import ClaimDetails, ClaimKind
@@ -24,173 +27,207 @@ _FATAL = "Fatal Python error"
 _EXCEPTION = re.compile(r"(?:\w+\.){0,12}[A-Z]\w{0,120}(?::\s|$)")
 
 
+_LOST = re.compile(
+    r"remote process exited|ncclRemoteError|Connection closed by remote peer|"
+    r"failed : (?:Broken pipe|Connection reset)",
+    re.IGNORECASE,
+)
+
+
+def lost_peer(text: str) -> ClaimDetails:
+    """What a message of NCCL's says of the connection to another rank."""
+    return ClaimDetails(lost_peer=True) if _LOST.search(text) else ClaimDetails()
+
+
 def _said_by(line: LogLine) -> tuple[int, ...]:
     return () if line.rank is None else (line.rank,)
 
 
-def _memory(said: Said, evidence: Evidence) -> None:
+def _memory(said: Said, attempt: Attempt) -> None:
     """A device ran out of memory, or was asked for more than there is."""
     if _GARBAGE_SIZE in said.line.text:
-        evidence.claim("size_mismatch", said.line, said.at_ns, certain=False)
+        attempt.claim("size_mismatch", said.line, said.at_ns, certain=False)
     else:
-        evidence.claim("oom", said.line, said.at_ns, accused=_said_by(said.line))
+        attempt.claim("oom", said.line, said.at_ns, accused=_said_by(said.line))
 
 
-def _device(said: Said, evidence: Evidence) -> None:
+def _device(said: Said, attempt: Attempt) -> None:
     """A device or its driver failed."""
     line, at_ns = said.line, said.at_ns
-    if (
-        line.rank is None
-        and line.local_rank is not None
-        and not _EXCEPTION.match(line.text.strip())
-    ):
+    told = line.text.strip()
+    if line.rank is None and line.local_rank is not None and not _EXCEPTION.match(told):
         # A driver's message is not a traceback, but ends its process like one.
-        words = clean.prose(line.text.strip(), 400)
-        _raised("device error", words, line, at_ns, evidence)
-    late = ClaimDetails(after_timeout=True) if evidence.given_up else ClaimDetails()
-    evidence.claim("device_error", line, at_ns, accused=_said_by(line), **late)
+        _raised("device error", clean.prose(told, 400), line, at_ns, attempt)
+    late = ClaimDetails(after_timeout=True) if attempt.given_up else ClaimDetails()
+    attempt.claim("device_error", line, at_ns, accused=_said_by(line), **late)
 
 
-def _raised(kind: str, words: str, line: LogLine, at_ns: int, evidence: Evidence) -> None:
+def _raised(kind: str, words: str, line: LogLine, at_ns: int, attempt: Attempt) -> None:
     """An exception of the writer that no traceback shows."""
     trouble = LoggedException(kind, words, at_ns=at_ns, line=line.number, uncaught=True)
     if line.rank is not None:
-        evidence.of(line.rank).exceptions.append(trouble)
+        attempt.of(line.rank).exceptions.append(trouble)
         return
-    evidence.raised.pending.append(
+    attempt.raised.pending.append(
         UnattributedException(trouble, line.local_rank, line.pid, line.machine)
     )
 
 
-def _own_device(said: Said, evidence: Evidence) -> None:
+def _own_device(said: Said, attempt: Attempt) -> None:
     """The communicator's call to the driver failed: this rank's own device, not its peers'."""
     rank, where = said.line.rank, _NCCL_PID.match(said.line.text)
     if rank is None and where:
-        rank = evidence.processes.of_pid(int(where[2][:9]), _nccls_machine(where, said.line))
+        rank = attempt.processes.of_pid(int(where[2][:9]), _nccls_machine(where, said.line))
     kind: ClaimKind = "oom" if said.text("what") == "out of memory" else "device_error"
     accused = () if rank is None else (rank,)
-    evidence.claim(kind, said.line, said.at_ns, accused=accused, certain=rank is not None)
+    attempt.claim(kind, said.line, said.at_ns, accused=accused, certain=rank is not None)
 
 
-def _shared_device(said: Said, evidence: Evidence) -> None:
+def _shared_device(said: Said, attempt: Attempt) -> None:
     """Both ranks chose the device, whichever of them reports it."""
     both = (said.number("a", 7) or 0, said.number("b", 7) or 0)
     for member in both:
-        evidence.of(member)
-    evidence.claim("shared_device", said.line, said.at_ns, accused=both)
+        attempt.of(member)
+    attempt.claim("shared_device", said.line, said.at_ns, accused=both)
 
 
-def _network(said: Said, evidence: Evidence) -> None:
+def _network(said: Said, attempt: Attempt) -> None:
     """A connection failed, or a peer announced more bytes than there is room for."""
     text = said.line.text
     kind: ClaimKind = "size_mismatch" if "collective mismatch" in text else "network_error"
-    details = network_errors.lost_peer(text)
-    if evidence.given_up:
+    details = lost_peer(text)
+    if attempt.given_up:
         details["after_timeout"] = True
-    evidence.claim(kind, said.line, said.at_ns, certain=False, **details)
+    attempt.claim(kind, said.line, said.at_ns, certain=False, **details)
 
 
-def _killed_for_memory(said: Said, evidence: Evidence) -> None:
+def _killed_for_memory(said: Said, attempt: Attempt) -> None:
     """The kernel killed a process for its memory."""
     pid = int(next(g for g in said.found.groups() if g)[:9])
-    evidence.ends.out_of_memory.add(Process(pid, said.line.machine))
-    of_process("oom", said, pid, evidence)
+    attempt.ends.out_of_memory.add(Process(pid, said.line.machine))
+    of_process("oom", said, pid, attempt)
 
 
-def _xid(said: Said, evidence: Evidence) -> None:
+def _xid(said: Said, attempt: Attempt) -> None:
     """The driver reports a failed device, and usually the process that used it."""
     if said.number("xid") in _ECHOES:
-        evidence.claim("other", said.line, said.at_ns, certain=False)
+        attempt.claim("other", said.line, said.at_ns, certain=False)
         return
     pid = said.number("pid")
-    rank = evidence.processes.of_pid(pid, said.line.machine)
+    rank = attempt.processes.of_pid(pid, said.line.machine)
     if rank is None and pid is not None:
-        of_process("device_error", said, pid, evidence)
+        of_process("device_error", said, pid, attempt)
         return
     accused = () if rank is None else (rank,)
-    evidence.claim(
+    attempt.claim(
         "device_error", said.line, said.at_ns, accused=accused, certain=rank is not None
     )  # fmt: skip
 
 
-def _fatal_python(said: Said, evidence: Evidence) -> None:
+def _fatal_python(said: Said, attempt: Attempt) -> None:
     """Python writes why it ends: a signal that its process has caused, or an error of its own."""
     what = said.text("what").strip()
     number = signals.BY_DESCRIPTION.get(what.lower().replace("-", " "))
     if number is not None:
-        _ended_by(number, said, evidence)
+        _ended_by(number, said, attempt)
     else:
-        _raised(_FATAL, clean.prose(what, 400), said.line, said.at_ns, evidence)
+        _raised(_FATAL, clean.prose(what, 400), said.line, said.at_ns, attempt)
 
 
-def _signalled(said: Said, evidence: Evidence) -> bool:
+def _signalled(said: Said, attempt: Attempt) -> bool:
     """A process was ended by a signal that it caused itself."""
     number = signals.number_of(said.text("name") or "SEGV")
-    return number is not None and _ended_by(number, said, evidence)
+    return number is not None and _ended_by(number, said, attempt)
 
 
-def _ended_by(number: int, said: Said, evidence: Evidence) -> bool:
+def _ended_by(number: int, said: Said, attempt: Attempt) -> bool:
     """Record the signal that ended the writer of a line. Returns whether it is known."""
     line, at_ns = said.line, said.at_ns
     if line.rank is not None:
-        notes = evidence.of(line.rank)
+        notes = attempt.of(line.rank)
         notes.exit_signal = notes.exit_signal or number
         notes.exit_text = notes.exit_text or line.text.strip()[:200]
         notes.exit_ns = notes.exit_ns or at_ns
     elif line.local_rank is not None:
         failure = LauncherFailure(line.local_rank, None, -number, at_ns, line.machine)
-        evidence.ends.failures.append(failure)
+        attempt.ends.failures.append(failure)
     elif line.pid is not None:
-        evidence.claim("launcher_failure", line, at_ns, certain=False)
+        attempt.claim("launcher_failure", line, at_ns, certain=False)
     else:
         return False
     return True
 
 
-def _kernel(said: Said, evidence: Evidence) -> None:
+def _kernel(said: Said, attempt: Attempt) -> None:
     """A debugger lists what a device runs: NCCL's kernels end once all members have come."""
     text = f"a device runs {said.text('kernel')}, which waits for the other members"
     line = said.line.saying(text)
-    evidence.claim("other", line, said.at_ns, certain=False, stands=True)
+    attempt.claim("other", line, said.at_ns, certain=False, stands=True)
 
 
-def _loader(said: Said, evidence: Evidence) -> None:
+def _loader(said: Said, attempt: Attempt) -> None:
     accused = _said_by(said.line)
-    evidence.claim("other", said.line, said.at_ns, accused=accused, certain=False)
+    attempt.claim("other", said.line, said.at_ns, accused=accused, certain=False)
 
 
-def _communicator(said: Said, evidence: Evidence) -> bool:
+@dataclass(slots=True)
+class Communicators:
+    """NCCL's largest communicators, whose members' numbers are ranks if there is one of that
+    size."""
+
+    size: int = 0
+    devices: dict[int, tuple[str, str]] = field(default_factory=dict)
+    """Host and device of each process, by its rank in them."""
+    are_groups: bool = False
+    """There are several of that size: their numbers are ranks inside groups."""
+
+    def forget_places(self, attempt: Attempt) -> None:
+        """The numbers so far were ranks inside groups."""
+        for place in self.devices:
+            notes = attempt.ranks.get(place)
+            if notes is not None:
+                attempt.processes.forget(place)
+                notes.pid, notes.host = None, None
+                if not notes.tells():
+                    del attempt.ranks[place]
+
+
+def _communicator(said: Said, attempt: Attempt) -> bool:
     """NCCL's own lines show which process has which rank in the largest communicator."""
     line, rank, size = said.line, said.number("rank", 7) or 0, said.number("size", 7) or 0
-    if size < (evidence.communicators.size or 0):
+    largest = attempt.part(Communicators)
+    if size < largest.size:
         return False
-    if size > (evidence.communicators.size or 0):
-        evidence.of_larger_communicators(size)
+    if size > largest.size:
+        largest.forget_places(attempt)
+        largest.size, largest.are_groups, largest.devices = size, False, {}
     where = _NCCL_PID.match(line.text)
     host, pid = (where[1], int(where[2][:9])) if where else (line.host, line.pid)
-    if evidence.world_size is not None and size < evidence.world_size:
+    if attempt.world_size is not None and size < attempt.world_size:
         return False
-    if line.rank is None and _is_of_a_group(said.found, rank, host, evidence):
+    if line.rank is None and _is_of_a_group(said.found, rank, host, attempt):
         return False
-    notes = evidence.of(line.rank_or(rank))
+    notes = attempt.of(line.rank_or(rank))
     notes.host = notes.host or host
     # After one rank has given up, a rank that aborts its communicators is giving up as well.
-    notes.partly_recorded |= evidence.given_up and "Abort COMPLETE" in said.found[0]
+    notes.partly_recorded |= attempt.given_up and "Abort COMPLETE" in said.found[0]
     if pid is not None:
         notes.pid = notes.pid or pid
         machine = _nccls_machine(where, line) if where else line.machine
-        evidence.processes.is_told(notes.rank, pid, machine)
+        attempt.processes.is_told(notes.rank, pid, machine)
     return False
 
 
-def _is_of_a_group(found: re.Match[str], rank: int, host: str | None, evidence: Evidence) -> bool:
+def _is_of_a_group(found: re.Match[str], rank: int, host: str | None, attempt: Attempt) -> bool:
     """Whether the number in a communicator is a group rank: two devices have the same one."""
     device = _BUS.search(found[0])
     if device is not None:
         place = (host or "", device[1])
-        if evidence.communicators.devices.setdefault(rank, place) != place:
-            evidence.of_groups_alone()
-    return evidence.communicators.are_groups
+        largest = attempt.part(Communicators)
+        if largest.devices.setdefault(rank, place) != place:
+            largest.forget_places(attempt)
+            largest.are_groups = True
+    return attempt.part(Communicators).are_groups
 
 
 def _nccls_machine(where: re.Match[str], line: LogLine) -> Machine:
@@ -295,5 +332,14 @@ ROWS = (
     row("loader-worker", "remark",
         r"DataLoader worker \(pid(?:\(s\))? (\d+)[^)]*\) (?:is killed|exited)", _loader,
         "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed."),
+    row("hung-task", "remark",
+        r"INFO: task (\S{1,40}):(?P<pid>\d{1,9}) blocked for more than \d+ seconds",
+        claim("other", blocked=True),
+        "INFO: task python3:4711 blocked for more than 120 seconds."),
+    row("silent-storage", "remark",
+        r"nfs: server \S+ not responding|LustreError: .{0,300}(?:rc = -1\d\d|timed out|was evicted)"
+        r"|ptlrpc_expire_one_request|ceph: mds\d+ (?:hung|caps stale)|"
+        r"beegfs: .{0,200}(?:timed out|offline)", claim("other", blocked=True),
+        "nfs: server filer1 not responding, still trying"),
 )
 # fmt: on

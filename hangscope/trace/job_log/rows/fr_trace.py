@@ -13,10 +13,10 @@ import re
 from dataclasses import dataclass
 
 from hangscope.trace import clean, operations
-from hangscope.trace.job_log.evidence.gathered import (
+from hangscope.trace.job_log.evidence.attempt import (
     MAX_MENTIONS,
     MAX_SAME_NUMBER,
-    Evidence,
+    Attempt,
     rank_ranges,
 )
 from hangscope.trace.job_log.evidence.notes import DEFAULT_GROUP, GroupId, Operation
@@ -36,6 +36,7 @@ _RANKS = re.compile(r"\{([\d, ]*)\}\s*$")
 _FRAME = re.compile(r"\{'name': '([^']{1,200})', 'filename': '([^']{1,400})', 'line': (\d{1,8})\}")
 _MISSING_CELL = re.compile(r"\}\]\s[\s\d]*\{([\d, ]+)\}")
 _OTHER_CALL = re.compile(r"[{ ](\d{1,7}): Collective\(")
+_IN_TABLE = "collective {seq} in the tables of torch's debug server"
 _NEAR = 400
 """Lines from the first of a report to its last, of which others may write most."""
 
@@ -47,7 +48,6 @@ class _Report:
     head: LogLine
     at_ns: int
     seq: int
-    differs: bool
     group: GroupId = DEFAULT_GROUP
     op: str = ""
     missing: tuple[int, ...] = ()
@@ -55,71 +55,52 @@ class _Report:
     stack: tuple[Frame, ...] = ()
 
 
-def _table_row(said: Said, evidence: Evidence) -> None:
+def _table_row(said: Said, attempt: Attempt) -> None:
     """One collective of the debug server's table."""
-    text, seq = said.line.text, said.number("seq", 18) or 0
-    rest = text[said.found.end() :]
-    report = _Report(said.line.saying(_IN_TABLE.format(seq=seq)), said.at_ns, seq, differs=False)
+    seq, rest = said.number("seq", 18) or 0, said.line.text[said.found.end() :]
+    report = _Report(said.line.saying(_IN_TABLE.format(seq=seq)), said.at_ns, seq)
     report.group = (said.text("group")[:100], said.text("desc").rpartition(":")[2][:200])
     report.op, report.members = said.text("op").rpartition(":")[2], said.ranks("members")
-    frames = text[said.found.end() : rest.find("}]") + said.found.end() + 1]
     report.stack = tuple(
         Frame(clean.name(name), clean.name(file), int(line))
-        for name, file, line in _FRAME.findall(frames)
+        for name, file, line in _FRAME.findall(rest[: rest.find("}]") + 1])
     )
     missing = _MISSING_CELL.search(rest)
     report.missing = rank_ranges(missing[1]) if missing else ()
     culprits = {int(rank) for rank in _OTHER_CALL.findall(rest)}
     if culprits:
-        _accuse(report, culprits, evidence)
+        _accuse(report, culprits, attempt)
     elif report.missing or said.text("state") != "completed":
-        _note(report, evidence)
+        _note(report, attempt)
 
 
-_IN_TABLE = "collective {seq} in the tables of torch's debug server"
-
-
-def _follow(report: _Report, evidence: Evidence) -> Report:
+def _follow(said: Said, attempt: Attempt) -> Report:
     """Note the lines of a report, between which other ranks may write."""
+    report = _Report(said.line, said.at_ns, said.number("seq", 18) or 0)
+    differs = said.text("errors")
     line = yield True
-    while line.number <= report.head.number + _NEAR:
-        row_ = _ROW.match(line.text)
-        if row_ is not None and _is_last(report, row_["key"], row_["told"].strip(), evidence):
-            yield True
+    while line.number <= said.line.number + _NEAR:
+        found = _ROW.match(line.text)
+        key, text = (found["key"], found["told"].strip()) if found else ("", "")
+        if key == "group info":
+            name, _, desc = text.partition(":")
+            report.group = (name[:100], desc[:200])
+        elif key == "collective":
+            report.op = text.rpartition(":")[2]
+        elif key == "missing ranks":
+            report.missing = _ranks(text)
+        elif key == "expected ranks":
+            whole = report.group == DEFAULT_GROUP and text.isdecimal()
+            report.members = tuple(range(int(text[:6]))) if whole else _ranks(text)
+        elif key == "error msg":
+            told = _CULPRIT.findall(text)
+            _accuse(report, {int(r) for r, kind in told if kind not in _NO_MISMATCH}, attempt)
+        elif key == "collective state" and not differs and text != "completed":
+            _note(report, attempt)
+        last = key == "error msg" or (key == "collective state" and not differs)
+        line = yield found is not None
+        if last:
             return
-        line = yield row_ is not None
-
-
-def _is_last(report: _Report, key: str, text: str, evidence: Evidence) -> bool:
-    """Note one line of a report. Returns whether it was the last."""
-    if key == "group info":
-        name, _, desc = text.partition(":")
-        report.group = (name[:100], desc[:200])
-    elif key == "collective":
-        report.op = text.rpartition(":")[2]
-    elif key == "missing ranks":
-        report.missing = _ranks(text)
-    elif key == "expected ranks":
-        whole = report.group == DEFAULT_GROUP and text.isdecimal()
-        report.members = tuple(range(int(text[:6]))) if whole else _ranks(text)
-    elif key == "error msg":
-        _note_culprits(report, text, evidence)
-        return True
-    elif key == "collective state" and not report.differs:
-        if text != "completed":
-            _note(report, evidence)
-        return True
-    return False
-
-
-def _not_joined(said: Said, evidence: Evidence) -> Report:
-    report = _Report(said.line, said.at_ns, said.number("seq", 18) or 0, differs=False)
-    return _follow(report, evidence)
-
-
-def _differs(said: Said, evidence: Evidence) -> Report:
-    report = _Report(said.line, said.at_ns, said.number("seq", 18) or 0, differs=True)
-    return _follow(report, evidence)
 
 
 def _ranks(text: str) -> tuple[int, ...]:
@@ -127,72 +108,44 @@ def _ranks(text: str) -> tuple[int, ...]:
     return rank_ranges(found[1]) if found else ()
 
 
-def _note(report: _Report, evidence: Evidence) -> None:
+def _note(report: _Report, attempt: Attempt) -> None:
     """Those who joined wait for those who are missing."""
-    members = sorted(set(report.members))
-    missing = set(report.missing)
-    evidence.mentions += len(members)
-    if not missing.issubset(members) or evidence.mentions > MAX_MENTIONS:
-        members = []
-    if not members:
-        evidence.claim(
-            "missing_ranks",
-            report.head,
-            report.at_ns,
-            accused=report.missing,
-            group=report.group,
-            seq=report.seq,
-            op=operations.canonical(report.op) or None,
-            certain=False,
-        )
+    members, missing = sorted(set(report.members)), set(report.missing)
+    attempt.mentions += len(members)
+    op, group = operations.canonical(report.op), report.group
+    if not members or not missing.issubset(members) or attempt.mentions > MAX_MENTIONS:
+        attempt.claim(
+            "missing_ranks", report.head, report.at_ns, accused=report.missing, group=group,
+            seq=report.seq, op=op or None, certain=False,
+        )  # fmt: skip
         return
-    evidence.group_sizes[report.group[0]] = len(members)
-    if report.group == DEFAULT_GROUP:
-        evidence.world_size = evidence.world_size or members[-1] + 1
+    attempt.group_sizes[group[0]] = len(members)
+    if group == DEFAULT_GROUP:
+        attempt.world_size = attempt.world_size or members[-1] + 1
     for place, rank in enumerate(members):
-        notes = evidence.of(rank)
-        notes.places.setdefault(report.group, place)
+        notes = attempt.of(rank)
+        notes.places.setdefault(group, place)
         known = notes.numbered(report.seq)
-        if rank in missing or len(known) >= MAX_SAME_NUMBER:
-            continue
-        if any(operation.group == report.group for operation in known):
-            continue  # it prints the same every few seconds
-        notes.operations.append(
-            Operation(
-                seq=report.seq,
-                signature=Signature(op=operations.canonical(report.op), raw=report.op),
-                group=report.group,
-                state=State.SCHEDULED,
-                at_ns=report.at_ns,
-                line=report.head.number,
-                text=report.head.excerpt,
-                stack=report.stack,
-            )
-        )
+        # It prints the same every few seconds.
+        again = len(known) >= MAX_SAME_NUMBER or any(o.group == group for o in known)
+        if rank not in missing and not again:
+            told = Operation(report.seq, Signature(op, report.op), group, state=State.SCHEDULED)
+            told.at_ns, told.stack = report.at_ns, report.stack
+            notes.add(told, report.head)
 
 
-def _note_culprits(report: _Report, text: str, evidence: Evidence) -> None:
-    culprits = {int(rank) for rank, kind in _CULPRIT.findall(text) if kind not in _NO_MISMATCH}
-    _accuse(report, culprits, evidence)
-
-
-def _accuse(report: _Report, culprits: set[int], evidence: Evidence) -> None:
+def _accuse(report: _Report, culprits: set[int], attempt: Attempt) -> None:
     """Accuse the smaller side, whichever of them torch calls the culprits."""
     others = set(report.members) - culprits
     if not culprits or not others:
         return
     odd = min(culprits, others, key=len) if len(culprits) != len(others) else culprits | others
     said = f"at collective {report.seq} ranks {_some(culprits)} differ from ranks {_some(others)}"
-    evidence.claim(
-        "fingerprint_mismatch",
-        report.head.saying(f"torch's analysis of the dumps: {said}"),
-        report.at_ns,
-        accused=tuple(odd),
-        group=report.group,
-        seq=report.seq,
-        op=operations.canonical(report.op) or None,
-        certain=False,
-    )
+    attempt.claim(
+        "fingerprint_mismatch", report.head.saying(f"torch's analysis of the dumps: {said}"),
+        report.at_ns, accused=tuple(odd), group=report.group, seq=report.seq,
+        op=operations.canonical(report.op) or None, certain=False,
+    )  # fmt: skip
 
 
 def _some(ranks: set[int]) -> str:
@@ -204,12 +157,12 @@ def _some(ranks: set[int]) -> str:
 ROWS = (
     row("fr-trace-missing", "missing ranks",
         r"Not all ranks joining collective(?:[,:] sequence number:)? (?P<seq>\d{1,18})"
-        r"(?: at entry \d+)?\s*(?:$|\n)", _not_joined,
+        r"(?: at entry \d+)?\s*(?:$|\n)", _follow,
         "Not all ranks joining collective, sequence number: 118",
         "Not all ranks joining collective 5 at entry 4",
         "Not all ranks joining collective: sequence number: 31117", since="torch 2.5"),
     row("fr-trace-errors", "mismatch",
-        r"Collective sequence number: (?P<seq>\d{1,18}) has errors\b", _differs,
+        r"Collective sequence number: (?P<seq>\d{1,18}) has (?P<errors>errors)\b", _follow,
         "Collective sequence number: 7 has errors", since="torch 2.6"),
     row("debug-server-table", "missing ranks",
         r"^\s*\d+\s+(?P<group>\S+)\s+(?:True|False)\s+(?P<seq>\d{1,18})\s+-?\d+\s+\d+\s+"

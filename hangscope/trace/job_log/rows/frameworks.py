@@ -7,10 +7,11 @@ check. Most of them spread a report over several lines, and the newest report co
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 from functools import partial
 
 from hangscope.trace import operations
-from hangscope.trace.job_log.evidence.gathered import Evidence, rank_ranges
+from hangscope.trace.job_log.evidence.attempt import Attempt, rank_ranges
 from hangscope.trace.job_log.evidence.notes import GroupId, Operation
 from hangscope.trace.job_log.rows.row import Report, Said, row
 from hangscope.trace.job_log.rows.statements import claim
@@ -37,40 +38,39 @@ _Missing = dict[str, frozenset[int]]
 """The ranks that have not submitted each tensor. Complements mark ranks that have."""
 
 
-def _horovod(said: Said, evidence: Evidence) -> Report:
+def _horovod(said: Said, attempt: Attempt) -> Report:
     """Each report lists everything that is currently stalled; an excerpt may begin inside one."""
     missing: _Missing = {}
-    line, rows_until = said.line, 0
-    known = True
+
+    def note(name: str, ranks: frozenset[int]) -> None:
+        if name in missing or len(missing) < _MAX_TENSORS:
+            missing[name] = ranks
+
+    line, rows_until, known = said.line, 0, True
     while True:
         for found in _TENSOR.finditer(line.text):
             ranks = frozenset(rank_ranges(found["ranks"]))
             ranks = ranks if found["what"] == "missing" else frozenset(~rank for rank in ranks)
             before = line.text[max(0, found.start() - _LONGEST_NAME) : found.start()]
-            _note_missing(missing, before.rsplit(" ", 1)[-1], ranks)
+            note(before.rsplit(" ", 1)[-1], ranks)
             known = True
         if _MISSING_HEAD.match(line.text):
             rows_until, known = line.number + _NEAR, True
-        row_ = _MISSING_ROW.match(line.text) if line.number <= rows_until else None
-        for name in row_[2].rstrip("]").split(", ")[:_MAX_TENSORS] if row_ else ():
-            others = missing.get(name, frozenset())
-            _note_missing(missing, name, others | {int(row_[1]) if row_ else 0})
+        listed = _MISSING_ROW.match(line.text) if line.number <= rows_until else None
+        if listed:
+            for name in listed[2].rstrip("]").split(", ")[:_MAX_TENSORS]:
+                note(name, missing.get(name, frozenset()) | {int(listed[1])})
         if missing:
-            evidence.at_end["horovod"] = partial(_stalled, missing, said, evidence)
-        line = yield known or row_ is not None
+            attempt.at_end[_horovod] = partial(_stalled, missing, said, attempt)
+        line = yield known or listed is not None
         known = False
         if _STALLED in line.text:
             return  # the next report
 
 
-def _note_missing(missing: _Missing, name: str, ranks: frozenset[int]) -> None:
-    if name in missing or len(missing) < _MAX_TENSORS:
-        missing[name] = ranks
-
-
-def _stalled(missing: _Missing, said: Said, evidence: Evidence) -> None:
+def _stalled(missing: _Missing, said: Said, attempt: Attempt) -> None:
     """Ranks that submitted none of the stalled tensors, or tensors that only some submitted."""
-    line, at_ns, world = said.line, said.at_ns, evidence.world_size or 0
+    world = attempt.world_size or 0
     sets = set()
     for ranks in missing.values():
         came = {~rank for rank in ranks if rank < 0}
@@ -80,35 +80,39 @@ def _stalled(missing: _Missing, said: Said, evidence: Evidence) -> None:
     if not sets:
         return
     shown = ", ".join([*missing][:2])
-    line = line.saying(f"Horovod: {len(missing)} tensors wait for some ranks, such as {shown}")
-    absent = frozenset.intersection(*sets)
+    text = f"Horovod: {len(missing)} tensors wait for some ranks, such as {shown}"
+    tell, absent = (
+        partial(attempt.claim, line=said.line.saying(text), at_ns=said.at_ns),
+        tuple(frozenset.intersection(*sets)),
+    )
     if absent:
         few = not world or len(absent) * 2 <= world
-        evidence.claim("missing_ranks", line, at_ns, accused=tuple(absent), certain=few)
-    else:  # each waits with a tensor that the others have not submitted
-        least = min(len(ranks) for ranks in sets)
-        smallest = [ranks for ranks in sets if len(ranks) == least]
-        odd = smallest[0] if len(smallest) == 1 else frozenset.union(*sets)
-        evidence.claim("fingerprint_mismatch", line, at_ns, accused=tuple(odd), certain=False)
+        tell("missing_ranks", accused=absent, certain=few)
+        return
+    # Each waits with a tensor that the others have not submitted.
+    least = min(map(len, sets))
+    smallest = [ranks for ranks in sets if len(ranks) == least]
+    odd = smallest[0] if len(smallest) == 1 else frozenset.union(*sets)
+    tell("fingerprint_mismatch", accused=tuple(odd), certain=False)
 
 
-def _ray_train(said: Said, evidence: Evidence) -> None:
+def _ray_train(said: Said, attempt: Attempt) -> None:
     """Ray Train's workers wait until all have reported; the warning is repeated."""
     ranks, line = rank_ranges(said.text("ranks")), said.line._replace(rank=None)
-    evidence.at_end["ray-train"] = partial(
-        evidence.claim, "missing_ranks", line, said.at_ns, accused=ranks, certain=len(ranks) == 1
-    )  # fmt: skip
+    attempt.at_end[_ray_train] = partial(
+        attempt.claim, "missing_ranks", line, said.at_ns, accused=ranks, certain=len(ranks) == 1
+    )
 
 
-def _tasks(said: Said, evidence: Evidence) -> Report:
+def _tasks(said: Said, attempt: Attempt) -> Report:
     """JAX lists the tasks that did not come to a barrier, one a line."""
     tasks: list[int] = []
 
     def tell() -> None:
         if tasks:
-            evidence.claim("missing_ranks", said.line, said.at_ns, accused=tuple(tasks))
+            attempt.claim("missing_ranks", said.line, said.at_ns, accused=tuple(tasks))
 
-    evidence.at_end["jax-barrier"] = tell
+    attempt.at_end[_tasks] = tell
     line = yield True
     while line.number <= said.line.number + _NEAR * 40:
         found = _TASK.match(line.text)
@@ -117,63 +121,60 @@ def _tasks(said: Said, evidence: Evidence) -> Report:
         line = yield found is not None
 
 
-def _silent_task(said: Said, evidence: Evidence) -> None:
-    """JAX's coordination service and TensorFlow's strategies report which task is gone."""
-    _lost_tasks(said, evidence).add(int(next(task for task in said.found.groups() if task)))
+@dataclass(slots=True)
+class _LostTasks:
+    """JAX's tasks whose heartbeat is missing."""
+
+    tasks: set[int] = field(default_factory=set)
 
 
-def _silent_tasks(said: Said, evidence: Evidence) -> Report:
-    lost = _lost_tasks(said, evidence)
-    found = _TASK.match((yield True).text)
-    while found:
-        lost.add(int(found[1]))
-        found = _TASK.match((yield True).text)
-
-
-def _lost_tasks(said: Said, evidence: Evidence) -> set[int]:
-    """The tasks known to be lost, to which more can be added."""
-    lost = evidence.lost_tasks
+def _silent_tasks(said: Said, attempt: Attempt) -> Report:
+    """JAX's coordination service reports which task is gone, or lists several."""
+    lost = attempt.part(_LostTasks).tasks
 
     def tell() -> None:
         if lost:
             accused, alone = tuple(lost), len(lost) == 1
-            evidence.claim("unreachable", said.line, said.at_ns, accused=accused, certain=alone)
+            attempt.claim("unreachable", said.line, said.at_ns, accused=accused, certain=alone)
 
-    evidence.at_end.setdefault("jax-heartbeat", tell)
-    return lost
+    attempt.at_end.setdefault(_silent_tasks, tell)
+    if said.text("task"):
+        lost.add(int(said.text("task")))
+    while found := _TASK.match((yield True).text):
+        lost.add(int(found[1]))
 
 
-def _ucc(said: Said, evidence: Evidence) -> Report:
+def _ucc(said: Said, attempt: Attempt) -> Report:
     """UCC's check of a communicator: who it thinks is late, then how far each rank has got."""
     accused, heard = set(said.ranks("accused")), set[int]()
 
     def tell() -> None:
         few = len(accused) * 2 <= len(heard | accused)
         for rank in sorted(heard)[:_MAX_TENSORS]:
-            evidence.of(rank)
-        evidence.claim(
+            attempt.of(rank)
+        attempt.claim(
             "missing_ranks", said.line, said.at_ns, accused=tuple(accused) if few else (),
             seq=said.number("seq", 18), op=operations.canonical(said.text("op")),
         )  # fmt: skip
 
-    evidence.at_end["ucc"] = tell
+    attempt.at_end[_ucc] = tell
     line = yield True
     while line.number <= said.line.number + _NEAR and (found := _UCC_ROW.match(line.text)):
         heard |= set(map(int, found[1].split())) if found[2] else set()
         line = yield True
 
 
-def _xla_waits(said: Said, evidence: Evidence) -> None:
+def _xla_waits(said: Said, attempt: Attempt) -> None:
     """XLA's threads that are to start a collective together; the others may still come."""
-    waits = partial(evidence.claim, "timeout", said.line, said.at_ns, certain=False)
-    evidence.at_end.setdefault("xla", waits)
+    waits = partial(attempt.claim, "timeout", said.line, said.at_ns, certain=False)
+    attempt.at_end.setdefault(_xla_waits, waits)
 
 
-def _xla_goes_on(said: Said, evidence: Evidence) -> None:
-    evidence.at_end.pop("xla", None)
+def _xla_goes_on(said: Said, attempt: Attempt) -> None:
+    attempt.at_end.pop(_xla_waits, None)
 
 
-def _shapes(said: Said, evidence: Evidence) -> Report:
+def _shapes(said: Said, attempt: Attempt) -> Report:
     """accelerate's check: every rank prints the shapes of all."""
     op, until = "all_gather", said.line.number + _NEAR
     line = yield False  # an exception, too
@@ -184,11 +185,9 @@ def _shapes(said: Said, evidence: Evidence) -> Report:
         elif found:
             until = line.number + _NEAR
             shape = tuple(int(d) for d in re.findall(r"\d{1,18}", found[2])[:32])
-            signature = Signature(op=op, raw=op, input_sizes=(shape,))
-            evidence.of(int(found[1])).add_once(
-                Operation(1, signature, _SHAPES_GROUP, state=State.SCHEDULED, at_ns=said.at_ns),
-                line,
-            )
+            told = Operation(1, Signature(op, op, input_sizes=(shape,)), _SHAPES_GROUP)
+            told.state, told.at_ns = State.SCHEDULED, said.at_ns
+            attempt.of(int(found[1])).add(told, line, once=True)
         line = yield False
 
 
@@ -212,11 +211,10 @@ ROWS = (
         "Barrier timed out. # of tasks that reached the barrier: 3/4. The first task at the "
         "barrier: /job:w/task:0. Some timed out task names:"),
     row("jax-heartbeat", "lost peer",
-        r"Task /job:[\w\-]+/(?:replica:\d+/)?task:(\d{1,7}) heartbeat timeout|"
-        r"check alive failed, /job:[\w\-]+/(?:replica:\d+/)?task:(\d{1,7}) is down", _silent_task,
+        r"(?:Task|check alive failed,) /job:[\w\-]+/(?:replica:\d+/)?task:(?P<task>\d{1,7}) "
+        r"(?:heartbeat timeout|is down)|\(stopped sending heartbeats\)", _silent_tasks,
         "UNAVAILABLE: Task /job:jax_worker/replica:0/task:3 heartbeat timeout. This indicates that "
-        "the remote task has failed"),
-    row("jax-unhealthy", "lost peer", r"\(stopped sending heartbeats\)", _silent_tasks,
+        "the remote task has failed",
         "The following tasks are unhealthy (stopped sending heartbeats):"),
     row("ucc-comm-check", "missing ranks",
         r"Aborting comms #(?P<seq>\d+) \(op=(?P<op>\w+)\) due to the problematic ranks: "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from hangscope.trace.job_log.evidence.gathered import Evidence, rank_ranges
+from hangscope.trace.job_log.evidence.attempt import Attempt, rank_ranges
 from hangscope.trace.job_log.rows.row import Said, row
 from hangscope.trace.job_log.rows.statements import claim
 from hangscope.trace.model import ClaimDetails, Signature
@@ -56,7 +56,7 @@ def monitored_barrier_wait_ms(text: str) -> int:
     return int(found["ms"][:15]) if found is not None else 0
 
 
-def _held_up(said: Said, evidence: Evidence) -> None:
+def _held_up(said: Said, attempt: Attempt) -> None:
     """A rank says that its monitored barrier did not complete, and perhaps who is late or came."""
     line, own = said.line, said.number("own", 7)
     rank = line.rank_or(own or 0)
@@ -70,25 +70,25 @@ def _held_up(said: Said, evidence: Evidence) -> None:
     elif said.text("late") or _REACHED.search(line.text):
         details = ClaimDetails(places=False)
     accused = () if inner else said.ranks("late")
-    evidence.of(rank)
-    evidence.claim(
+    attempt.of(rank)
+    attempt.claim(
         _BARRIER, line, said.at_ns, accused=accused, reporter=rank, op=_BARRIER, **details
     )  # fmt: skip
 
 
-def _connected(said: Said, evidence: Evidence) -> None:
+def _connected(said: Said, attempt: Attempt) -> None:
     """How many of its peers a rank of the default group is connected to."""
     rank, have, want = (said.number(n) or 0 for n in ("rank", "have", "want"))
-    if evidence.world_size is None:
-        evidence.world_size = want + 1
+    if attempt.world_size is None:
+        attempt.world_size = want + 1
     if have < want:
-        evidence.claim("network_error", said.line, said.at_ns, reporter=rank, certain=False)
+        attempt.claim("network_error", said.line, said.at_ns, reporter=rank, certain=False)
 
 
-def _closed(said: Said, evidence: Evidence) -> bool:
+def _closed(said: Said, attempt: Attempt) -> bool:
     if not _GLOO.search(said.line.text):
         return False
-    evidence.claim("network_error", said.line, said.at_ns, certain=False)
+    attempt.claim("network_error", said.line, said.at_ns, certain=False)
     return True
 
 

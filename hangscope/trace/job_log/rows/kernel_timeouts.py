@@ -6,36 +6,53 @@ process then reports are not failures of the device.
 
 from __future__ import annotations
 
-from hangscope.trace.job_log.evidence.gathered import Evidence
+from dataclasses import dataclass, field
+
+from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.rows.row import Said, row
 from hangscope.trace.job_log.rows.statements import claim
 
 
-def _waits(said: Said, evidence: Evidence) -> None:
+@dataclass(slots=True)
+class KernelWaits:
+    """Which ranks' kernels gave up waiting for which, as they print it."""
+
+    on: dict[int, set[int]] = field(default_factory=dict)
+    are_places: bool = False
+    """Whether the numbers are ranks inside a smaller group."""
+    trapped: bool = False
+    """A kernel ended itself because it had waited too long."""
+
+
+def _waits(said: Said, attempt: Attempt) -> None:
     """Note which rank waits for which; who is missing is known at the end of the log."""
-    own, peer, waits = said.number("own", 7) or 0, said.number("peer", 7) or 0, evidence.kernels
+    own, peer, waits = (
+        said.number("own", 7) or 0,
+        said.number("peer", 7) or 0,
+        attempt.part(KernelWaits),
+    )
     waits.are_places |= said.line.is_place(own) or said.line.local_rank not in (None, own)
     waits.on.setdefault(own, set()).add(peer)
-    evidence.trapped = True
-    evidence.at_end.setdefault("kernels", lambda: _missing(said, evidence))
+    waits.trapped = True
+    attempt.at_end.setdefault(_waits, lambda: _missing(said, attempt))
 
 
-def _missing(said: Said, evidence: Evidence) -> None:
+def _missing(said: Said, attempt: Attempt) -> None:
     """Accuse ranks that others waited for and that waited for nobody."""
-    waits = evidence.kernels
+    waits = attempt.part(KernelWaits)
     late = {peer for peers in waits.on.values() for peer in peers} - set(waits.on)
     if not late or waits.are_places or len(late) > len(waits.on):
-        evidence.claim("timeout", said.line, said.at_ns, certain=False)
+        attempt.claim("timeout", said.line, said.at_ns, certain=False)
         return
     for rank in waits.on:
-        evidence.of(rank)
+        attempt.of(rank)
     accused, line = tuple(sorted(late)), said.line._replace(rank=None)
-    evidence.claim("missing_ranks", line, said.at_ns, accused=accused, certain=len(late) == 1)
+    attempt.claim("missing_ranks", line, said.at_ns, accused=accused, certain=len(late) == 1)
 
 
-def _deep_ep(said: Said, evidence: Evidence) -> bool:
-    evidence.trapped = True
-    evidence.claim("timeout", said.line, said.at_ns, reporter=said.line.rank, certain=False)
+def _deep_ep(said: Said, attempt: Attempt) -> bool:
+    attempt.part(KernelWaits).trapped = True
+    attempt.claim("timeout", said.line, said.at_ns, reporter=said.line.rank, certain=False)
     return False
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from hangscope.trace import signals
-from hangscope.trace.job_log.evidence.gathered import Evidence
-from hangscope.trace.job_log.evidence.process_ends import TaskEnd
-from hangscope.trace.job_log.evidence.process_ranks import Process
+from hangscope.trace.job_log.evidence.attempt import Attempt
+from hangscope.trace.job_log.evidence.notes import TaskEnd
+from hangscope.trace.job_log.evidence.processes import Process
 from hangscope.trace.job_log.rows.row import Said, row
 from hangscope.trace.job_log.rows.statements import local_ended, rank_ended, world_size
 
@@ -17,52 +17,52 @@ _EXIT_CODE = re.compile(r"exited with exit code (\d{1,3})")
 _MOST_TASKS = 10_000
 
 
-def _restart(said: Said, evidence: Evidence) -> None:
-    evidence.restart()
+def _restart(said: Said, attempt: Attempt) -> None:
+    attempt.restart()
 
 
-def _banner(said: Said, evidence: Evidence) -> bool:
+def _banner(said: Said, attempt: Attempt) -> bool:
     """Whether a launcher starts another job, whose log was appended to that of one that has ended.
 
     One that had started before those ends is another node's of the same job: their logs were put
     into one file one after the other. A job that was killed while it hung may show no end, but its
     watchdogs gave up, and that only once all launchers had started.
     """
-    newest_ns, ended = max(evidence.gave_up_ns, evidence.ends.agents_ns), _has_ended(evidence)
+    newest_ns, ended = max(attempt.gave_up_ns, attempt.ends.agents_ns), _has_ended(attempt)
     if said.at_ns and newest_ns:
-        ended = said.at_ns > newest_ns and (evidence.given_up or ended)
+        ended = said.at_ns > newest_ns and (attempt.given_up or ended)
     if ended:
-        evidence.restart()
+        attempt.restart()
     return ended
 
 
-def _has_ended(evidence: Evidence) -> bool:
+def _has_ended(attempt: Attempt) -> bool:
     """Whether the log tells the end of a process or a job step."""
-    some = bool(evidence.ends.failures) or evidence.ends.step_ended
-    return some or any(notes.has_ended for notes in evidence.ranks.values())
+    some = bool(attempt.ends.failures) or attempt.ends.step_ended
+    return some or any(notes.has_ended for notes in attempt.ranks.values())
 
 
-def _failed(said: Said, evidence: Evidence) -> None:
-    _note_agent(said, evidence)
-    local_ended(said, evidence)
+def _failed(said: Said, attempt: Attempt) -> None:
+    _note_agent(said, attempt)
+    local_ended(said, attempt)
 
 
-def _closing(said: Said, evidence: Evidence) -> None:
-    _note_agent(said, evidence)
+def _closing(said: Said, attempt: Attempt) -> None:
+    _note_agent(said, attempt)
     pid = int(next(pid for pid in said.found.groups() if pid)[:9])
-    evidence.ends.stopped.add(Process(pid, said.line.machine))
+    attempt.ends.stopped.add(Process(pid, said.line.machine))
 
 
-def _note_agent(said: Said, evidence: Evidence) -> None:
+def _note_agent(said: Said, attempt: Attempt) -> None:
     """Record which torchrun agent mentions its workers, and whether time goes backwards."""
-    ends, line, at_ns = evidence.ends, said.line, said.at_ns
+    ends, line, at_ns = attempt.ends, said.line, said.at_ns
     if line.pid is not None:
         ends.agents.add(Process(line.pid, line.machine))
     ends.agents_go_back |= 0 < at_ns < ends.agents_ns - _OUT_OF_ORDER_NS
     ends.agents_ns = max(ends.agents_ns, at_ns)
 
 
-def _srun(said: Said, evidence: Evidence) -> None:
+def _srun(said: Said, attempt: Attempt) -> None:
     """Task numbers are ranks if each task is one rank; with torchrun a task is a node."""
     how = said.text("how").lower()
     status = _EXIT_CODE.search(how)
@@ -70,7 +70,7 @@ def _srun(said: Said, evidence: Evidence) -> None:
     signal = next(
         (number for words, number in signals.BY_DESCRIPTION.items() if words in how), None
     )
-    oom, ends = "out of memory" in how or "oom" in how, evidence.ends
+    oom, ends = "out of memory" in how or "oom" in how, attempt.ends
     victim = ends.step_ended and signal in (signals.SIGKILL, signals.SIGTERM) and not oom
     for low, high in re.findall(r"(\d{1,6})(?:-(\d{1,6}))?", said.text("tasks")):
         for task in range(int(low), min(int(high or low), int(low) + _MOST_TASKS) + 1):
@@ -79,8 +79,8 @@ def _srun(said: Said, evidence: Evidence) -> None:
             ends.of_tasks.append(TaskEnd(task, said.text("host"), code, signal, said.at_ns, oom))
 
 
-def _step_ends(said: Said, evidence: Evidence) -> bool:
-    evidence.ends.step_ended = True
+def _step_ends(said: Said, attempt: Attempt) -> bool:
+    attempt.ends.step_ended = True
     return False
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.rows.row import Said, row
 from hangscope.trace.model import MAX_RANK
 
@@ -26,8 +26,8 @@ _DYNAMIC = re.compile(r"--rdzv[_-](?:backend|endpoint)")
 _OF_HOST = re.compile(r"\[([\d, ]{0,4096})\]")
 
 
-def _listed(said: Said, evidence: Evidence) -> None:
-    processes, ranks = evidence.processes, _numbers(said.text("ranks"))
+def _listed(said: Said, attempt: Attempt) -> None:
+    processes, ranks = attempt.processes, _numbers(said.text("ranks"))
     if said.text("which") == "local":
         processes.newest_local = ranks
     elif len(processes.newest_local) == len(ranks):
@@ -35,8 +35,8 @@ def _listed(said: Said, evidence: Evidence) -> None:
         processes.are_listed(said.line.machine, listed)
 
 
-def _mapping(said: Said, evidence: Evidence) -> None:
-    processes = evidence.processes
+def _mapping(said: Said, attempt: Attempt) -> None:
+    processes = attempt.processes
     hosts = [_numbers(ranks) for ranks in _OF_HOST.findall(said.text("hosts"))]
     processes.nodes = max(processes.nodes, len(hosts))
     number = processes.newest_node
@@ -44,8 +44,8 @@ def _mapping(said: Said, evidence: Evidence) -> None:
         processes.are_listed(said.line.machine, dict(enumerate(hosts[number])))
 
 
-def _options(said: Said, evidence: Evidence) -> bool:
-    text, processes = said.line.text, evidence.processes
+def _options(said: Said, attempt: Attempt) -> bool:
+    text, processes = said.line.text, attempt.processes
     count, number = re.search(_COUNT, text), re.search(_NUMBER, text)
     per_node = _PER_NODE.search(text)
     nodes = int(count[1]) if count else 1

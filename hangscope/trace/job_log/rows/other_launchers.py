@@ -7,9 +7,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from hangscope.trace import signals
-from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.rows.row import Report, Said, row
 from hangscope.trace.job_log.rows.statements import (
     claim,
@@ -17,6 +18,7 @@ from hangscope.trace.job_log.rows.statements import (
     pid_ended,
     rank_ended,
     stopped,
+    task_ended,
 )
 
 _MPI_CODE = re.compile(r"^\s*Exit code:\s+(\d{1,3})")
@@ -24,38 +26,48 @@ _HYDRA_END = re.compile(r"(?P<how>KILLED BY SIGNAL|EXIT STRING|EXIT CODE): (?P<n
 _MAX_TRACEBACK = 120
 
 
-def _spawn_error(said: Said, evidence: Evidence) -> None:
+@dataclass(slots=True)
+class RepeatedTraceback:
+    """The traceback of a process that its parent repeats, without a prefix."""
+
+    local_rank: int | None = None
+    until: int = 0
+    """The last line that may belong to it."""
+
+
+def _spawn_error(said: Said, attempt: Attempt) -> None:
     """The parent repeats the traceback of the process that it spawned."""
-    evidence.repeats = (said.number("local") or 0, said.line.number + _MAX_TRACEBACK)
+    repeated = attempt.part(RepeatedTraceback)
+    repeated.local_rank, repeated.until = said.number("local"), said.line.number + _MAX_TRACEBACK
 
 
-def _deepspeed(said: Said, evidence: Evidence) -> None:
+def _deepspeed(said: Said, attempt: Attempt) -> None:
     """DeepSpeed prints the command of the process it started last, whichever one failed."""
     if said.number("local") == 0:  # the only process
-        local_ended(said, evidence)
+        local_ended(said, attempt)
     else:
-        evidence.claim("launcher_failure", said.line, said.at_ns, certain=False)
+        attempt.claim("launcher_failure", said.line, said.at_ns, certain=False)
 
 
-def _of_rank(said: Said, evidence: Evidence) -> Report:
+def _of_rank(said: Said, attempt: Attempt) -> Report:
     """The line that says how it ended comes later."""
     rank = said.number("rank", 7) or 0
     if said.text("pid"):
-        notes = evidence.of(rank)
+        notes = attempt.of(rank)
         notes.pid, notes.host = said.number("pid"), notes.host or said.text("host")
-    return _how_it_ended(rank, said, evidence)
+    return _how_it_ended(rank, said, attempt)
 
 
-def _of_pid(said: Said, evidence: Evidence) -> Report | None:
-    evidence.elastic = True  # under srun, a task is one of Hydra's proxies
-    rank = evidence.processes.of_pid(said.number("pid"), said.line.machine)
+def _of_pid(said: Said, attempt: Attempt) -> Report | None:
+    attempt.elastic = True  # under srun, a task is one of Hydra's proxies
+    rank = attempt.processes.of_pid(said.number("pid"), said.line.machine)
     if rank is not None:
-        return _how_it_ended(rank, said, evidence)
-    evidence.claim("launcher_failure", said.line, said.at_ns, certain=False)
+        return _how_it_ended(rank, said, attempt)
+    attempt.claim("launcher_failure", said.line, said.at_ns, certain=False)
     return None
 
 
-def _how_it_ended(rank: int, said: Said, evidence: Evidence) -> Report:
+def _how_it_ended(rank: int, said: Said, attempt: Attempt) -> Report:
     """MPICH reports the first process of its list that ended badly, and kills all others (SIGKILL)
     once one has failed: usually the reported one is not the one that failed first.
     """
@@ -63,12 +75,12 @@ def _how_it_ended(rank: int, said: Said, evidence: Evidence) -> Report:
     while True:
         code, ended = _MPI_CODE.search(line.text), _HYDRA_END.search(line.text)
         if code:
-            evidence.of(rank).ended(int(code[1]), said.at_ns)
+            attempt.of(rank).ended(int(code[1]), said.at_ns)
         elif ended and ended["how"] == "EXIT CODE" and ended["number"] in ("9", "15"):
-            evidence.claim("launcher_failure", line, said.at_ns, certain=False)
+            attempt.claim("launcher_failure", line, said.at_ns, certain=False)
         elif ended:
             number, is_code = int(ended["number"]), ended["how"] == "EXIT CODE"
-            evidence.of(rank).ended(number if is_code else -number, said.at_ns)
+            attempt.of(rank).ended(number if is_code else -number, said.at_ns)
         else:
             line = yield False
             continue
@@ -76,43 +88,67 @@ def _how_it_ended(rank: int, said: Said, evidence: Evidence) -> Report:
         return
 
 
-def _composer_stops(said: Said, evidence: Evidence) -> None:
+def _composer_stops(said: Said, attempt: Attempt) -> None:
     """Composer reports which rank failed first, stops the others, and reports how each ended."""
-    code, notes = int(said.text("code")), evidence.of(said.number("rank", 7) or 0)
+    code, notes = int(said.text("code")), attempt.of(said.number("rank", 7) or 0)
     notes.pid = notes.pid or said.number("pid")
     if code and not notes.has_ended:
         notes.ended(code, said.at_ns)
         notes.by_launcher = code in (-signals.SIGTERM, -signals.SIGKILL)
 
 
-def _executor(said: Said, evidence: Evidence) -> None:
+def _executor(said: Said, attempt: Attempt) -> None:
     """vLLM's executor found a worker dead; its numbers are ranks."""
-    notes = evidence.of(said.number("rank") or 0)
+    notes = attempt.of(said.number("rank") or 0)
     if not notes.has_ended:
         notes.found_dead, notes.exit_ns = True, notes.exit_ns or said.at_ns
         notes.exit_text = notes.exit_text or "its process died, says vLLM, and not how"
 
 
-def _silent(said: Said, evidence: Evidence) -> None:
+def _silent(said: Said, attempt: Attempt) -> None:
     """A supervisor has received no sign of life, as in every hang."""
     rank = said.number("rank") if said.text("rank") else said.line.rank
-    evidence.claim(
+    attempt.claim(
         "timeout", said.line, said.at_ns, reporter=rank, certain=False, silence=True
     )  # fmt: skip
 
 
-def _shell_alone(said: Said, evidence: Evidence) -> bool:
+def _shell_alone(said: Said, attempt: Attempt) -> bool:
     """A shell's message about the end of its child, often after a progress bar."""
     if said.line.rank is not None or said.line.local_rank is not None:
         return False
     if "srun: error:" in said.line.text:
         return False  # it is about tasks
-    evidence.claim("launcher_failure", said.line, said.at_ns, certain=False)
+    attempt.claim("launcher_failure", said.line, said.at_ns, certain=False)
     return True
+
+
+def _mpich(said: Said, attempt: Attempt) -> None:
+    """MPICH's "node" is a rank of the world; a failure inside a call may be a peer's fault."""
+    rank = said.number("rank", 7) or 0
+    notes = attempt.of(rank)
+    if said.text("what").startswith("application called"):
+        notes.ended(abs(int(said.text("code"))) % 256 or 1, said.at_ns)
+    else:
+        attempt.claim("network_error", said.line, said.at_ns, reporter=rank, certain=False)
 
 
 # fmt: off
 ROWS = (
+    row("pals-task", "end",
+        r"(?P<host>[\w.\-]{1,200}): rank (?P<task>\d{1,7}) "
+        r"(?:died from signal (?P<signal>\d{1,2})|exited with code (?P<code>\d{1,3}))\b",
+        task_ended, "x1001c0s2b0n0.hostmgmt: rank 3 died from signal 9",
+        "x1001c0s2b0n0.hostmgmt: rank 3 exited with code 1"),
+    row("mpich-abort", "end",
+        r"Abort\((?P<code>-?\d{1,12})\) on node (?P<rank>\d{1,7}) \(rank \d{1,7} in comm \d{1,12}"
+        r"\): (?P<what>.{1,40})", _mpich,
+        "Abort(1) on node 3 (rank 3 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1)"),
+    row("called-process", "end",
+        r"CalledProcessError: Command .* (?:returned non-zero exit status (?P<code>-?\d{1,4})|"
+        r"died with <Signals\.SIG\w+: (?P<signal>\d{1,2})>)", claim("launcher_failure"),
+        "subprocess.CalledProcessError: Command '['python3', 'train.py']' returned non-zero exit "
+        "status 1."),
     row("spawn-error", "end", r"-- Process (?P<local>\d{1,6}) terminated with the following error:",
         _spawn_error, "-- Process 2 terminated with the following error:"),
     row("spawn-end", "end",

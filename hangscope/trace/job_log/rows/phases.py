@@ -6,33 +6,31 @@ all the time.
 
 from __future__ import annotations
 
-from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.rows.row import Said, row
 
 _NEAR = 40
 """Lines between that and the first line of a timeout, if training went on it prints more."""
 
 
-def _begins(said: Said, evidence: Evidence) -> bool:
-    if not evidence.given_up:
-        evidence.phase = said.line, said.at_ns
-        evidence.at_end["phase"] = lambda: _tell(evidence)
+def _begins(said: Said, attempt: Attempt) -> bool:
+    if not attempt.given_up:
+        attempt.at_end[_begins] = lambda: _tell(said, attempt)
     return False
 
 
-def _tell(evidence: Evidence) -> None:
+def _tell(said: Said, attempt: Attempt) -> None:
     """Note the newest, if ranks gave up waiting for one another soon below it."""
-    timed_out = [o for n in evidence.ranks.values() for o in n.operations if o.timed_out]
-    if evidence.phase is None or not timed_out:
+    line, at_ns = said.line, said.at_ns
+    first = min(attempt.overdue, key=lambda o: o.line, default=None)
+    if first is None:
         return
-    line, at_ns = evidence.phase
-    first = min(timed_out, key=lambda o: o.line)
     began_ns = first.at_ns - first.ran_ms * 10**6 if first.at_ns and first.ran_ms else 0
     near = 0 <= first.line - line.number <= _NEAR
     if at_ns and began_ns:
         near = abs(at_ns - began_ns) <= _MOMENT_NS
     if near:
-        evidence.claim("other", line, at_ns, certain=False, phase=True)
+        attempt.claim("other", line, at_ns, certain=False, phase=True)
 
 
 _MOMENT_NS = 90 * 10**9

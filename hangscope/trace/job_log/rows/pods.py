@@ -2,53 +2,53 @@
 
 from __future__ import annotations
 
-from hangscope.trace.job_log.evidence.gathered import Evidence
-from hangscope.trace.job_log.evidence.process_ends import Pod
+from dataclasses import dataclass, field
+
+from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.rows.row import Said, row
 from hangscope.trace.model import ClaimKind
 
+_LONGEST = 200
+"""Lines of one pod's description."""
 
-def _pod(said: Said, evidence: Evidence) -> bool:
-    pod = evidence.ends.pods[-1] if evidence.ends.pods else None
-    if said.text("pod"):
-        evidence.ends.pods.append(Pod(said.text("pod"), said.line, said.at_ns))
-        evidence.at_end["pods"] = lambda: _tell(evidence)
-    elif pod is None or said.line.number > pod.line.number + _LONGEST:
+
+@dataclass(slots=True)
+class _Pods:
+    """Pods, as far as their descriptions have been read: the first line, and what follows it."""
+
+    seen: list[tuple[Said, dict[str, str]]] = field(default_factory=list)
+
+
+def _pod(said: Said, attempt: Attempt) -> bool:
+    pods = attempt.part(_Pods).seen
+    told = {key: text for key, text in said.found.groupdict().items() if text}
+    if "pod" in told:
+        pods.append((said, told))
+        attempt.at_end[_pod] = lambda: _tell(attempt)
+    elif not pods or said.line.number > pods[-1][0].line.number + _LONGEST:
         return False
-    elif said.text("node"):
-        pod.node = said.text("node")
-    elif said.text("ended"):
-        pod.ended = said.text("ended")
-    elif said.text("reason"):
-        pod.ended = pod.ended and said.text("reason")
-    elif said.text("code"):
-        pod.code, pod.ended = said.number("code", 4) or 0, pod.ended or "Terminated"
-    elif said.text("devices"):
-        pod.devices = said.number("devices", 4) or 1
-    else:
-        pod.rank = said.number("rank", 7)
+    elif "reason" not in told:
+        pods[-1][1].update(told)
+    elif "ended" in pods[-1][1]:  # a running container has none
+        pods[-1][1]["ended"] = told["reason"]
     return True
 
 
-def _tell(evidence: Evidence) -> None:
-    """State how pods have ended."""
-    for pod in evidence.ends.pods:
-        if not pod.code:
+def _tell(attempt: Attempt) -> None:
+    """State how pods have ended. A variable RANK is a rank if the pod has one process, else the
+    number of a node."""
+    for said, told in attempt.part(_Pods).seen:
+        if not int(told.get("code", 0)):
             continue
-        one = pod.rank is not None and pod.devices == 1
-        who = f"pod {pod.name}" + (f" (rank {pod.rank})" if one else "")
-        where = f" on node {pod.node}" if pod.node else ""
-        text = f"{who}{where} ended: {pod.ended}, exit code {pod.code}"
-        kind: ClaimKind = "oom" if pod.ended == "OOMKilled" else "launcher_failure"
-        accused = (pod.rank,) if one and pod.rank is not None else ()
-        evidence.claim(
-            kind, pod.line.saying(text), pod.at_ns,
-            accused=accused, certain=one, words=pod.name,
-        )  # fmt: skip
+        one = "rank" in told and int(told.get("devices", 1)) == 1
+        who = f"pod {told['pod']}" + (f" (rank {told['rank']})" if one else "")
+        where = f" on node {told['node']}" if "node" in told else ""
+        how = told.get("ended", "Terminated")
+        line = said.line.saying(f"{who}{where} ended: {how}, exit code {told['code']}")
+        kind: ClaimKind = "oom" if how == "OOMKilled" else "launcher_failure"
+        accused = (int(told["rank"]),) if one else ()
+        attempt.claim(kind, line, said.at_ns, accused=accused, certain=one, words=told["pod"])
 
-
-_LONGEST = 200
-"""Lines of one pod's description."""
 
 # fmt: off
 ROWS = (

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import re
 
-from hangscope.trace.job_log.evidence.gathered import Evidence
-from hangscope.trace.job_log.evidence.process_ranks import Process
+from hangscope.trace.job_log.evidence.attempt import Attempt
+from hangscope.trace.job_log.evidence.processes import Process
 from hangscope.trace.job_log.lines.line import UNKNOWN_MACHINE, Machine
 from hangscope.trace.job_log.rows.row import Report, Said, row
 
 _FIELD = re.compile(r"\s*(class_name|actor_id|pid|name|namespace|ip|label): ?(\S*)\s*")
 
 
-def _raylet(said: Said, evidence: Evidence) -> None:
+def _raylet(said: Said, attempt: Attempt) -> None:
     process = Process(said.number("pid") or 0, said.line.machine)
-    evidence.ends.found_dead.setdefault(process, said.at_ns)
+    attempt.ends.found_dead.setdefault(process, said.at_ns)
 
 
-def _worker(said: Said, evidence: Evidence) -> None:
+def _worker(said: Said, attempt: Attempt) -> None:
     """Ray Train lists the workers that it has started."""
     rank = said.number("rank", 7) or 0
-    evidence.of(rank)
-    evidence.processes.is_told(rank, said.number("pid") or 0, Machine(said.text("ip")))
+    attempt.of(rank)
+    attempt.processes.is_told(rank, said.number("pid") or 0, Machine(said.text("ip")))
 
 
-def _actor(said: Said, evidence: Evidence) -> Report:
+def _actor(said: Said, attempt: Attempt) -> Report:
     """The lines below state the pid, and then the node."""
-    dead, pid = evidence.ends.found_dead, said.number("pid")
+    dead, pid = attempt.ends.found_dead, said.number("pid")
     if pid is not None:
         dead.setdefault(Process(pid, Machine(said.text("ip") or None)), said.at_ns)
     pid = None

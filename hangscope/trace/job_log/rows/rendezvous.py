@@ -2,46 +2,61 @@
 
 from __future__ import annotations
 
-from hangscope.trace.job_log.evidence.gathered import Evidence, StoreBarrier
+from dataclasses import dataclass, field
+
+from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.rows.row import Said, row
 from hangscope.trace.job_log.rows.statements import claim
 
 
-def _store_barrier(said: Said, evidence: Evidence) -> None:
+@dataclass(slots=True)
+class StoreBarrier:
+    """The newest message of a rank that waits at a store-based barrier."""
+
+    line: int = 0
+    rank: int = 0
+    joined: int = 0
+    """How many of ``world`` ranks had joined by then."""
+    world: int = 0
+    said_by: set[int] = field(default_factory=set)
+    """The ranks that have reported this number."""
+
+
+def _store_barrier(said: Said, attempt: Attempt) -> None:
     rank, world, joined = (said.number(n, 7) or 0 for n in ("rank", "world", "joined"))
-    evidence.world_size = evidence.world_size or world
-    evidence.of(rank)
+    attempt.world_size = attempt.world_size or world
+    attempt.of(rank)
     if "Timed out initializing" not in said.line.text:
-        before = evidence.meeting
-        goes_on = before is not None and (before.joined, before.world) == (joined, world)
-        said_by = before.said_by if before is not None and goes_on else set()
-        said_by.add(rank)
-        evidence.meeting = StoreBarrier(said.line.number, rank, joined, world, said_by)
+        at = attempt.part(StoreBarrier)
+        if (at.joined, at.world) != (joined, world):
+            at.said_by.clear()
+        at.line, at.rank, at.joined, at.world = said.line.number, rank, joined, world
+        at.said_by.add(rank)
         return
     accused = (1 - rank,) if world == 2 and joined < 2 and rank in (0, 1) else ()
-    evidence.claim(
+    attempt.claim(
         "rendezvous", said.line, said.at_ns, accused=accused, reporter=rank,
         certain=bool(accused), joined=joined, world_size=world,
     )  # fmt: skip
 
 
-def _unique_id(said: Said, evidence: Evidence) -> None:
+def _unique_id(said: Said, attempt: Attempt) -> None:
     """The group's first rank has not created its communicator: it is late, elsewhere or dead."""
     place = said.number("place", 7) or 0
     rank = said.line.rank_or(place)
-    evidence.of(rank)
-    evidence.claim(
+    attempt.of(rank)
+    attempt.claim(
         "rendezvous", said.line, said.at_ns, reporter=rank, certain=False,
         waits_for_group_rank=said.number("first", 7) or 0,
         place=None if said.line.rank is None else place,
     )  # fmt: skip
 
 
-def _address(said: Said, evidence: Evidence) -> None:
+def _address(said: Said, attempt: Attempt) -> None:
     """Gloo gives up waiting for the address of the rank at the end of the key; in the key of a
     smaller group (``default_pg/0//3//cpu``) it would be a group rank."""
     rank = said.number("absent", 7) or 0
-    evidence.claim("rendezvous", said.line, said.at_ns, certain=False, waits_for_address_of=rank)
+    attempt.claim("rendezvous", said.line, said.at_ns, certain=False, waits_for_address_of=rank)
 
 
 # fmt: off

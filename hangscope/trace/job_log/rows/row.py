@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.rows.literals import literals_of
 
@@ -47,7 +47,7 @@ class Said(NamedTuple):
         return tuple(int(number) for number in re.findall(r"\d{1,7}", self.text(group)))
 
 
-Note = Callable[[Said, Evidence], "bool | Report | None"]
+Note = Callable[[Said, Attempt], "bool | Report | None"]
 """Records what a line states. Returns whether no other row needs the line (None: yes), or the
 report that it begins."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hangscope.trace import signals
-from hangscope.trace.job_log.evidence.gathered import Evidence, rank_ranges
-from hangscope.trace.job_log.evidence.process_ends import LauncherFailure, TaskEnd
+from hangscope.trace.job_log.evidence.attempt import Attempt, rank_ranges
+from hangscope.trace.job_log.evidence.notes import LauncherFailure, TaskEnd
 from hangscope.trace.job_log.rows.row import Note, Said
 from hangscope.trace.model import MAX_RANK, ClaimDetails, ClaimKind
 
@@ -25,19 +25,19 @@ def claim(
     ``passes``: other rows may understand the line, too.
     """
 
-    def note(said: Said, evidence: Evidence) -> bool:
+    def note(said: Said, attempt: Attempt) -> bool:
         rank, pid, joined = said.number("rank", 7), said.number("pid"), said.number("joined", 7)
         clients = said.number("clients", 7)
-        evidence.world_size = evidence.world_size or clients or said.number("world", 7)
+        attempt.world_size = attempt.world_size or clients or said.number("world", 7)
         told, words = details.copy(), ""
         if rank is not None:
-            evidence.of(rank)
+            attempt.of(rank)
         if pid is not None:
             told["pid"], told["host"] = pid, said.line.host or ""
             words = f"{pid} {said.line.host or ''}"
         if joined is not None and clients is not None:
             told["joined"], told["clients"] = joined, clients
-        evidence.claim(
+        attempt.claim(
             kind, said.line, said.at_ns, accused=rank_ranges(said.text("accused")),
             reporter=rank, certain=certain, words=words, **told,
         )  # fmt: skip
@@ -49,20 +49,20 @@ def claim(
 def own_error(kind: ClaimKind, *, certain: bool = True) -> Note:
     """An error of the rank that writes the line, or of the one in ``rank`` or ``other``."""
 
-    def note(said: Said, evidence: Evidence) -> None:
+    def note(said: Said, attempt: Attempt) -> None:
         named = said.number("rank", 7) if said.text("rank") else said.number("other", 7)
         writer = said.line.rank if said.line.rank is not None else named
         accused = () if writer is None else (writer,)
-        evidence.claim(kind, said.line, said.at_ns, accused=accused, certain=certain)
+        attempt.claim(kind, said.line, said.at_ns, accused=accused, certain=certain)
 
     return note
 
 
-def of_process(kind: ClaimKind, said: Said, pid: int, evidence: Evidence) -> None:
+def of_process(kind: ClaimKind, said: Said, pid: int, attempt: Attempt) -> None:
     """A claim about a process whose rank another file may state."""
     host = said.line.host or ""
     words = f"{pid} {host}"
-    evidence.claim(
+    attempt.claim(
         kind, said.line, said.at_ns, certain=False, words=words, pid=pid, host=host
     )  # fmt: skip
 
@@ -82,52 +82,52 @@ def _code_in(said: Said) -> int:
     return -signal if signal is not None else int(code[:6] or 1)
 
 
-def rank_ended(said: Said, evidence: Evidence) -> None:
+def rank_ended(said: Said, attempt: Attempt) -> None:
     """The process of the rank in ``rank`` ended with ``code`` or a signal."""
-    notes = evidence.of(said.number("rank", 7) or 0)
+    notes = attempt.of(said.number("rank", 7) or 0)
     notes.pid = notes.pid or said.number("pid")
     notes.host = notes.host or said.text("host") or None
     notes.ended(_code_in(said), said.at_ns)
 
 
-def local_ended(said: Said, evidence: Evidence) -> None:
+def local_ended(said: Said, attempt: Attempt) -> None:
     """The process with the local rank in ``local`` ended."""
     local, pid = said.number("local", 6) or 0, said.number("pid")
     code, line = _code_in(said), said.line
     failure = LauncherFailure(local, pid, code, said.at_ns, line.machine, line.number)
-    evidence.ends.failures.append(failure)
+    attempt.ends.failures.append(failure)
 
 
-def task_ended(said: Said, evidence: Evidence) -> None:
+def task_ended(said: Said, attempt: Attempt) -> None:
     """The scheduler's task in ``task`` ended; a task is a rank or a node."""
     code = said.number("code", 4)
     host = said.text("host") or said.line.host or ""
     end = TaskEnd(said.number("task", 7) or 0, host, code, signal_in(said), said.at_ns)
-    evidence.ends.of_tasks.append(end)
+    attempt.ends.of_tasks.append(end)
 
 
-def pid_ended(said: Said, evidence: Evidence) -> None:
+def pid_ended(said: Said, attempt: Attempt) -> None:
     """The process in ``pid`` ended."""
     pid = said.number("pid") or 0
-    rank = evidence.processes.of_pid(pid, said.line.machine)
+    rank = attempt.processes.of_pid(pid, said.line.machine)
     if rank is not None:
-        evidence.of(rank).ended(_code_in(said), said.at_ns)
+        attempt.of(rank).ended(_code_in(said), said.at_ns)
     elif said.text("local"):
-        local_ended(said, evidence)
+        local_ended(said, attempt)
     else:
-        evidence.claim("launcher_failure", said.line, said.at_ns, certain=False)
+        attempt.claim("launcher_failure", said.line, said.at_ns, certain=False)
 
 
-def stopped(said: Said, evidence: Evidence) -> None:
+def stopped(said: Said, attempt: Attempt) -> None:
     """The launcher, or the whole job, was told to stop."""
     number = signal_in(said) or signals.SIGTERM
-    evidence.ends.step_ended |= "CANCELLED AT" in said.line.text
-    evidence.claim("other", said.line, said.at_ns, stopped=number)
+    attempt.ends.step_ended |= "CANCELLED AT" in said.line.text
+    attempt.claim("other", said.line, said.at_ns, stopped=number)
 
 
-def world_size(said: Said, evidence: Evidence) -> bool:
+def world_size(said: Said, attempt: Attempt) -> bool:
     """The number of ranks in ``world``; the largest that is stated counts."""
     stated = next((int(g[:7]) for g in said.found.groups() if g), 0)
     if 0 < stated <= MAX_RANK + 1:
-        evidence.world_size = max(evidence.world_size or 0, stated)
+        attempt.world_size = max(attempt.world_size or 0, stated)
     return False

@@ -17,8 +17,6 @@ from hangscope.trace.job_log.rows import (
     pods,
     ray,
     rendezvous,
-    schedulers,
-    storage,
     watchdog,
 )
 from hangscope.trace.job_log.rows.row import Row
@@ -30,7 +28,6 @@ ROWS: tuple[Row, ...] = (
     *comparisons.ROWS,
     *gloo.ROWS,
     *ddp.ROWS,
-    *schedulers.ROWS,
     *other_launchers.ROWS,
     *frameworks.ROWS,
     *fr_trace.ROWS,
@@ -40,7 +37,6 @@ ROWS: tuple[Row, ...] = (
     *rendezvous.ROWS,
     *launcher.WORLD,
     *devices.ROWS,
-    *storage.ROWS,
     *phases.ROWS,
 )
 """More specific ones come first: the first that records a line is the last to see it."""

@@ -8,58 +8,64 @@ from __future__ import annotations
 import re
 
 from hangscope.trace import clean, operations
-from hangscope.trace.job_log.evidence.gathered import Evidence
+from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.notes import UNKNOWN_GROUP
 from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.job_log.rows import network_errors, overdue, work_counters
+from hangscope.trace.job_log.rows import overdue
+from hangscope.trace.job_log.rows.devices import lost_peer
+from hangscope.trace.job_log.rows.overdue import message_of
 from hangscope.trace.job_log.rows.row import Report, Said, row
-from hangscope.trace.job_log.rows.watchdog_message import LABEL, Message, message_of
-from hangscope.trace.model import Frame
+from hangscope.trace.model import ClaimDetails, Frame
+
+_HCCL_GROUP = re.compile(
+    r"group:\[([\w.\-]{1,120})\].{0,200}?rankSize\[(\d{1,7})\](?:, rankId\[(\d{1,7})\D)?", re.DOTALL
+)
+_FRAME = re.compile(r"^\s*#\d{1,4} (\S.{0,300}?) from (\S.{0,400}?):(\d{1,8})\s*$")
+_LONGEST_STACK = 200
+_FOR_S = re.compile(r"stuck\s*for\s*(\d{1,7})\s*seconds|timed\s*out\s*in\s*(\d{1,7})\s*seconds")
+_LINE_BEGINS = re.compile(r"\[r(?:a(?:n(?:k\d*)?)?)?\]?:?|\[[EWI]\d*(?: [\d:.]*)?")
 
 
-def _label(said: Said, evidence: Evidence) -> bool:
+def _label(said: Said, attempt: Attempt) -> bool:
     """Every message with a label shows that its writer is a member of that group."""
-    message = message_of(said.line, said.at_ns)
-    if message.rank is not None:
-        notes = evidence.of(message.rank)
-        if message.group != UNKNOWN_GROUP and message.place is not None:
-            notes.places.setdefault(message.group, message.place)
+    rank, group, place = message_of(said.line)
+    if rank is not None:
+        notes = attempt.of(rank)
+        if group != UNKNOWN_GROUP and place is not None:
+            notes.places.setdefault(group, place)
     return False
 
 
-def _writer(said: Said) -> int | None:
-    return message_of(said.line, said.at_ns).rank
-
-
-def _dumps(said: Said, evidence: Evidence) -> bool:
+def _dumps(said: Said, attempt: Attempt) -> bool:
     """The rank is about to write its dump: its watchdog has given up."""
-    rank = _writer(said)
+    rank = message_of(said.line).rank
     if rank is not None:
-        evidence.of(rank).partly_recorded = True
+        attempt.of(rank).partly_recorded = True
     return rank is not None
 
 
-def _timeout(said: Said, evidence: Evidence) -> None:
+def _timeout(said: Said, attempt: Attempt) -> None:
     """A timeout of which nothing but the writer is stated."""
-    evidence.claim("timeout", said.line, said.at_ns, reporter=_writer(said), certain=False)
+    by = message_of(said.line).rank
+    attempt.claim("timeout", said.line, said.at_ns, reporter=by, certain=False)
 
 
-def _gives_up(said: Said, evidence: Evidence) -> None:
-    rank = _writer(said)
+def _gives_up(said: Said, attempt: Attempt) -> None:
+    rank = message_of(said.line).rank
     if rank is not None:
-        if evidence.of(rank).partly_recorded:
+        if attempt.of(rank).partly_recorded:
             return
-        evidence.of(rank).partly_recorded = True
-    evidence.claim("other", said.line, said.at_ns, reporter=rank, certain=False, gave_up=True)
+        attempt.of(rank).partly_recorded = True
+    attempt.claim("other", said.line, said.at_ns, reporter=rank, certain=False, gave_up=True)
 
 
-def _issued_at(said: Said, evidence: Evidence) -> Report:
+def _issued_at(said: Said, attempt: Attempt) -> Report:
     """The stack of the operation that timed out, one frame a line, innermost first."""
-    _gives_up(said, evidence)
-    rank, frames = _writer(said), list[Frame]()
-    overdue_ = [o for o in evidence.of(rank).operations if o.timed_out] if rank is not None else []
-    until, line = said.line.number + _LONGEST_STACK, (yield True)
-    while line.number <= until:
+    _gives_up(said, attempt)
+    rank, frames = message_of(said.line).rank, list[Frame]()
+    overdue_ = attempt.of(rank).overdue if rank is not None else []
+    line = yield True
+    while line.number <= said.line.number + _LONGEST_STACK:
         found = _FRAME.match(line.text)
         if found:
             frames.append(Frame(clean.name(found[1]), clean.name(found[2]), int(found[3][:8])))
@@ -70,82 +76,66 @@ def _issued_at(said: Said, evidence: Evidence) -> Report:
         line = yield found is not None
 
 
-def _signalled(said: Said, evidence: Evidence) -> None:
+def _signalled(said: Said, attempt: Attempt) -> None:
     """Another rank has requested dumps."""
-    evidence.claim("dump_signal", said.line, said.at_ns, reporter=_writer(said))
+    attempt.claim("dump_signal", said.line, said.at_ns, reporter=message_of(said.line).rank)
 
 
-def _hccl(said: Said, evidence: Evidence) -> None:
+def _hccl(said: Said, attempt: Attempt) -> None:
     """HCCL's own timeout; the remote rank's number is a rank inside its communicator."""
     op = operations.canonical(said.text("tag").split("_")[0]) or None
-    rank, group = _writer(said), _HCCL_GROUP.search(said.line.text)
-    line = said.line
+    line, group = said.line, _HCCL_GROUP.search(said.line.text)
     if group is not None:
         line = line.saying(
             f"HCCL: member {group[3] or '?'} of the {group[2]} of group {group[1]} waits in "
             f"{op or 'a collective'} for member {said.text('remote')}, which has not come: "
             f"{line.text.strip()}"
         )
-    evidence.claim("timeout", line, said.at_ns, reporter=rank, op=op, certain=False)
+    by = message_of(said.line).rank
+    attempt.claim("timeout", line, said.at_ns, reporter=by, op=op, certain=False)
 
 
-def _stuck(said: Said, evidence: Evidence) -> None:
+def _stuck(said: Said, attempt: Attempt) -> None:
     """The watchdog itself was stuck."""
-    since = _FOR_S.search(said.line.text)
-    seconds = int(next(s for s in since.groups() if s)) if since else 0
-    evidence.claim(
-        "other", said.line, said.at_ns,
-        reporter=_writer(said), watchdog_stuck=True, stuck_for_s=seconds,
-    )  # fmt: skip
+    since, by = _FOR_S.search(said.line.text), message_of(said.line).rank
+    told = ClaimDetails(watchdog_stuck=True, stuck_for_s=int(since[1] or since[2]) if since else 0)
+    attempt.claim("other", said.line, said.at_ns, reporter=by, **told)
 
 
-_HCCL_GROUP = re.compile(
-    r"group:\[([\w.\-]{1,120})\].{0,200}?rankSize\[(\d{1,7})\](?:, rankId\[(\d{1,7})\D)?", re.DOTALL
-)
-_FRAME = re.compile(r"^\s*#\d{1,4} (\S.{0,300}?) from (\S.{0,400}?):(\d{1,8})\s*$")
-_LONGEST_STACK = 200
-_FOR_S = re.compile(r"stuck\s*for\s*(\d{1,7})\s*seconds|timed\s*out\s*in\s*(\d{1,7})\s*seconds")
-
-
-def _terminated(said: Said, evidence: Evidence) -> None:
+def _terminated(said: Said, attempt: Attempt) -> None:
     """Its exception is the useful part: this rank's device or connection failed."""
-    message, words = message_of(said.line, said.at_ns), said.text("msg")
-    line, at_ns, rank = said.line, said.at_ns, message.rank
+    line, at_ns, words = said.line, said.at_ns, said.text("msg")
+    rank, group, _ = message_of(line)
     if "CUDA error" in words or "HIP error" in words:
         accused = (rank,) if rank is not None else ()
-        evidence.claim("device_error", line, at_ns, accused=accused, reporter=rank)
+        attempt.claim("device_error", line, at_ns, accused=accused, reporter=rank)
     elif "NCCL error" in words or "network error" in words:
-        lost = network_errors.lost_peer(words)
-        at_ns = _found_ns(message, evidence) or at_ns
-        evidence.claim("network_error", line, at_ns, reporter=rank, certain=False, **lost)
+        # It found that earlier: it waits for dumps before it ends its rank.
+        counters = attempt.of(rank).counters.get(group) if rank in attempt.ranks else None
+        at_ns = (counters.failed_ns if counters else 0) or at_ns
+        lost = lost_peer(words)
+        attempt.claim("network_error", line, at_ns, reporter=rank, certain=False, **lost)
     elif "caught collective" not in words:  # truncated
-        evidence.claim("other", line, at_ns, reporter=rank, watchdog_failed=True)
+        attempt.claim("other", line, at_ns, reporter=rank, watchdog_failed=True)
 
 
-def _found_ns(message: Message, evidence: Evidence) -> int:
-    """When the watchdog found what it ends its rank for: it waits for dumps before it does."""
-    notes = evidence.ranks.get(message.rank) if message.rank is not None else None
-    counters = notes.counters.get(message.group) if notes is not None else None
-    return counters.failed_ns if counters is not None else 0
-
-
-def _aborted(said: Said, evidence: Evidence) -> bool:
-    rank = _writer(said)
+def _aborted(said: Said, attempt: Attempt) -> bool:
+    rank = message_of(said.line).rank
     if rank is not None:
-        evidence.claim("other", said.line, said.at_ns, reporter=rank)
+        attempt.claim("other", said.line, said.at_ns, reporter=rank)
     return rank is not None
 
 
-def _gil(said: Said, evidence: Evidence) -> None:
+def _gil(said: Said, attempt: Attempt) -> None:
     """Printed by a rank that is about to end itself: what it waited in is stated elsewhere."""
     if said.line.rank is not None:
-        evidence.of(said.line.rank).partly_recorded = True
-    evidence.claim("other", said.line, said.at_ns)
+        attempt.of(said.line.rank).partly_recorded = True
+    attempt.claim("other", said.line, said.at_ns)
 
 
 # fmt: off
 ROWS = (
-    row("watchdog-label", "process", LABEL.pattern, _label,
+    row("watchdog-label", "process", overdue.LABEL.pattern, _label,
         "[PG ID 2 PG GUID 9(tensor) Rank 2] ProcessGroupNCCL preparing to dump debug info.",
         "[Rank 3] Some NCCL operations have failed or timed out.", passing=True),
     row("watchdog-timeout", "timeout",
@@ -163,7 +153,7 @@ ROWS = (
         r"[lL]ast\s*enqueued\s*(?:\w+\s*)?work:\s*(-?\d+),\s*"
         r"(?:last\s*started\s*(?:\w+\s*)?work:\s*(-?\d+)\s*(?:\([^)]{0,200}\)\s*)?,\s*)?"
         r"last\s*completed\s*(?:\w+\s*)?work:\s*(-?\d+)",
-        work_counters.note_counters,
+        overdue.note_counters,
         "[PG ID 0 PG GUID 0(default_pg) Rank 1]  failure detected by watchdog at work sequence id: "
         "5 PG status: last enqueued work: 6, last completed work: 4",
         "[PG 0 (default_pg) Rank 2] Timeout at NCCL work: 5, last enqueued NCCL work: 6, last "
@@ -219,8 +209,6 @@ ROWS = (
         since="torch 2.3"),
 )
 # fmt: on
-
-_LINE_BEGINS = re.compile(r"\[r(?:a(?:n(?:k\d*)?)?)?\]?:?|\[[EWI]\d*(?: [\d:.]*)?")
 
 
 def is_unfinished(line: LogLine) -> bool:

@@ -1,0 +1,170 @@
+"""Whose the exceptions and stacks of a log are, and which exception of a rank counts."""
+
+from __future__ import annotations
+
+import re
+
+from hangscope.trace.helper_stacks import describe_helper
+from hangscope.trace.job_log.evidence.attempt import Attempt
+from hangscope.trace.job_log.evidence.notes import LoggedException, UnattributedException
+from hangscope.trace.job_log.readers.stacks import threads_of
+from hangscope.trace.job_log.resolving.ends import spans_nodes
+from hangscope.trace.job_log.rows.gloo import is_wait_failure
+from hangscope.trace.message_template import mask_numbers
+from hangscope.trace.model import Claim, ClaimDetails
+
+_SIGNED = re.compile(r"Rank (\d{1,7})(?::|, (?:node|host|device)\b)")
+"""A rank that a message begins with as whoever wrote it (``Rank 11: found NaN``)."""
+_OF_THE_CALLER = frozenset(
+    {"ValueError", "TypeError", "AttributeError", "KeyError", "IndexError", "AssertionError"}
+    | {"PicklingError", "UnpicklingError", "OSError", "EOFError", "MemoryError", "RecursionError"}
+)
+"""Exceptions that torch.distributed calls raise before they communicate."""
+_REFUSED = re.compile(
+    r"ProcessGroup\w*::\w+: |^(?:invalid|incorrect|tensors? (?:must|should|list))|"
+    r"(?:must|should) (?:be|have|match)|pickle",
+    re.IGNORECASE,
+)
+_SIGINT = 2
+_MOST = 4
+_NO_FAILURES = frozenset({"KeyboardInterrupt", "SystemExit", "GeneratorExit"})
+_NOT_OWN = re.compile(
+    r"[/\\]lib[/\\]python|site-packages|dist-packages|^<|[/\\]hangscope[/\\]recording[/\\]"
+)
+
+
+def in_communication(trouble: LoggedException) -> bool:
+    """Whether an exception came from waiting for others; refused arguments are no wait."""
+    if is_wait_failure(trouble.message):  # the backward pass has no frame of torch.distributed
+        return True
+    if not any(f.filename.endswith("distributed_c10d.py") for f in trouble.frames):
+        return False
+    return trouble.kind not in _OF_THE_CALLER and not _REFUSED.search(trouble.message)
+
+
+def attribute_exceptions(attempt: Attempt) -> None:
+    """Assign exceptions of writers known only by local rank or pid to ranks."""
+    raised, several = attempt.raised, spans_nodes(attempt)
+    for pending in raised.pending:
+        trouble, local, pid, machine = pending
+        rank = _writer(pending, attempt, several=several)
+        if rank is not None:
+            attempt.of(rank).exceptions.append(trouble)
+        elif local is not None or machine.node is not None or pid is not None:
+            raised.unranked.append(trouble)
+        else:
+            raised.anonymous.append(trouble)
+            if trouble.thread_name != "MainThread":
+                attempt.infer(_dead_thread(trouble))
+    raised.pending.clear()
+
+
+def _writer(raised: UnattributedException, attempt: Attempt, *, several: bool) -> int | None:
+    """The rank of the process that raised an exception; ``several``: the log may be of several
+    nodes."""
+    trouble, local, pid, machine = raised
+    processes, node = attempt.processes, machine.node
+    rank = processes.of_pid(pid, machine)
+    if rank is not None:
+        return rank
+    if local is not None:
+        rank = processes.of_local(local, machine)
+        counted = rank is not None and processes.is_counted(rank)
+        if rank is None and not node and not several:
+            rank = local
+            attempt.of(rank).local_as_rank = not processes.is_one_node
+        elif not counted:
+            return rank
+    elif pid is None and node is not None and not _has_shared_tasks(attempt):
+        rank = node  # srun --label with one task per rank
+    elif pid is None:
+        found = _SIGNED.match(trouble.message)
+        return int(found.group(1)) if found else None
+    if rank is not None:
+        attempt.of(rank).by_local_rank = True
+    return rank
+
+
+def _has_shared_tasks(attempt: Attempt) -> bool:
+    return bool(attempt.elastic or attempt.ends.failures or attempt.shared_tasks)
+
+
+def _dead_thread(trouble: LoggedException) -> Claim:
+    """A claim that some rank's thread died: its process lives on, and others may wait for it."""
+    text = f"thread {trouble.thread_name} ended with {trouble.type_name}: {trouble.message}"
+    text += _where(trouble, " at {}")
+    return Claim("other", text=text[:400], at_ns=trouble.at_ns, details={"dead_thread": True})
+
+
+def attribute_stacks(attempt: Attempt) -> None:
+    """Assign stacks to ranks; the rest stays unattributed.
+
+    Helpers and launchers are dropped: where they stand says nothing about a rank.
+    """
+    rest = []
+    several, processes = spans_nodes(attempt), attempt.processes
+    for seen in attempt.stacks:
+        rank = seen.rank if seen.rank is not None else processes.of_pid(seen.pid, seen.machine)
+        if rank is None and seen.local_rank is not None:
+            rank = processes.of_local(seen.local_rank, seen.machine)
+            rank = seen.local_rank if rank is None and not several else rank
+        main = next((t.stack for t in threads_of(seen) if t.is_main), ())
+        if not main or describe_helper(main):
+            attempt.helpers += any(frames for _, _, frames in seen.threads)
+        elif rank is None:
+            rest.append(seen)
+        else:
+            attempt.of(rank).seen = seen
+    attempt.stacks[:] = rest
+
+
+def resolve_chains(attempt: Attempt) -> None:
+    """Choose which exception of each rank counts if one was raised while another was handled.
+
+    A clean-up that communicates (a barrier in ``finally``) makes all ranks fail in that barrier. If
+    exactly one rank's first exception did not come from communication, the first exceptions of all
+    ranks count. So does the first failed wait on a rank: the job stood there, not where its
+    handlers waited.
+    """
+    ends = {r: n.exceptions[-1] for r, n in attempt.ranks.items() if n.exceptions}
+    first = {r: t.during or t for r, t in ends.items()}
+    own = [r for r, t in first.items() if not in_communication(t)]
+    cleaned_up = len(own) == 1 and ends[own[0]].during and in_communication(ends[own[0]])
+    every = cleaned_up and len(first) > 2 and bool(first[own[0]].frames)
+    for rank, trouble in first.items():
+        if every or (trouble is not ends[rank] and in_communication(trouble)):
+            trouble.uncaught = trouble.chained = True
+            exceptions = attempt.ranks[rank].exceptions
+            attempt.ranks[rank].exceptions = [trouble] if every else [*exceptions[:-1], trouble]
+
+
+def claim_unattributed(attempt: Attempt) -> None:
+    """Add claims for unattributed exceptions that are not failed waits; if the log says nothing
+    else, for the last one of any kind.
+
+    They accuse nobody. But if some ranks wait for others that are silent, these exceptions are the
+    next thing to look at; and if a log contains nothing else, they are all it says.
+    """
+    raised = [*attempt.raised.anonymous, *attempt.raised.unranked]
+    own = [t for t in raised if not is_wait_failure(t.message) and t.kind not in _NO_FAILURES]
+    if not attempt.stated and not any(notes.tells() for notes in attempt.ranks.values()):
+        own = raised[-1:]
+    shown = {(t.type_name, mask_numbers(t.message.partition("\n")[0])): t for t in reversed(own)}
+    for trouble in [*shown.values()][: -_MOST - 1 : -1]:
+        text = f"{trouble.kind}: {trouble.first_line[:300]}".rstrip(": ") + _where(trouble, " ({})")
+        interrupted = trouble.kind == "KeyboardInterrupt"
+        details = ClaimDetails(stopped=_SIGINT) if interrupted else ClaimDetails(unattributed=True)
+        if 0 < attempt.stopped_line < trouble.line:
+            details["after_stop"] = True
+        attempt.infer(
+            Claim("other", text=text, at_ns=trouble.at_ns, certain=False, details=details)
+        )
+
+
+def _where(trouble: LoggedException, form: str) -> str:
+    """The innermost frame in user code, if there is one."""
+    at = next((f for f in trouble.frames if not _NOT_OWN.search(f.filename)), None)
+    if at is None:
+        return ""
+    file = re.split(r"[/\\]", at.filename)[-1]
+    return form.format(f"{file}:{at.line} in {at.name}")
