@@ -13,7 +13,7 @@ import rich_click as click
 from hangscope.cli.budget import budget_options
 from hangscope.cli.console import Progress, say, say_json, stdout_console
 from hangscope.cli.errors import UserError, cannot_write, no_empty_path, nothing_readable
-from hangscope.cli.types import source_option
+from hangscope.cli.types import Engine, source_option
 
 if TYPE_CHECKING:
     from hangscope.diagnosis.model import Diagnosis
@@ -48,6 +48,14 @@ NEWEST_COMPARED = 512
     "without it, nothing is sent to any process.",
 )
 @source_option
+@click.option(
+    "--engine",
+    type=Engine(),
+    metavar="ENGINE",
+    help="What reads rings and dumps: so many processes of this machine, or the workers of "
+    "dask://HOST:PORT (a scheduler) or ray://HOST:PORT (a head's client server), which need "
+    "HangScope and the files: a shared file system, or URLs.",
+)
 @click.option("--no-color", is_flag=True, help="No colours, even on a terminal.")
 @budget_options
 def command(
@@ -60,6 +68,7 @@ def command(
     all_findings: bool,
     ask_stacks: bool,
     source: tuple[str, ...],
+    engine: int | str | None,
     no_color: bool,
     budget: Budget,
 ) -> None:
@@ -71,7 +80,7 @@ def command(
 
     Exit status: 0 healthy, 1 problem found, 2 bad usage or nothing readable.
     """
-    trace, diagnosis = investigate(paths, budget, ask_stacks=ask_stacks)
+    trace, diagnosis = investigate(paths, budget, ask_stacks=ask_stacks, engine=engine)
     diagnosis = replace(diagnosis, source_directories=source)
     if diagnosis.verdict.value == "healthy":
         diagnosis = _with_lateness(trace, diagnosis)
@@ -115,7 +124,11 @@ def _with_lateness(trace: Trace, diagnosis: Diagnosis) -> Diagnosis:
 
 
 def investigate(
-    paths: tuple[str, ...], budget: Budget | None = None, *, ask_stacks: bool = False
+    paths: tuple[str, ...],
+    budget: Budget | None = None,
+    *,
+    ask_stacks: bool = False,
+    engine: int | str | None = None,
 ) -> tuple[Trace, Diagnosis]:
     """Load and diagnose; a running job is looked at twice.
 
@@ -124,7 +137,7 @@ def investigate(
     Raises
     ------
     UserError
-        If nothing could be read.
+        If nothing could be read, or the engine cannot be used.
     """
     from hangscope.diagnosis.engine import diagnose
     from hangscope.diagnosis.model import Confidence, Verdict
@@ -132,13 +145,16 @@ def investigate(
     from hangscope.trace.live.follow import LiveRun, is_gil_blocked
     from hangscope.trace.live.rings import run_directory_of
     from hangscope.trace.load import NothingReadable, load_trace
+    from hangscope.trace.loading.reading import NoEngine
 
     no_empty_path(paths)
     with Progress("reading") as progress:
         try:
-            trace = load_trace(paths, progress=progress.update, budget=budget)
+            trace = load_trace(paths, progress=progress.update, budget=budget, engine=engine)
         except NothingReadable as error:
             raise nothing_readable(paths, error.warnings) from error
+        except NoEngine as error:
+            raise UserError(str(error)) from error
     diagnosis = diagnose(trace)
     directory = run_directory_of(paths[0]) if len(paths) == 1 else None
     if not (trace.live and trace.current) or directory is None:

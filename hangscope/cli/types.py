@@ -34,6 +34,22 @@ class Seconds(Number):
     name = "number of seconds"
 
 
+class Engine(click.ParamType):  # type: ignore[type-arg]
+    """A number of processes, or the URL of a cluster's scheduler."""
+
+    name = "engine"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        text = str(value)
+        if text.isdecimal() and int(text) > 0:
+            return int(text)
+        if not text.startswith(("dask://", "ray://")):
+            self.fail(f"{text!r} is neither a number, dask://HOST:PORT nor ray://HOST:PORT.")
+        return text
+
+
 def source_option(command: Any) -> Any:
     """Add ``--source``, which may be given several times, to a command that quotes source lines."""
     return click.option(

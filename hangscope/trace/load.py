@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +19,11 @@ from hangscope.trace.job_selection.newest_attempt import keep_newest
 from hangscope.trace.job_selection.stale_dumps import drop_stale_dumps
 from hangscope.trace.job_selection.unrelated_logs import drop_unrelated_logs
 from hangscope.trace.loading.budget import Budget, default_budget
-from hangscope.trace.loading.one_file import Loaded, Task, read_task
-from hangscope.trace.loading.parallel import read_in_workers
+from hangscope.trace.loading.one_file import Loaded, Task
 from hangscope.trace.loading.pieces import read_together
+from hangscope.trace.loading.reading import read_tasks
 from hangscope.trace.loading.remote import brought_here
-from hangscope.trace.loading.tasks import NotARun, tasks_of
+from hangscope.trace.loading.tasks import NotARun, listed, opened
 from hangscope.trace.loading.titles import attribute_by_title
 from hangscope.trace.merging.log_clock import align_log_clocks
 from hangscope.trace.merging.merge import merge
@@ -32,10 +33,6 @@ from hangscope.trace.nccl.merge import with_device_events
 from hangscope.trace.rings.batch import RingBatch
 
 Progress = Callable[[int, int], None]
-
-_PARSED = (formats.PICKLE, formats.JSON, formats.LOG)
-_WORTH_WORKERS = 4 << 20
-"""From this many bytes on, several processes are faster than one."""
 
 
 class NothingReadable(Exception):  # noqa: N818
@@ -54,6 +51,7 @@ def load_trace(
     progress: Progress | None = None,
     now_ns: int | None = None,
     budget: Budget | None = None,
+    engine: int | str | None = None,
 ) -> Trace:
     """Read run directories, dumps and logs of one job.
 
@@ -69,9 +67,14 @@ def load_trace(
         The current time, for `Trace.observed_ns` of live runs; the system clock by default.
     budget:
         What reading may cost; by default what this machine can give.
+    engine:
+        How many processes of this machine read large files, or whose workers read rings and dumps
+        (`hangscope.trace.loading.engines.read_on`); by default a process per CPU.
 
     Raises
     ------
+    NoEngine
+        If the engine cannot be used.
     NothingReadable
         If no file contains anything usable (its ``warnings`` name every file and its problem), or
         if a directory holds so many other files that it cannot be a run's.
@@ -79,31 +82,44 @@ def load_trace(
     collecting = gc.isenabled()
     gc.disable()  # millions of small objects, none of them garbage
     try:
-        return _load(paths, progress, now_ns, budget or default_budget())
+        return _load(paths, progress, now_ns, budget or default_budget(), engine)
     finally:
         if collecting:
             gc.enable()
 
 
 def _load(
-    paths: Sequence[str | Path], progress: Progress | None, now_ns: int | None, budget: Budget
+    paths: Sequence[str | Path],
+    progress: Progress | None,
+    now_ns: int | None,
+    budget: Budget,
+    engine: int | str | None,
 ) -> Trace:
     unread: list[Unread] = []
+    elsewhere: list[Loaded] = []
     with ExitStack() as folders:  # temporary folders of unpacked archives
         try:
-            paths = brought_here(paths, unread, folders)
-            tasks = tasks_of(paths, unread, folders, budget)
+            if isinstance(engine, str):
+                from hangscope.trace.loading.engines import read_on
+
+                elsewhere, tasks = read_on(engine, paths, folders, budget, progress)
+            else:
+                tasks = listed(brought_here(paths, unread, folders), unread, budget)
+            tasks = opened(tasks, unread, folders, budget)
         except NotARun as hopeless:
             raise NothingReadable([str(hopeless)]) from None
-        return _read(tasks, unread, progress, now_ns, budget)
+        workers = engine if isinstance(engine, int) else None
+        return _read(tasks, elsewhere, unread, progress, now_ns, budget, workers)
 
 
 def _read(
     tasks: Sequence[Task],
+    elsewhere: Sequence[Loaded],
     unread: list[Unread],
     progress: Progress | None,
     now_ns: int | None,
     budget: Budget,
+    workers: int | None,
 ) -> Trace:
     begun_ns = time.time_ns() if now_ns is None else now_ns
     fragments: list[Fragment] = []
@@ -115,7 +131,8 @@ def _read(
         if progress is not None:
             progress(done, len(tasks))
 
-    for loaded in _read_all(tasks, rings, budget, still_reading):
+    read = read_tasks(tasks, rings, budget, still_reading, workers)
+    for loaded in itertools.chain(elsewhere, read):
         done += 1
         fragments.extend(map(sharing, loaded.fragments))
         unread.extend(loaded.unread)
@@ -207,29 +224,3 @@ def _says_anything(fragment: Fragment) -> bool:
         or fragment.facts.rank >= 0
         or fragment.facts.threads
     )
-
-
-def _read_all(
-    tasks: Sequence[Task], rings: RingBatch, budget: Budget, still_reading: Callable[[], None]
-) -> Iterable[Loaded]:
-    """One result per task.
-
-    Pickles and compressed files always go to a process of their own, however small: the cost of a
-    hostile one cannot be seen beforehand. Other files go there if they are large. Rings are
-    memory-mapped and need no worker.
-    """
-    parsed = [t for t in tasks if t.kind.name in _PARSED and not t.standard and t.size]
-    small = sum(t.size for t in parsed) < _WORTH_WORKERS
-    apart = [t for t in parsed if not small or t.kind.name == formats.PICKLE or t.kind.compression]
-    elsewhere = {id(t) for t in apart}
-    for task in tasks:
-        if id(task) in elsewhere:
-            continue
-        if budget.is_over:
-            yield Loaded(unread=(Unread(task.shown, budget.over_text),))
-        else:
-            yield read_task(task, rings=rings)
-    if apart and budget.is_over:
-        yield Loaded(unread=tuple(Unread(task.shown, budget.over_text) for task in apart))
-    elif apart:
-        yield from read_in_workers(apart, budget, 1 if small else None, waiting=still_reading)

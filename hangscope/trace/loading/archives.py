@@ -41,7 +41,7 @@ class Member(NamedTuple):
 
 
 def extract_members(
-    path: str, kind: sniff.Kind, folder: str, unread: list[Unread], budget: Budget
+    path: str, shown: str, kind: sniff.Kind, folder: str, unread: list[Unread], budget: Budget
 ) -> Iterator[Member]:
     """Unpack each file that HangScope may be able to read into ``folder``.
 
@@ -49,6 +49,8 @@ def extract_members(
     ----------
     path:
         The archive.
+    shown:
+        Its name for reports.
     kind:
         Its kind.
     folder:
@@ -58,7 +60,7 @@ def extract_members(
     budget:
         Limits what all archives together inflate to.
     """
-    shown, unknown = file_names.printable_path(path), 0
+    unknown = 0
     try:
         for number, (name, stamp, opened) in enumerate(_entries(path, kind)):
             if number >= _MOST_MEMBERS:

@@ -71,7 +71,7 @@ def read_in_workers(
     Files that are not begun when the budget's time is over are left out. ``waiting`` is called
     periodically while no result arrives.
     """
-    count = max(1, min(workers or cores(), MAX_WORKERS, len(tasks)))
+    count = max(1, min(workers or min(cores(), MAX_WORKERS), len(tasks)))
     queue = deque(sorted(tasks, key=lambda t: -t.size))
     limit = budget.memory_of_reader(count, max(t.size for t in tasks))
     pool: list[_Worker] = []

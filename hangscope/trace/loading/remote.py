@@ -92,6 +92,23 @@ def _fsspec() -> Any:
     return fsspec
 
 
+def urls_below(url: str) -> list[str]:
+    """The URLs of all files at or below one.
+
+    Raises
+    ------
+    Exception
+        Whatever the protocol raises if it cannot be reached.
+    """
+    if "::" in url:
+        return [url]  # a file inside another: only together do they lead anywhere
+    system, place = _fsspec().core.url_to_fs(url)
+    files = [place] if system.isfile(place) else system.find(place)
+    if not files:
+        raise FileNotFoundError("nothing is there")
+    return [str(system.unstrip_protocol(file)) for file in files]
+
+
 def _fetch(url: str, folder: Path) -> None:
     """Copy the file at a URL, or all files below it."""
     system, place = _fsspec().core.url_to_fs(url)

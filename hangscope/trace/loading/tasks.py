@@ -25,10 +25,8 @@ class NotARun(Exception):  # noqa: N818
     """A directory holds so many other files that it cannot be a run; the text says what to give."""
 
 
-def tasks_of(
-    paths: Sequence[str | Path], unread: list[Unread], folders: ExitStack, budget: Budget
-) -> list[Task]:
-    """One task for each file to read.
+def listed(paths: Sequence[str | Path], unread: list[Unread], budget: Budget) -> list[Task]:
+    """One task for each file to read; archives are not opened.
 
     Parameters
     ----------
@@ -36,8 +34,6 @@ def tasks_of(
         Files, directories and archives; ``"-"`` is standard input.
     unread:
         Receives what cannot be used.
-    folders:
-        Keeps the folders of unpacked archives until it is closed.
     budget:
         What reading may cost; files that cost more are left out.
 
@@ -55,13 +51,27 @@ def tasks_of(
         strangers = UnrelatedFiles(str(path))
         for file, explicit in files_below(str(Path(path)), unread):
             task = _task(file, explicit, seen, unread, budget)
-            if task is not None and task.kind.name in sniff.ARCHIVES:
-                tasks.extend(_archive_tasks(task, unread, folders, budget))
-            elif task is not None:
+            if task is not None:
                 tasks.append(task)
             if strangers.is_hopeless(task):
                 raise NotARun(strangers.advice(tasks))
     return tasks
+
+
+def opened(
+    tasks: Sequence[Task], unread: list[Unread], folders: ExitStack, budget: Budget
+) -> list[Task]:
+    """The tasks with the files of archives in place of these.
+
+    ``folders`` keeps the folders of unpacked archives until it is closed.
+    """
+    found: list[Task] = []
+    for task in tasks:
+        if task.kind.name in sniff.ARCHIVES:
+            found += _archive_tasks(task, unread, folders, budget)
+        else:
+            found.append(task)
+    return found
 
 
 def _archive_tasks(
@@ -71,7 +81,9 @@ def _archive_tasks(
     from hangscope.trace.loading.archives import extract_members
 
     folder = folders.enter_context(temporary_folder())
-    for member in extract_members(archive.path, archive.kind, folder, unread, budget):
+    for member in extract_members(
+        archive.path, archive.shown, archive.kind, folder, unread, budget
+    ):
         task = _task(member.path, False, set(), unread, budget, shown=member.shown)
         if task is not None:
             yield task
