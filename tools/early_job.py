@@ -114,6 +114,9 @@ def main() -> None:
             dist.all_reduce(torch.zeros(1))  # the loss, for the log
     dist.barrier()
     dist.destroy_process_group()
+    # The reducer of `model` is the last to hold its group, whose end joins Gloo's thread without
+    # releasing the GIL, for which that thread waits if it is just freeing a tensor (torch 2.13).
+    time.sleep(0.02)
 
 
 main()

@@ -131,7 +131,7 @@ def needs_no_timeout(trace: Trace, early: Diagnosis) -> bool:
     if first.verdict is Verdict.DEADLOCK_CYCLE:
         return first.confidence is Confidence.CERTAIN
     states = {trace.ranks[r].process_state for r in first.culprits if r in trace.ranks}
-    return first.verdict is Verdict.MISSING_RANK and states == {"stopped"}
+    return states == {"stopped"}
 
 
 def _noticed(trace: Trace, early: Diagnosis, busy: Collection[int]) -> Notice | None:

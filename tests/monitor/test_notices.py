@@ -114,6 +114,19 @@ def test_a_stopped_process_needs_no_timeout() -> None:
     assert not needs_no_timeout(trace, early)
 
 
+def test_nor_does_one_that_is_stopped_inside_the_operation() -> None:
+    job = Job(4, live=True, timeout_s=120.0)
+    job.steps(20)
+    for rank in range(4):
+        job.op(rank, done=False)
+    job.rank(2, process_state="stopped", cpu_busy=0.0, stack_moved=False)
+    trace = job.trace(6.0)
+    early = Notices().early(trace)
+    assert early is not None
+    assert (early.verdict.value, early.culprits) == ("stuck_collective", (2,))
+    assert needs_no_timeout(trace, early)
+
+
 def test_switched_off() -> None:
     assert Notices(enabled=False).early(waiting(60.0)) is None
 
