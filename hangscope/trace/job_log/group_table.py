@@ -19,8 +19,18 @@ class GroupTable:
             known = by_name.get(group[0])
             if known is None or (group[1] and not known[1]):
                 by_name[group[0]] = group
-        places = _places(attempt)
-        sizes = {**_sizes(attempt), **attempt.group_sizes}
+        places: dict[str, dict[int, int]] = defaultdict(dict)
+        votes: dict[str, Counter[int]] = defaultdict(Counter)
+        for rank, notes in attempt.ranks.items():
+            for (name, _), place in notes.places.items():
+                places[name][place] = rank
+            for operation in notes.operations:
+                size = _quotient(operation.signature)
+                if size is not None:
+                    votes[operation.group[0]][size] += 1
+        # Even gathers print the number of elements in and out: the quotient is that of members.
+        sizes = {name: votes_.most_common(1)[0][0] for name, votes_ in votes.items()}
+        sizes |= attempt.group_sizes
         self._index = {name: i for i, name in enumerate(by_name)}
         self.groups: tuple[Group, ...] = tuple(
             Group(
@@ -47,29 +57,6 @@ def _spoken_of(attempt: Attempt) -> list[GroupId]:
         groups.update((group, None) for group in told if group != UNKNOWN_GROUP)
     groups.update((said.group, None) for said in attempt.stated if said.group is not None)
     return list(groups)
-
-
-def _places(attempt: Attempt) -> dict[str, dict[int, int]]:
-    """For each group name, the rank at each known group rank, according to labels."""
-    places: dict[str, dict[int, int]] = defaultdict(dict)
-    for rank, notes in attempt.ranks.items():
-        for (name, _), place in notes.places.items():
-            places[name][place] = rank
-    return places
-
-
-def _sizes(attempt: Attempt) -> dict[str, int]:
-    """For each group name, its number of members.
-
-    Even gathers print the number of elements in and out; the quotient is the number of members.
-    """
-    votes: dict[str, Counter[int]] = defaultdict(Counter)
-    for notes in attempt.ranks.values():
-        for operation in notes.operations:
-            size = _quotient(operation.signature)
-            if size is not None:
-                votes[operation.group[0]][size] += 1
-    return {name: sizes.most_common(1)[0][0] for name, sizes in votes.items()}
 
 
 def _quotient(signature: Signature) -> int | None:

@@ -26,27 +26,24 @@ class RankEnd:
 
 def end_of(notes: RankNotes) -> RankEnd:
     """How the process of a rank ended, as far as the log shows it."""
-    fatal = _fatal(notes)
-    exception = _exception(fatal, notes) if fatal is not None else None
+    fatal, exception = _fatal(notes), None
+    if fatal is not None:
+        exception = ExceptionFacts(
+            type_name=fatal.type_name,
+            message=fatal.message + (CAUSED_BY + fatal.cause if fatal.cause else ""),
+            stack=tuple(fatal.frames),
+            at_ns=fatal.at_ns or notes.exit_ns,
+            thread_name=fatal.thread_name,
+            is_main_thread=fatal.thread_name == "MainThread",
+        )
     return RankEnd(_exit(notes, exception), exception, fatal)
-
-
-def _exception(fatal: LoggedException, notes: RankNotes) -> ExceptionFacts:
-    return ExceptionFacts(
-        type_name=fatal.type_name,
-        message=fatal.message + (CAUSED_BY + fatal.cause if fatal.cause else ""),
-        stack=tuple(fatal.frames),
-        at_ns=fatal.at_ns or notes.exit_ns,
-        thread_name=fatal.thread_name,
-        is_main_thread=fatal.thread_name == "MainThread",
-    )
 
 
 def _exit(notes: RankNotes, exception: ExceptionFacts | None) -> ExitFacts | None:
     """The exit of the process; None if nothing shows that it has ended."""
     code, signal, at_ns = notes.exit_code, notes.exit_signal, notes.exit_ns
     # Who has said that it gave up waiting lived until then: tearing down is what it died of.
-    died_of_that = signal in signals.FAULTS and gave_up_at(notes) is not None
+    died_of_that = signal in signals.FAULTS and bool(notes.overdue)
     stopped = notes.by_launcher or signal == signals.SIGTERM or died_of_that
     if notes.oom_killed:
         kind, signal, stopped = "oom", signal or signals.SIGKILL, False
@@ -75,17 +72,11 @@ def _fatal(notes: RankNotes) -> LoggedException | None:
     uncaught = [t for t in exceptions if t.uncaught]
     if not uncaught and (notes.exit_code not in (None, 0) and notes.exit_signal is None):
         uncaught = [t for t in exceptions if t.thread_name == "MainThread"]
-    if not uncaught and exceptions:
-        last = exceptions[-1]
-        if not notes.operations and notes.exit_signal is None and not notes.by_launcher:
-            uncaught = [last]
+    gave_up = notes.operations or notes.by_launcher
+    if not uncaught and not gave_up and notes.exit_signal is None:
+        uncaught = exceptions[-1:]
     main = [t for t in uncaught if t.thread_name == "MainThread"]
     return (main or uncaught)[-1] if uncaught else None
-
-
-def gave_up_at(notes: RankNotes) -> int | None:
-    """The line with which a rank first said that it gave up waiting; None if it did not."""
-    return min((o.line for o in notes.operations if o.timed_out), default=None)
 
 
 def _is_aftermath(trouble: LoggedException, notes: RankNotes) -> bool:
@@ -93,8 +84,8 @@ def _is_aftermath(trouble: LoggedException, notes: RankNotes) -> bool:
 
     What it raised while it handled something else is older than its message.
     """
-    first = gave_up_at(notes)
-    if first is None or not 0 < first < trouble.line or trouble.chained:
+    first = min((o.line for o in notes.overdue), default=0)
+    if not 0 < first < trouble.line or trouble.chained:
         return False
     return not (is_wait_failure(trouble.message) or in_communication(trouble))
 

@@ -28,8 +28,13 @@ def with_restarts(lines: Iterable[LogLine]) -> Iterator[LogLine]:
     workers: dict[_Agent, set[int]] = {}
     failed: set[_Agent] = set()
     for line in lines:
-        agent, worker, has_failed = _worker_event(line)
-        if agent is not None and worker is not None:
+        told, ended = None, None
+        if line.pid is not None and ("process" in line.text or "exitcode" in line.text):
+            ended = _FAILED.search(line.text)
+            told = ended or _STOPPED.search(line.text)
+        if told:
+            agent = (line.host, line.node, line.pid or 0)
+            worker = int(told[1])
             if agent in failed and worker not in workers[agent]:
                 yield line.saying(RESTARTED)._replace(rank=None)
                 yield from held
@@ -42,18 +47,6 @@ def with_restarts(lines: Iterable[LogLine]) -> Iterator[LogLine]:
             if "will restart worker group" in line.text or len(held) > _MOST_HELD:
                 yield from held  # torchrun says so itself, or there was no restart
                 held, failed, workers = [], set(), {}
-        if has_failed and agent is not None:
+        if ended:
             failed.add(agent)
     yield from held
-
-
-def _worker_event(line: LogLine) -> tuple[_Agent | None, int | None, bool]:
-    """The agent that mentions a worker, the worker's pid, and whether it failed."""
-    if line.pid is None or ("process" not in line.text and "exitcode" not in line.text):
-        return None, None, False
-    found = _FAILED.search(line.text)
-    stopped = None if found else _STOPPED.search(line.text)
-    which = found or stopped
-    if which is None:
-        return None, None, False
-    return (line.host, line.node, line.pid), int(which[1]), found is not None

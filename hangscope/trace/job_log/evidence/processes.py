@@ -97,11 +97,11 @@ class ProcessRanks:
 
     def stated(self, local: int, machine: Machine) -> int | None:
         """The rank of a local rank according to a launcher."""
-        for said in (self._listed, self._counted):
-            rank = _of({m: ranks[local] for m, ranks in said.items() if local in ranks}, machine)
-            if rank is not None:
-                return rank
-        return None
+        listed, counted = (
+            _of({m: ranks[local] for m, ranks in said.items() if local in ranks}, machine)
+            for said in (self._listed, self._counted)
+        )
+        return counted if listed is None else listed
 
     def is_counted(self, rank: int) -> bool:
         """Whether the rank's local rank was only computed, and not listed by any launcher."""

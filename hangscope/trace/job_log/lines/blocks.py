@@ -42,13 +42,10 @@ _TELLS, _ANNOUNCES, _IS_HEAD, _IS_STACK = 1, 2, 4, 8
 
 def _marks(words: Sequence[bytes]) -> ShapeCache[bytes, int]:
     """What the lines of a shape are; those that contain one of the words tell something."""
-    kinds = (
-        (_TELLS, tuple(words)),
-        (_ANNOUNCES, _ANNOUNCING),
-        (_IS_HEAD, _HEADS),
-        (_IS_STACK, _STACKS),
+    each = (tuple(words), _ANNOUNCING, _HEADS, _STACKS)
+    return ShapeCache(
+        lambda s: sum(1 << i for i, known in enumerate(each) if contains_any(s, known))
     )
-    return ShapeCache(lambda shape: sum(m for m, known in kinds if contains_any(shape, known)))
 
 
 def relevant_lines(first: bytes, stream: BinaryIO, words: Sequence[bytes]) -> Iterator[Physical]:
@@ -82,7 +79,8 @@ def relevant_lines(first: bytes, stream: BinaryIO, words: Sequence[bytes]) -> It
         found = 0
         for piece in set(shape.replace(b"\r", b"\n").split(b"\n")):
             found |= marks[piece]
-        if found & _ANNOUNCES and _only_announces(shape, marks):
+        lines = shape.split(b"\n") if found & _ANNOUNCES else [b""]
+        if lines != [b""] and not any(marks[x] & (_TELLS | _ANNOUNCES) == _TELLS for x in lines):
             own = _end_of_line(block, context)  # context of a line in the previous block
             yield from _all_numbered([(number, block[:own])], [context], marks)
             announced.append((number + block.count(b"\n", 0, own), block[own:]))
@@ -96,11 +94,6 @@ def relevant_lines(first: bytes, stream: BinaryIO, words: Sequence[bytes]) -> It
         number += block.count(b"\n")
         block = stream.read(BLOCK)
     yield from _all_numbered([*announced], [context], marks)
-
-
-def _only_announces(shape: bytes, marks: ShapeCache[bytes, int]) -> bool:
-    """Whether a block's only relevant lines announce operations."""
-    return not any(marks[line] & (_TELLS | _ANNOUNCES) == _TELLS for line in shape.split(b"\n"))
 
 
 def _end_of_line(block: bytes, count: int) -> int:

@@ -60,23 +60,19 @@ def detect_host_column(lines: Iterable[str]) -> HostColumn:
     """The column that nearly all of these lines have, after their known prefixes are stripped."""
     lines = [*lines]
     found = [m for line in lines if (m := _NAME.match(line))]
-    names = frozenset(m["name"] for m in found)
+    names = {m["name"] for m in found}
     few = 0 < len(names) <= _MOST_NAMES and len(found) >= _EACH * len(names)
     if not few or len(found) < _NEARLY_ALL * len(lines):
         return HostColumn()
     units = Counter(_but_pid(m["name"]) for one in found if (m := _BEHIND.match(one["rest"])))
-    frequent = frozenset(name for name, _ in units.most_common(_MOST_BEHIND))
+    frequent = {name for name, _ in units.most_common(_MOST_BEHIND)}
     constant = sum(units[name] for name in frequent) >= _NEARLY_ALL * len(found)
     if constant and len(names) == 1 < len(frequent):
         return HostColumn()  # a name of all machines; what tells them apart stands behind it
-    behind = _and_shapes(frequent if constant else frozenset())
     whole = len({name.rpartition("/")[2] for name in names}) < len(names)
-    return HostColumn(_and_shapes(names), behind, whole)
-
-
-def _and_shapes(names: frozenset[str]) -> frozenset[str]:
-    """The names, and the same names as they appear in line shapes."""
-    return names | {shape_of(name) for name in names}
+    # The same names also as they appear in the shapes of lines.
+    both = [frozenset(each | {shape_of(n) for n in each}) for each in (names, frequent)]
+    return HostColumn(both[0], both[1] if constant else frozenset(), whole)
 
 
 def _but_pid(name: str) -> str:

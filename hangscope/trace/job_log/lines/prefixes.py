@@ -114,23 +114,18 @@ def detect_style(head: bytes) -> Style:
     lines = [ln for ln in text.splitlines()[:400] if ln.strip()]
     if len(lines) < 4:
         return Style()
-    srun = [m.group(1) for ln in lines if (m := _SRUN.match(ln))]
-    bracket = [m.group(1) for ln in lines if (m := _BRACKET.match(ln))]
-    return Style(
-        hosts=detect_host_column(_without_known(line) for line in lines),
-        srun=len(srun) > 0.8 * len(lines) and len(set(srun)) <= max(len(srun) // 2, 1),
-        bracket=len(bracket) > 0.8 * len(lines) and len(set(bracket)) <= max(len(bracket) // 2, 1),
-    )
+    numbered = []
+    for pattern in (_SRUN, _BRACKET):
+        found = [m.group(1) for ln in lines if (m := pattern.match(ln))]
+        recur = len(set(found)) <= max(len(found) // 2, 1)
+        numbered.append(len(found) > 0.8 * len(lines) and recur)
+    return Style(*numbered, detect_host_column(_without_known(line) for line in lines))
 
 
 def _without_known(text: str) -> str:
     """A line without the prefixes that are unambiguous in any log."""
-    line = LogLine("")
     for _ in range(_MOST_KNOWN):
-        before = text
-        line, text = strip_one(line, text, Style())
-        if text == before:
-            break
+        text = strip_one(LogLine(""), text, Style())[1]
     return text
 
 

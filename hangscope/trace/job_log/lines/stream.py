@@ -56,12 +56,7 @@ def read_lines(
     style = detect_style(first)
     if machines is not None:
         machines.update(_machines(first, style))
-    physical = relevant_lines(first, stream, words)
-    width = wrap_width(first)
-    if width:
-        texts = (piece for number, raw, _ in physical for piece in _cleaned(number, raw))
-        return _wrapped(unwrap(texts, width, STARTS), style)
-    return _unbroken(physical, style)
+    return _messages(relevant_lines(first, stream, words), style, wrap_width(first))
 
 
 def _machines(first: bytes, style: Style) -> Iterator[Machine]:
@@ -80,44 +75,40 @@ def _without_columns(columns: tuple[str, ...], first: bytes, stream: BinaryIO) -
     return io.BytesIO("\n".join(lines).encode("utf-8", "replace"))
 
 
-def _wrapped(texts: Iterable[tuple[int, str]], style: Style) -> Iterator[LogLine]:
-    """The messages of a log that was copied from a terminal."""
-    joiner = MessageJoiner()
-    for number, text in texts:
-        for message in joiner.put(number, text):
-            yield from _parts(message, style)
-    for message in joiner.rest():
-        yield from _parts(message, style)
+def _messages(physical: Iterable[Physical], style: Style, width: int) -> Iterator[LogLine]:
+    """The messages of a log, which was copied from a terminal of that width unless it is 0."""
+    plain, joiner = FastPath(style), MessageJoiner()
+    if width:
+        texts = (piece for number, raw, _ in physical for piece in _cleaned(number, raw))
+        for number, text in unwrap(texts, width, STARTS):
+            yield from _parts(joiner.put(number, text), style)
+    else:
+        for number, raw, shape in physical:
+            line = None if joiner.waits else plain.line(number, raw, shape)
+            if line is not None:
+                yield line
+                continue
+            for _, text in _cleaned(number, raw):
+                yield from _parts(joiner.put(number, text), style)
+    yield from _parts(joiner.rest(), style)
 
 
-def _unbroken(physical: Iterable[Physical], style: Style) -> Iterator[LogLine]:
-    """The messages of any other log."""
-    plain = FastPath(style)
-    joiner = MessageJoiner()
-    for number, raw, shape in physical:
-        line = None if joiner.waits else plain.line(number, raw, shape)
-        if line is not None:
-            yield line
-            continue
-        for _, text in _cleaned(number, raw):
-            for message in joiner.put(number, text):
-                yield from _parts(message, style)
-    for message in joiner.rest():
-        yield from _parts(message, style)
-
-
-def _parts(message: tuple[int, str], style: Style) -> Iterator[LogLine]:
-    number, text = message
-    for part in split_messages(text, style):
-        line = strip(part, style, number)
-        if line is not None:
-            yield line
+def _parts(messages: Iterable[tuple[int, str]], style: Style) -> Iterator[LogLine]:
+    for number, text in messages:
+        for part in split_messages(text, style):
+            line = strip(part, style, number)
+            if line is not None:
+                yield line
 
 
 def _cleaned(number: int, raw: bytes) -> Iterator[tuple[int, str]]:
     wrapped = raw[:1] == b"{" and b'"' in raw[:40]
-    if wrapped:
-        raw = _unwrap_json(raw)
+    if wrapped:  # by a collector, as JSON
+        try:
+            message = log_text(orjson.loads(raw))
+            raw = raw if message is None else message.encode("utf-8", "replace")
+        except orjson.JSONDecodeError:
+            pass
     text = raw.decode("utf-8", "replace")
     if "\x1b" in text:
         text = ANSI.sub("", text)
@@ -141,12 +132,3 @@ def _lines_of(text: str) -> list[str]:
     head = found.group() if found else ""
     lines = [line.rstrip("\r") for line in text[len(head) :].split("\n")[:_MOST_LINES]]
     return [head + line for line in lines if line.strip()]
-
-
-def _unwrap_json(raw: bytes) -> bytes:
-    """The message of a line that a collector wrapped as JSON."""
-    try:
-        text = log_text(orjson.loads(raw))
-    except orjson.JSONDecodeError:
-        return raw
-    return raw if text is None else text.encode("utf-8", "replace")

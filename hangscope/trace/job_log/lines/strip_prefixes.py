@@ -38,17 +38,6 @@ _BAR = re.compile(r"(?:it/s|s/it)(?:, [^\[\]]{1,200})?\](?= ?\S)")
 _RAISING = re.compile(r"\[rank ?\d{1,7}\]: Traceback \(most recent call last\)")
 
 
-def _is_prefix(text: str, style: Style) -> bool:
-    """Whether all of it consists of known prefixes."""
-    line, rest = LogLine(""), text
-    while rest.strip():
-        before = rest
-        line, rest = strip_one(line, rest, style)
-        if rest == before:
-            return False
-    return True
-
-
 def split_messages(text: str, style: Style) -> list[str]:
     """Split several messages on one physical line.
 
@@ -57,27 +46,20 @@ def split_messages(text: str, style: Style) -> list[str]:
     """
     starts = [m.start() for m in C10.finditer(text)] if _may_hold_c10(text) else []
     raising = _RAISING.search(text) if "Traceback" in text and not starts else None
-    if raising is not None and not _is_prefix(text[: raising.start()], style):
-        return [text[: raising.start()], text[raising.start() :]]
+    if raising is not None:
+        before = text[: raising.start()]
+        if outer_prefixes(before, style)[1].strip():
+            return [before, text[raising.start() :]]
     if not starts and ("it/s" in text or "s/it" in text):
-        return _split_at_bars(text, style)
-    if len(starts) <= 1 and (not starts or starts[0] < _LONGEST_PREFIX):
+        edges = [0, *(m.end() for m in _BAR.finditer(text)), len(text)]
+        head = text[: len(text) - len(outer_prefixes(text, style)[1])]
+    elif len(starts) <= 1 and (not starts or starts[0] < _LONGEST_PREFIX):
         return [text]
-    # Short text before the first c10 message is its prefix; longer text is another message.
-    inner = starts[1:] if starts[0] < _LONGEST_PREFIX else starts
-    edges = [0, *inner, len(text)]
-    return [text[a:b] for a, b in pairwise(edges) if text[a:b].strip()]
-
-
-def _split_at_bars(text: str, style: Style) -> list[str]:
-    """Split a line after its progress bars; each piece gets the launcher's prefix."""
-    ends = [m.end() for m in _BAR.finditer(text)]
-    if not ends:
-        return [text]
-    _, rest = outer_prefixes(text, style)
-    head = text[: len(text) - len(rest)]
-    pieces = [text[: ends[0]], *(text[a:b] for a, b in pairwise([*ends, len(text)]))]
-    return [pieces[0], *(head + piece.lstrip() for piece in pieces[1:] if piece.strip())]
+    else:
+        # Short text before the first c10 message is its prefix; longer text is another message.
+        head, edges = "", [0, *(starts[1:] if starts[0] < _LONGEST_PREFIX else starts), len(text)]
+    pieces = [text[a:b] for a, b in pairwise(edges) if text[a:b].strip()]
+    return [*pieces[:1], *(head + piece.lstrip() if head else piece for piece in pieces[1:])]
 
 
 def outer_prefixes(text: str, style: Style) -> tuple[LogLine, str]:

@@ -50,7 +50,8 @@ class TruncationDetector:
     def note(self, line: LogLine) -> None:
         """Record one line."""
         if line.number == 1:
-            self._begins_inside = _begins_inside(line)
+            headless = line.rank is None and not line.level and _LABEL.search(line.text) is None
+            self._begins_inside = headless and _TAIL.search(line.text.rstrip()) is not None
         if line.level != "E" or line.rank is None or not line.file.startswith("ProcessGroup"):
             return
         kind = self._of_shape[line.shape]
@@ -66,44 +67,35 @@ class TruncationDetector:
 
     def is_truncated(self, newest: LogLine) -> bool:
         """Whether the log, whose last line is ``newest``, was cut at its end or its beginning."""
-        if self._begins_inside or _ends_inside(newest.text):
+        said = _LABEL.sub("", newest.text).strip()
+        if self._begins_inside or _HALF_A_HEAD.fullmatch(newest.text):
             return True
+        if len(said) >= _FEWEST_LETTERS and any(
+            s != said and s.startswith(said) for s in _SENTENCES
+        ):
+            return True
+        first, last = self._first, self._last
+        if first is None or last is None:
+            return False
         # Stack frames have no rank; they belong to the watchdog that printed last.
-        inside = self._last is not None and self._last[1] == newest.number
-        inside |= _FRAME.match(newest.text) is not None
-        if self._last is not None and inside and self._lacks(self._last[0]):
+        inside = last[1] == newest.number or _FRAME.match(newest.text) is not None
+        if inside and self._lacks(last[0]):
             return True
-        first = self._first
-        return first is not None and _GAVE_UP not in self._kinds[first] and self._lacks(first)
+        return _GAVE_UP not in self._kinds[first] and self._lacks(first)
 
     def _lacks(self, rank: int) -> bool:
         """Whether a rank has not printed what all other ranks whose watchdog gave up have."""
-        if rank not in self._kinds:
-            return False
+        own = self._kinds.get(rank, set())
         others = [kinds for r, kinds in self._kinds.items() if r != rank and _GAVE_UP in kinds]
         common = set.intersection(*others) if len(others) >= _FEWEST else set()
         # A rank that was only signalled prints other lines and none of these.
-        return bool(common & self._kinds[rank]) and not common <= self._kinds[rank]
+        return bool(common & own) and not common <= own
 
 
 def is_of_an_error(first: bytes) -> bool:
     """Whether the first line of a log belongs to a message of which the beginning is missing: an
     error of torch's in C++, which goes on below its first line."""
     return _OF_ERROR.match(first) is not None
-
-
-def _begins_inside(line: LogLine) -> bool:
-    """Whether a line is the end of a watchdog's message, without what tells whose it is."""
-    headless = line.rank is None and not line.level and _LABEL.search(line.text) is None
-    return headless and _TAIL.search(line.text.rstrip()) is not None
-
-
-def _ends_inside(text: str) -> bool:
-    """Whether a line ends in the middle of a c10 or watchdog message."""
-    said = _LABEL.sub("", text).strip()
-    if len(said) >= _FEWEST_LETTERS and any(s != said and s.startswith(said) for s in _SENTENCES):
-        return True
-    return _HALF_A_HEAD.fullmatch(text) is not None
 
 
 def _kind(text: str) -> str:

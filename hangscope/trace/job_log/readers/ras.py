@@ -109,22 +109,23 @@ class RasReport:
             self._count(counts[1], (line, at_ns))
             self._until = line.number + _MAX_LINES
             return True
+        is_world = bool(self._size) and self._size == self._gpus  # it has every rank of the job
         if where := _OF_RANK.search(text):
             rank, pid, host = int(where[1]), int(where[3]), where[4]
             self._where[rank] = f" (process {pid} on {host}, {where[2]})"
-            if self._is_world():
+            if is_world:
                 notes = attempt.of(rank)
                 notes.pid, notes.host = notes.pid or pid, notes.host or host
                 attempt.processes.is_told(rank, pid, Machine(host))
-        return self._row(line, at_ns, attempt)
+        return self._row(line, at_ns, attempt, is_world=is_world)
 
-    def _row(self, line: LogLine, at_ns: int, attempt: Attempt) -> bool:
+    def _row(self, line: LogLine, at_ns: int, attempt: Attempt, *, is_world: bool) -> bool:
         """A line about one rank, or about several that have launched the same."""
         text = line.text
         if found := _REPORTED.match(text):
             peer = "remote" in found[2] or "network" in found[2]
             kind: ClaimKind = "network_error" if peer else "device_error"
-            accused = (int(found[1]),) if self._is_world() and not peer else ()
+            accused = (int(found[1]),) if is_world and not peer else ()
             attempt.claim(kind, line, at_ns, accused=accused, certain=False)
         elif found := _LAUNCHED.match(text):
             n = int(found["n"] or 0)
@@ -135,23 +136,15 @@ class RasReport:
         elif found := _LISTED.match(text):
             rank = int(found[1])
             if self._kind == "INCOMPLETE":
-                said = (
-                    f"RAS: rank {rank} of communicator {self._name}{self._where.get(rank, '')} "
-                    "does not answer"
-                )
-                accused = (rank,) if self._is_world() else ()
-                attempt.claim(
-                    "unreachable", line.saying(said), at_ns, accused=accused, certain=False
-                )
+                where_ = f"rank {rank} of communicator {self._name}{self._where.get(rank, '')}"
+                told = line.saying(f"RAS: {where_} does not answer")
+                accused = (rank,) if is_world else ()
+                attempt.claim("unreachable", told, at_ns, accused=accused, certain=False)
             elif self._last >= 0 and len(self._listed.get(self._last, ())) < _MAX_LINES:
                 self._listed.setdefault(self._last, []).append(rank)
         else:
             return "Missing communicator data from" in text
         return True
-
-    def _is_world(self) -> bool:
-        """Whether the current communicator contains every rank of the job."""
-        return bool(self._size) and self._size == self._gpus
 
     def finish(self, attempt: Attempt) -> None:
         """Conclude the last communicator once the log has ended."""
@@ -170,19 +163,14 @@ class RasReport:
         least = min(launched, default=0)
         behind = self._listed.get(least, [])
         clear = len(behind) == launched.get(least) and len(behind) * 2 < sum(launched.values())
+        clear &= bool(self._size) and self._size == self._gpus
         counts = "; ".join(f"{n} by {self._who(n, launched[n])}" for n in sorted(launched))
+        text = f"RAS: members of communicator {self._name} have launched different numbers of "
         attempt.claim(
-            "missing_ranks",
-            line.saying(
-                f"RAS: members of communicator {self._name} have launched different numbers of "
-                f"{self._op}: {counts}"
-            ),
-            at_ns,
-            accused=tuple(behind) if clear and self._is_world() else (),
-            op=self._op,
-            words=f"{self._name} {self._snapshot}",
-            snapshot=(self._name, self._op, least),
-        )
+            "missing_ranks", line.saying(f"{text}{self._op}: {counts}"), at_ns,
+            accused=tuple(behind) if clear else (), op=self._op,
+            words=f"{self._name} {self._snapshot}", snapshot=(self._name, self._op, least),
+        )  # fmt: skip
         self._count("", None)
 
     def _who(self, launched: int, count: int) -> str:

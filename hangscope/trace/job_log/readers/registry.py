@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from hangscope.trace.job_log.evidence.attempt import Attempt
@@ -68,16 +69,14 @@ def _reader_of(known: Row) -> Reader:
 
 
 _OF_ROWS = tuple(map(_reader_of, ROWS))
-_HEADS = (
-    *tracebacks.HEADS, *stacks.HEADS, *debug_traces.HEADS, *elastic_table.HEADS, *ras.HEADS,
-)  # fmt: skip
 
 
 @lru_cache(maxsize=1)
 def telling_words() -> tuple[bytes, ...]:
     """A block of a log without any of these says nothing."""
     of_rows = (text for known in ROWS if not known.passing for text in known.literals)
-    words = shortest([*of_rows, *_HEADS, *_ELSEWHERE])
+    heads = (known.HEADS for known in (tracebacks, stacks, debug_traces, elastic_table, ras))
+    words = shortest([*of_rows, *chain.from_iterable(heads), *_ELSEWHERE])
     return tuple(word.encode() for word in words)
 
 
@@ -85,26 +84,20 @@ class Readers:
     """All readers for one attempt of the job."""
 
     def __init__(self, year: int) -> None:
-        self._table = elastic_table.ElasticTable(year)
-        self._ras = ras.RasReport()
-        self._announced = debug_traces.DebugTraces()
+        self._table, self._ras = elastic_table.ElasticTable(year), ras.RasReport()
+        self._announced, self._raised = debug_traces.DebugTraces(), tracebacks.Tracebacks()
         self.truncation = truncation.TruncationDetector()
-        stack_lines, table = stacks.Stacks(), self._table
-        raised = self._raised = tracebacks.Tracebacks()
+        stack_lines = stacks.Stacks()
         self._all = (
-            Reader(raised.read, tracebacks.WORDS, follows=raised.follows),
+            Reader(self._raised.read, tracebacks.WORDS, follows=self._raised.follows),
             Reader(stack_lines.read, form=stacks.FORM, follows=stack_lines.follows),
             Reader(self._announced.read, debug_traces.WORDS),
-            Reader(table.read, form=elastic_table.FORM, follows=table.follows),
+            Reader(self._table.read, form=elastic_table.FORM, follows=self._table.follows),
             Reader(self._ras.read, form=ras.FORM, follows=self._ras.follows),
             *_OF_ROWS,
         )
+        self._followers = [(1 << i, r.follows) for i, r in enumerate(self._all) if r.follows]
         self._reports: list[Report] = []
-        self._followers = [
-            (1 << place, reader.follows)
-            for place, reader in enumerate(self._all)
-            if reader.follows is not None
-        ]
         self._of_shape = ShapeCache(self._may_know)
         self._of_bits: dict[int, tuple[Reader, ...]] = {}
 
@@ -125,7 +118,8 @@ class Readers:
         self._announced.finish(attempt)
 
     def read(self, line: LogLine, at_ns: int, attempt: Attempt) -> None:
-        """Offer the line to one reader after another, until one understands it."""
+        """Offer the line to open reports and then to one reader after another, until one
+        understands it."""
         if self._reports and self._continue(line):
             return
         asked = self._of_shape[line.shape or shape_of(line.text)]

@@ -141,14 +141,11 @@ class Stacks:
 
     def _process(self, key: Writer, line: LogLine, found: re.Match[str], attempt: Attempt) -> None:
         """py-spy's heading: the process and its command line, which may state the rank."""
-        self._begin(key, line, attempt)
-        seen, command = self._open[key], found.group(2)
+        seen, command = self._begin(key, line, attempt), found.group(2)
         seen.pid = int(found.group(1))
         argument, local = _RANK_ARGUMENT.search(command), _LOCAL_ARGUMENT.search(command)
-        if seen.rank is None and argument:
-            seen.rank = int(argument.group(1))
         if seen.rank is None:
-            seen.rank = self._named_above(line)
+            seen.rank = int(argument.group(1)) if argument else self._named_above(line)
         if rank_of_title(command) is not None:
             seen.called = command[:_LONGEST_HEADING]
         if seen.rank is None and seen.local_rank is None and local:
@@ -177,10 +174,8 @@ class Stacks:
             return None
         return self._heading[1]
 
-    def _begin(self, key: Writer, line: LogLine, attempt: Attempt) -> None:
-        seen = ProcessStacks(
-            rank=line.rank, local_rank=line.local_rank, pid=line.pid, machine=line.machine
-        )
+    def _begin(self, key: Writer, line: LogLine, attempt: Attempt) -> ProcessStacks:
+        seen = ProcessStacks(line.rank, line.local_rank, line.pid, line.machine)
         if self._numbered is not None and line.number - self._numbered[0] <= _HEADING_NEAR:
             seen.called = self._numbered[1]
         if seen.rank is None and seen.pid is None:
@@ -189,26 +184,25 @@ class Stacks:
         self._line[key] = line.number
         if len(attempt.stacks) < _MAX_DUMPS:
             attempt.stacks.append(seen)
+        return seen
 
     def _thread(
         self, key: Writer, line: LogLine, found: re.Match[str], at_ns: int, attempt: Attempt
     ) -> None:
-        groups = found.groupdict()
-        spy = "name" in groups
+        current, ident = self._open.get(key), found["ident"] or ""
+        is_current = found[0].lstrip().startswith("Current")
         self._native.begin()
-        current = self._open.get(key)
-        ident = found["ident"] or ""
         repeated = current is not None and any(t[1] == ident for t in current.threads)
-        if current is not None and found[0].lstrip().startswith("Current"):
+        if current is not None and is_current:
             repeated |= current.current_seen  # each process has one
         if current is None or repeated or line.number - self._line[key] > _NEAR:
-            self._begin(key, line, attempt)  # a newer dump of the same process
-            current = self._open[key]
+            current = self._begin(key, line, attempt)  # a newer dump of the same process
         self._line[key] = line.number
-        current.current_seen |= found[0].lstrip().startswith("Current")
-        current.at_ns, current.spy = at_ns, spy
+        current.current_seen |= is_current
+        current.at_ns, current.spy = at_ns, found.re is _SPY_THREAD
         if len(current.threads) < _MAX_THREADS:
-            current.threads.append((clean.name(groups.get("name") or ""), ident, []))
+            name = found["name"] or "" if current.spy else ""
+            current.threads.append((clean.name(name), ident, []))
 
 
 def threads_of(seen: ProcessStacks) -> tuple[ThreadStack, ...]:

@@ -89,16 +89,15 @@ class Tracebacks:
         line = self._without_rail(key, line)
         if self._links(key, line.text):
             return True
-        head = _HEAD.match(line.text) or (
-            _LOGGED.search(line.text) if line.rank is not None else None
-        )
+        head = _HEAD.match(line.text) or (line.rank is not None and _LOGGED.search(line.text))
         if head:
             self._begin(key, line, at_ns, boxed=bool(head.groupdict().get("box")))
             return True
         current = self._open.get(key)
         if current is None:
             self._last_line_alone(key, line, at_ns, attempt)
-            return self._message_tail(key, line)
+            self._message_tail(key, line)
+            return False
         if self._is_body(key, current, line.text):
             self.inside = line.number
             return True
@@ -109,7 +108,7 @@ class Tracebacks:
                 del self._open[key]
             return False
         self._end(key, current, raised)
-        if current.type_name.rsplit(".", 1)[-1] not in _LAUNCHER_ERRORS:
+        if current.kind not in _LAUNCHER_ERRORS:
             self._closed[key] = (current, line.number)
             _file(current, line, attempt)
         return False  # other readers may understand the message
@@ -129,18 +128,14 @@ class Tracebacks:
         thread = _THREAD.search(text)
         if thread:
             self._thread[key] = clean.name(thread.group(1))
-        if key in self._last:
-            for words, links in ((_DIRECT_CAUSE, self._causes), (_DURING, self._handled)):
-                if words in text:
-                    links[key] = self._last[key]
-                    return True
+        for words, links in ((_DIRECT_CAUSE, self._causes), (_DURING, self._handled)):
+            if key in self._last and words in text:
+                links[key] = self._last[key]
+                return True
         return False
 
     def _begin(self, key: Writer, line: LogLine, at_ns: int, *, boxed: bool) -> None:
-        if boxed:
-            self._boxed.add(key)
-        else:
-            self._boxed.discard(key)
+        (self._boxed.add if boxed else self._boxed.discard)(key)
         of_rank = _OF_RANK.search(line.text)
         self._open[key] = LoggedException(
             at_ns=at_ns,
@@ -162,38 +157,36 @@ class Tracebacks:
             file, number, name = frame.groups()
             if len(current.frames) < _MAX_FRAMES:
                 current.frames.append(Frame(clean.name(name), clean.name(file), int(number)))
+        elif boxed:
             return True
-        if boxed:
-            return True
-        if text.startswith((" ", "\t")) and not text.lstrip().startswith("File"):
-            _note_group(current, text)
-            return True  # a source line, or the carets below it
-        return False
+        elif text.startswith((" ", "\t")) and not text.lstrip().startswith("File"):
+            _note_group(current, text)  # a source line, or the carets below it
+        else:
+            return False
+        return True
 
     def _end(self, key: Writer, current: LoggedException, raised: re.Match[str]) -> None:
         """Complete a traceback with its last line and the tracebacks it was raised from."""
         del self._open[key]
-        current.type_name = clean.name(raised.group("type"))
-        current.message = clean.prose(raised.group("message") or "", 2000)
+        _name(current, raised)
         current.frames.reverse()  # innermost first
         self._last[key] = current
-        handled = self._handled.pop(key, None)
+        handled, cause = self._handled.pop(key, None), self._causes.pop(key, None)
         if handled is not None:
-            _complete(handled, current)
+            # A traceback starts at the frame that catches the exception. The exception raised
+            # meanwhile went on through the same callers.
+            outside = current.frames[_caught(handled, current) + 1 :]
+            handled.frames.extend(outside[: max(_MAX_FRAMES - len(handled.frames), 0)])
             current.during = handled.during or handled
-        cause = self._causes.pop(key, None)
         if cause is not None:
-            said = cause.message.strip().splitlines()
-            current.cause = cause.cause or f"{cause.type_name}: {said[0] if said else ''}"[:1000]
-            _go_down_to(cause, current)
+            current.cause = cause.cause or f"{cause.type_name}: {cause.first_line}"[:1000]
+            # That of another thread or process starts elsewhere, and says nothing about this one's.
+            at = _caught(cause, current)
+            if at < len(current.frames):
+                most = max(_MAX_FRAMES - len(current.frames), 1)
+                current.frames[: at + 1] = cause.frames[:most]
 
-    def _last_line_alone(
-        self,
-        key: Writer,
-        line: LogLine,
-        at_ns: int,
-        attempt: Attempt,
-    ) -> None:
+    def _last_line_alone(self, key: Writer, line: LogLine, at_ns: int, attempt: Attempt) -> None:
         """The last line of an uncaught exception whose traceback is not in the log."""
         if not line.excepthook or line.rank is None or key in self._closed:
             return
@@ -201,57 +194,35 @@ class Tracebacks:
         notes = attempt.of(line.rank)
         if raised is None or notes.exceptions:
             return
-        trouble = LoggedException(
-            type_name=clean.name(raised.group("type")),
-            message=clean.prose(raised.group("message") or "", 2000),
-            at_ns=at_ns,
-            line=line.number,
-            uncaught=True,
-        )
+        trouble = LoggedException(at_ns=at_ns, line=line.number, uncaught=True)
+        _name(trouble, raised)
         notes.exceptions.append(trouble)
         self._closed[key] = (trouble, line.number)
 
-    def _message_tail(self, key: Writer, line: LogLine) -> bool:
+    def _message_tail(self, key: Writer, line: LogLine) -> None:
         """Continue multi-line messages (Gloo, NCCL) after the line with the type."""
         closed = self._closed.get(key)
         if closed is None:
-            return False
+            return
         trouble, last = closed
-        of_ascend = _ASCENDS.match(line.text)
-        most = _MAX_MESSAGE_LINES * (4 if of_ascend else 1)
+        most = _MAX_MESSAGE_LINES * (4 if _ASCENDS.match(line.text) else 1)
         if line.number - last > most or not line.text.strip():
             del self._closed[key]
-            return False
-        if trouble.message.count("\n") < most and not line.level:
+        elif trouble.message.count("\n") < most and not line.level:
             trouble.message = (trouble.message + "\n" + line.text.strip())[:2000].strip()
-        return False
 
 
-def _complete(handled: LoggedException, later: LoggedException) -> None:
-    """Add to a caught exception the frames outside of the one that caught it.
-
-    A traceback starts at the frame that catches the exception. The exception raised meanwhile went
-    on through the same callers.
-    """
-    caught = handled.frames[-1] if handled.frames else None
-    for at, frame in enumerate(later.frames):
-        if caught is not None and (frame.name, frame.filename) == (caught.name, caught.filename):
-            outside = later.frames[at + 1 :]
-            handled.frames.extend(outside[: max(_MAX_FRAMES - len(handled.frames), 0)])
-            return
+def _name(trouble: LoggedException, raised: re.Match[str]) -> None:
+    trouble.type_name = clean.name(raised.group("type"))
+    trouble.message = clean.prose(raised.group("message") or "", 2000)
 
 
-def _go_down_to(cause: LoggedException, current: LoggedException) -> None:
-    """Extend an exception's frames to the origin of the exception it was raised from.
-
-    The latter's traceback starts at the frame that caught it. That of another thread or process
-    starts elsewhere, and says nothing about this one's frames.
-    """
-    caught = cause.frames[-1] if cause.frames else None
-    for at, frame in enumerate(current.frames):
-        if caught is not None and (frame.name, frame.filename) == (caught.name, caught.filename):
-            current.frames[: at + 1] = cause.frames[: max(_MAX_FRAMES - len(current.frames), 1)]
-            return
+def _caught(inner: LoggedException, outer: LoggedException) -> int:
+    """Where in the frames of an exception the one that caught another is; past the end if it is
+    none of them."""
+    caught = (inner.frames[-1].name, inner.frames[-1].filename) if inner.frames else None
+    places = [i for i, f in enumerate(outer.frames) if (f.name, f.filename) == caught]
+    return min(places, default=len(outer.frames))
 
 
 def _file(trouble: LoggedException, line: LogLine, attempt: Attempt) -> None:

@@ -45,10 +45,15 @@ def _said_by(line: LogLine) -> tuple[int, ...]:
 
 def _memory(said: Said, attempt: Attempt) -> None:
     """A device ran out of memory, or was asked for more than there is."""
-    if _GARBAGE_SIZE in said.line.text:
-        attempt.claim("size_mismatch", said.line, said.at_ns, certain=False)
-    else:
-        attempt.claim("oom", said.line, said.at_ns, accused=_said_by(said.line))
+    line, garbage = said.line, _GARBAGE_SIZE in said.line.text
+    accused = () if garbage else _said_by(line)
+    attempt.claim(
+        "size_mismatch" if garbage else "oom",
+        line,
+        said.at_ns,
+        accused=accused,
+        certain=not garbage,
+    )
 
 
 def _device(said: Said, attempt: Attempt) -> None:
@@ -67,10 +72,9 @@ def _raised(kind: str, words: str, line: LogLine, at_ns: int, attempt: Attempt) 
     trouble = LoggedException(kind, words, at_ns=at_ns, line=line.number, uncaught=True)
     if line.rank is not None:
         attempt.of(line.rank).exceptions.append(trouble)
-        return
-    attempt.raised.pending.append(
-        UnattributedException(trouble, line.local_rank, line.pid, line.machine)
-    )
+    else:
+        pending = UnattributedException(trouble, line.local_rank, line.pid, line.machine)
+        attempt.raised.pending.append(pending)
 
 
 def _own_device(said: Said, attempt: Attempt) -> None:
@@ -110,18 +114,15 @@ def _killed_for_memory(said: Said, attempt: Attempt) -> None:
 
 def _xid(said: Said, attempt: Attempt) -> None:
     """The driver reports a failed device, and usually the process that used it."""
+    line, at_ns, pid = said.line, said.at_ns, said.number("pid")
+    rank = attempt.processes.of_pid(pid, line.machine)
     if said.number("xid") in _ECHOES:
-        attempt.claim("other", said.line, said.at_ns, certain=False)
-        return
-    pid = said.number("pid")
-    rank = attempt.processes.of_pid(pid, said.line.machine)
-    if rank is None and pid is not None:
+        attempt.claim("other", line, at_ns, certain=False)
+    elif rank is None and pid is not None:
         of_process("device_error", said, pid, attempt)
-        return
-    accused = () if rank is None else (rank,)
-    attempt.claim(
-        "device_error", said.line, said.at_ns, accused=accused, certain=rank is not None
-    )  # fmt: skip
+    else:
+        accused = () if rank is None else (rank,)
+        attempt.claim("device_error", line, at_ns, accused=accused, certain=rank is not None)
 
 
 def _fatal_python(said: Said, attempt: Attempt) -> None:
@@ -129,20 +130,17 @@ def _fatal_python(said: Said, attempt: Attempt) -> None:
     what = said.text("what").strip()
     number = signals.BY_DESCRIPTION.get(what.lower().replace("-", " "))
     if number is not None:
-        _ended_by(number, said, attempt)
+        _signalled(said, attempt, number)
     else:
         _raised(_FATAL, clean.prose(what, 400), said.line, said.at_ns, attempt)
 
 
-def _signalled(said: Said, attempt: Attempt) -> bool:
-    """A process was ended by a signal that it caused itself."""
-    number = signals.number_of(said.text("name") or "SEGV")
-    return number is not None and _ended_by(number, said, attempt)
-
-
-def _ended_by(number: int, said: Said, attempt: Attempt) -> bool:
-    """Record the signal that ended the writer of a line. Returns whether it is known."""
+def _signalled(said: Said, attempt: Attempt, number: int | None = None) -> bool:
+    """A process was ended by a signal that it caused itself. Returns whether it is known."""
     line, at_ns = said.line, said.at_ns
+    number = number or signals.number_of(said.text("name") or "SEGV")
+    if number is None:
+        return False
     if line.rank is not None:
         notes = attempt.of(line.rank)
         notes.exit_signal = notes.exit_signal or number
@@ -153,9 +151,7 @@ def _ended_by(number: int, said: Said, attempt: Attempt) -> bool:
         attempt.ends.failures.append(failure)
     elif line.pid is not None:
         attempt.claim("launcher_failure", line, at_ns, certain=False)
-    else:
-        return False
-    return True
+    return any(known is not None for known in (line.rank, line.local_rank, line.pid))
 
 
 def _kernel(said: Said, attempt: Attempt) -> None:
@@ -163,11 +159,6 @@ def _kernel(said: Said, attempt: Attempt) -> None:
     text = f"a device runs {said.text('kernel')}, which waits for the other members"
     line = said.line.saying(text)
     attempt.claim("other", line, said.at_ns, certain=False, stands=True)
-
-
-def _loader(said: Said, attempt: Attempt) -> None:
-    accused = _said_by(said.line)
-    attempt.claim("other", said.line, said.at_ns, accused=accused, certain=False)
 
 
 @dataclass(slots=True)
@@ -196,38 +187,29 @@ def _communicator(said: Said, attempt: Attempt) -> bool:
     """NCCL's own lines show which process has which rank in the largest communicator."""
     line, rank, size = said.line, said.number("rank", 7) or 0, said.number("size", 7) or 0
     largest = attempt.part(Communicators)
-    if size < largest.size:
-        return False
     if size > largest.size:
         largest.forget_places(attempt)
         largest.size, largest.are_groups, largest.devices = size, False, {}
+    if size < max(largest.size, attempt.world_size or 0):
+        return False
     where = _NCCL_PID.match(line.text)
     host, pid = (where[1], int(where[2][:9])) if where else (line.host, line.pid)
-    if attempt.world_size is not None and size < attempt.world_size:
-        return False
-    if line.rank is None and _is_of_a_group(said.found, rank, host, attempt):
-        return False
+    if line.rank is None:  # the number is a group rank if two devices have the same one
+        device = _BUS.search(said.found[0])
+        place = (host or "", device[1] if device else "")
+        if device and largest.devices.setdefault(rank, place) != place:
+            largest.forget_places(attempt)
+            largest.are_groups = True
+        if largest.are_groups:
+            return False
     notes = attempt.of(line.rank_or(rank))
-    notes.host = notes.host or host
+    notes.host, notes.pid = notes.host or host, notes.pid or pid
     # After one rank has given up, a rank that aborts its communicators is giving up as well.
     notes.partly_recorded |= attempt.given_up and "Abort COMPLETE" in said.found[0]
     if pid is not None:
-        notes.pid = notes.pid or pid
         machine = _nccls_machine(where, line) if where else line.machine
         attempt.processes.is_told(notes.rank, pid, machine)
     return False
-
-
-def _is_of_a_group(found: re.Match[str], rank: int, host: str | None, attempt: Attempt) -> bool:
-    """Whether the number in a communicator is a group rank: two devices have the same one."""
-    device = _BUS.search(found[0])
-    if device is not None:
-        place = (host or "", device[1])
-        largest = attempt.part(Communicators)
-        if largest.devices.setdefault(rank, place) != place:
-            largest.forget_places(attempt)
-            largest.are_groups = True
-    return attempt.part(Communicators).are_groups
 
 
 def _nccls_machine(where: re.Match[str], line: LogLine) -> Machine:
@@ -330,7 +312,8 @@ ROWS = (
         "FloatingPointError: Minimum loss scale reached (0.0001).",
         "Assertion failed: checkForNaN"),
     row("loader-worker", "remark",
-        r"DataLoader worker \(pid(?:\(s\))? (\d+)[^)]*\) (?:is killed|exited)", _loader,
+        r"DataLoader worker \(pid(?:\(s\))? (\d+)[^)]*\) (?:is killed|exited)",
+        own_error("other", certain=False),
         "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed."),
     row("hung-task", "remark",
         r"INFO: task (\S{1,40}):(?P<pid>\d{1,9}) blocked for more than \d+ seconds",

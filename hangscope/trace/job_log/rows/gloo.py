@@ -58,22 +58,20 @@ def monitored_barrier_wait_ms(text: str) -> int:
 
 def _held_up(said: Said, attempt: Attempt) -> None:
     """A rank says that its monitored barrier did not complete, and perhaps who is late or came."""
-    line, own = said.line, said.number("own", 7)
-    rank = line.rank_or(own or 0)
-    inner = line.is_place(0 if own is None else own)
-    came = _PROCESSED.search(line.text)
+    line, text, own = said.line, said.line.text, said.number("own", 7) or 0
+    rank, inner, came = line.rank_or(own), line.is_place(own), _PROCESSED.search(text)
     details = ClaimDetails()
-    if inner and not (came is None and _LATE.search(line.text)):
+    if inner and (came or not _LATE.search(text)):
         details = ClaimDetails(places=True)
-    elif came is not None:
+    elif came:
         details = ClaimDetails(processed=rank_ranges(came["came"] or ""))
-    elif said.text("late") or _REACHED.search(line.text):
+    elif said.text("late") or _REACHED.search(text):
         details = ClaimDetails(places=False)
-    accused = () if inner else said.ranks("late")
     attempt.of(rank)
+    accused = () if inner else said.ranks("late")
     attempt.claim(
         _BARRIER, line, said.at_ns, accused=accused, reporter=rank, op=_BARRIER, **details
-    )  # fmt: skip
+    )
 
 
 def _connected(said: Said, attempt: Attempt) -> None:

@@ -28,18 +28,14 @@ def _banner(said: Said, attempt: Attempt) -> bool:
     into one file one after the other. A job that was killed while it hung may show no end, but its
     watchdogs gave up, and that only once all launchers had started.
     """
-    newest_ns, ended = max(attempt.gave_up_ns, attempt.ends.agents_ns), _has_ended(attempt)
+    ends, newest_ns = attempt.ends, max(attempt.gave_up_ns, attempt.ends.agents_ns)
+    ended = bool(ends.failures) or ends.step_ended
+    ended |= any(notes.has_ended for notes in attempt.ranks.values())
     if said.at_ns and newest_ns:
         ended = said.at_ns > newest_ns and (attempt.given_up or ended)
     if ended:
         attempt.restart()
     return ended
-
-
-def _has_ended(attempt: Attempt) -> bool:
-    """Whether the log tells the end of a process or a job step."""
-    some = bool(attempt.ends.failures) or attempt.ends.step_ended
-    return some or any(notes.has_ended for notes in attempt.ranks.values())
 
 
 def _failed(said: Said, attempt: Attempt) -> None:
@@ -55,9 +51,9 @@ def _closing(said: Said, attempt: Attempt) -> None:
 
 def _note_agent(said: Said, attempt: Attempt) -> None:
     """Record which torchrun agent mentions its workers, and whether time goes backwards."""
-    ends, line, at_ns = attempt.ends, said.line, said.at_ns
-    if line.pid is not None:
-        ends.agents.add(Process(line.pid, line.machine))
+    ends, at_ns = attempt.ends, said.at_ns
+    if said.line.pid is not None:
+        ends.agents.add(Process(said.line.pid, said.line.machine))
     ends.agents_go_back |= 0 < at_ns < ends.agents_ns - _OUT_OF_ORDER_NS
     ends.agents_ns = max(ends.agents_ns, at_ns)
 

@@ -73,7 +73,8 @@ def message_of(line: LogLine) -> Message:
         place = int(found["old"])
     if line.rank is not None:
         return Message(line.rank, group, place)
-    return Message(place if group[1] in ("", "default_pg") else None, group, place)
+    whole = group == UNKNOWN_GROUP or group[1] == "default_pg"
+    return Message(place if whole else None, group, place)
 
 
 def _number(text: str | None) -> int | None:
