@@ -105,6 +105,12 @@ def _executor(said: Said, attempt: Attempt) -> None:
         notes.exit_text = notes.exit_text or "its process died, says vLLM, and not how"
 
 
+def _silent(said: Said, attempt: Attempt) -> None:
+    """A supervisor has received no sign of life, as in every hang."""
+    rank = said.number("rank")
+    attempt.claim("timeout", said.line, said.at_ns, reporter=rank, certain=False, silence=True)
+
+
 def _shell_alone(said: Said, attempt: Attempt) -> bool:
     """A shell's message about the end of its child, often after a progress bar."""
     if said.line.rank is not None or said.line.local_rank is not None:
@@ -201,7 +207,7 @@ ROWS = (
         r"No available (?:shared memory broadcast )?block found in \d+ second|"
         r"reason=\[(?:task|stream sync) timeout\]|"
         r"atchdog timeout \(self\.watchdog_timeout=|"
-        r"Hang detected on rank (?P<rank>\d{1,7}) in PyExec", claim("timeout", silence=True),
+        r"Hang detected on rank (?P<rank>\d{1,7}) in PyExec", _silent,
         "No available shared memory broadcast block found in 60 seconds.",
         "Watchdog timeout (self.watchdog_timeout=300)"),
     row("told-to-stop", "stopped",
