@@ -28,25 +28,31 @@ what to do with it, and lines from real logs, which are its tests.
 _JUDGED = """
 ## How far it gets with what people post
 
-Twice, public reports of hangs were searched for in issue trackers, none of them behind a test, and
-given to `hangscope analyze` one by one, each as far as it was posted. What a careful expert would
-say was written down first. The standard is "right, or honest": a rank is named only if the evidence
-shows it, else the report says what is known.
+Three times, public reports of hangs were searched for in issue trackers, none of them behind a
+test, and given to `hangscope analyze` one by one, each as far as it was found. What a careful
+expert would say was set against it. The standard is "right, or honest": a rank is named only if the
+evidence shows it, else the report says what is known.
 
-| | first search: 21 logs, 22 other | second: 21 logs, 21 other |
-|---|---|---|
-| right: names the rank, the difference or the call that the evidence shows | 12 | 12 |
-| honest: says who waits where, names nobody | 26 | 14 |
-| weak: says less than the evidence, or more than an excerpt shows | 4 | 7 |
-| refused: no line in it that HangScope knows, or helpers' stacks only | 1 | 9 |
-| wrong name | 0 | 0 |
+| | first: 21 logs, 22 other | second: 21 logs, 21 other | third: 25 logs, 30 other |
+|---|---|---|---|
+| right: names the rank, the difference or the call that the evidence shows | 12 | 12 | 12 |
+| honest: says who waits where, names nobody | 26 | 14 | 22 |
+| weak: says less than the evidence, or more than an excerpt shows | 4 | 7 | 8 |
+| refused: no line in it that HangScope knows, or helpers' stacks only | 1 | 9 | 13 |
+| wrong name | 0 | 0 | 0 |
 
-"Other" are py-spy, faulthandler and gdb stacks, `ncclras`, NCCL's own lines, lists of a debugger,
-stall reports of Horovod. The second search chose more of what had not been tried: native frames,
-damaged and cut reports, dumps of single threads. Each figure is that of the first try. Afterwards
-whole kinds were mended: of the sixteen weak and refused ones of the second search six are still
-refused (an editor's comparison, calls retyped without NCCL's own words, a debugger's list of idle
-threads, dumps without any frame of the rank) and two are still weak.
+"Other" are py-spy, faulthandler, gdb and lldb stacks, `ncclras`, NCCL's own lines, lists of a
+debugger or of processes, stall reports of Horovod. The later searches chose more of what had not
+been tried: native frames, damaged and cut reports, dumps of single threads. Of the third, 2 of the
+refused and 4 of the weak are logs. Each figure is that of the first try, counted before anything
+was mended, and by whoever mended it. Afterwards whole kinds were mended. Of the sixteen weak and
+refused ones of the second search six are still refused and two still weak. Of the 21 of the third
+nine are refused still: gdb's stacks with nothing but threads of libraries (three) or of the
+interpreter (one), frames without the line above them that says what they are, threads of helpers, a
+launcher's tags inside its own lines, and two logs that end before anything waits; five are still
+weak: a log retyped with words left out, a cut line of a second rank, a rank that only a framework's
+message names, and two stacks whose main thread stands in the backward pass while another one
+communicates.
 
 Twenty more logs, with launchers' messages and tables, were looked at for wrong names alone. There
 was one: a process that left with status 1 was taken for the cause of timeouts that stood above its

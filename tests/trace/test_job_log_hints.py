@@ -19,6 +19,24 @@ HEAD = "[rank1]:[W816 12:06:38.480071392 "
         ("[2025-06-22 16:13:55 TP0] Watchdog timeout (self.watchdog_timeout=300)", "no sign of progress"),
         ("[TRT-LLM] [RANK 1] [E] Hang detected on rank 1 in PyExecutor.", "reported by rank 1"),
         ("[E302 23:34:11.042376235 ProcessGroupXCCL.cpp:231] Work ran time out after 3009 milliseconds.", "timed out"),
+        ("Original error: DEADLINE_EXCEEDED: Barrier timed out. Id: [Init]Wait::0. This usually happens because of it.", "timed out"),
+        ("Thread 3 (LWP 7):\n#0  __lll_lock_wait () at lowlevellock.S:136\n#1  0x00007f in f () from libx.so", "__lll_lock_wait"),
+        (
+            "Thread 15 (LWP 20):\n#0  0x00007f01 in bootstrapNetAccept (listenComm=0x7f) at bootstrap.cc:106\n"
+            "#1  0x00007f02 in ncclCommInitRankSync (newcomm=0x52) at init.cc:840\n#2  0x00007f03 in ncclAsyncThreadMain (args_=0x6c) at group.cc:73",
+            "creating a communicator",
+        ),
+        (
+            "  thread #16, name = 'python', stop reason = signal SIGSTOP\n    frame #0: 0x00007fb0 libc.so.6`syscall + 29\n"
+            "    frame #1: 0x00007fb1 libtorch_cuda.so`c10d::ProcessGroupNCCL::abort() + 664",
+            "ProcessGroupNCCL::abort",
+        ),
+        (
+            "[2026-01-29 13:12:37 PP1 TP1] Watchdog timeout (self.watchdog_timeout=300)\nProcess 88: sglang::scheduler_PP2_TP1\nPython v3.12.3 (/usr/bin/python3)\n"
+            'Thread 88 (idle): "MainThread"\n    0x7fa2d1487d71 (libc.so.6)\n    c10d::ProcessGroupGloo::RecvWork::wait (libtorch_cpu.so)',
+            "RecvWork::wait",
+        ),
+        ("Fatal Python error: Aborted\n\nCurrent thread 0x00007f04 (most recent call first):\n  File \"/job/t.py\", line 4 in step", "process ended"),
         ("BaseCollectiveExecutor::StartAbort DEADLINE_EXCEEDED: Deadline Exceeded", "timed out"),
         ("HW Exception by GPU node-9 (Agent handle: 0x631351bb5a20) reason :GPU Hang", "device failed"),
         ("[Rank 1] NCCL watchdog thread terminated with exception: traceMap[thisSeq] INTERNAL ASSERT FAILED", "A watchdog failed"),

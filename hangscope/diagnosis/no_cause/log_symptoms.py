@@ -76,7 +76,9 @@ def _of_a_kind(context: Context) -> str:
                 who = told.removeprefix("HCCL: ").partition(", which")[0]
                 return f"{capital(who)}, {_NOBODY}"
             silent = kind == "timeout" and all(c.details.get("silence") for c in claims)
-            return f"{_SILENCE if silent else words}{_reporters(context, kind, claims)}, {_NOBODY}"
+            said = f"{_SILENCE if silent else words}{_reporters(context, kind, claims)}"
+            calls = [c.text for c in context.trace.claims if c.details.get("stands")]
+            return f"{said}; {calls[0]}" if silent and calls else f"{said}, {_NOBODY}"
     return ""
 
 

@@ -14,6 +14,8 @@ _MOST_NAMED = 16
 _RECORDER = "TORCH_FR_BUFFER_SIZE=2000 (TORCH_NCCL_TRACE_BUFFER_SIZE before torch 2.8)"
 _IS_OFF = re.compile(r"FlightRecorder is disabled", re.I)
 _GLOO = re.compile(r"gloo|monitoredBarrier", re.I)
+_HCCL = re.compile(r"\bE[A-Z]\d{4}: |HCCL|Hccl")
+_JAX = re.compile(r"DEADLINE_EXCEEDED|/job:\w+/")
 
 
 def what_to_collect(context: Context, finding: Finding) -> str:
@@ -29,8 +31,8 @@ def what_to_collect(context: Context, finding: Finding) -> str:
         todo.append(f"look at the logs of {whose} (each node's own): who printed nothing of this")
     if any(c.details.get("announced_last") for c in claims):
         todo.append(
-            "let every process write its own file (NCCL_DEBUG_FILE=nccl.%h.%p.log) and give all of "
-            "them to hangscope analyze: the one that announces least is behind"
+            "give the same lines of every rank to hangscope analyze (each may have a file of its "
+            "own): the one that announces least is behind"
         )
     if any(c.details.get("stands") for c in claims):
         todo.append("take py-spy dump of every rank: its Python lines say which call that is of")
@@ -48,7 +50,7 @@ def _of_failures(claims: tuple[Claim, ...]) -> Iterator[str]:
         )
     if any(c.details.get("store_gone") for c in claims):
         yield "look at the log of rank 0 and of its launcher: why the process with the store ended"
-    elif "network_error" in kinds:
+    elif "network_error" in kinds and not any(_HCCL.search(c.text) for c in claims):
         by = sorted({c.reporter for c in claims if c.kind == "network_error" and c.reporter})
         whose = f" of {rank_s(by)}" if 0 < len(by) <= _MOST_NAMED else ""
         yield (
@@ -73,11 +75,17 @@ def _of_watchdogs(claims: tuple[Claim, ...]) -> Iterator[str]:
 def _next_time(context: Context, claims: tuple[Claim, ...]) -> str:
     """Which variable makes the next log tell more."""
     told = " ".join(c.text for c in claims)
+    backends = {signature.backend for signature in context.trace.signatures}
     says_at_once = "HANGSCOPE=1 says it at once"
-    if _GLOO.search(told) and not any(
-        "NCCL" in s.backend.upper() for s in context.trace.signatures
-    ):
+    if "hccl" in backends or _HCCL.search(told):
+        return (
+            "ASCEND_GLOBAL_LOG_LEVEL=1 makes HCCL write to every rank's plog whom it waits for, "
+            f"and {says_at_once}"
+        )
+    if _GLOO.search(told) and "nccl" not in backends:
         return f"Gloo keeps no record of its operations: {says_at_once}"
+    if _JAX.search(told):
+        return "the logs of the tasks that did not come say what they did instead"
     off = " (this log says that it is off)" if _IS_OFF.search(told) else ""
     return (
         f"{_RECORDER}{off} and TORCH_NCCL_DUMP_ON_TIMEOUT=1 make every rank write what it was in "

@@ -22,12 +22,21 @@ _PYSTACK = re.compile(
     r'^\s*\(C\) File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8}), in '
     r"(?P<name>[A-Za-z_][\w:~]{0,200}).{0,400}?(?: \((?P<where>[^()]{1,400})\))?\s*$"
 )
+_SPY = re.compile(
+    r"^\s{2,}(?P<name>[A-Za-z_][\w:~]{0,200}) \((?P<where>[\w.+\-]{1,100}\.so[\w.]*)\)\s*$"
+)
+"""Of ``py-spy dump --native``."""
+_LLDB = re.compile(
+    r"^\s*frame #(?P<n>\d{1,4}): 0x[0-9a-f]+ (?P<where>[^`\s]{1,200})`(?:void )?"
+    r"(?P<name>[A-Za-z_][\w:~]{0,200})"
+)
 _NATIVE = re.compile(
     r"^(?:p?nccl[A-Z]\w+|P?MPI_\w+|Hccl\w+|ccl_\w+|(?:c10d|gloo|ccl)::[\w:~]+|"
-    r"cu(?:da)?\w*[Ss]ynchronize\w*|\w*pthread_\w*lock\w*|initTransportsRank\w*|bootstrap[A-Z]\w+)$"
+    r"cu(?:da)?\w*[Ss]ynchronize\w*|\w*pthread_\w*lock\w*|__lll_lock_wait\w*|initTransportsRank\w*|bootstrap[A-Z]\w+)$"
 )
-_OF_HELPERS = re.compile(r"Proxy|Async|Service|atchdog|Thread|persistent|eartbeat")
-"""Threads of the libraries themselves, which poll in every process."""
+_OF_HELPERS = re.compile(r"Proxy|Service|atchdog|(?<!ncclAsync)Thread|persistent|eartbeat")
+"""Threads of the libraries themselves, which poll in every process. Those that create communicators
+(``ncclAsyncThreadMain``) do the work of a caller."""
 _CREATES = re.compile(
     r"ncclComm(?:Init|Split|Shrink)|NCCLComm::(?:create|split)|initTransportsRank|bootstrap|"
     r"HcclCommInit|connectFullMesh|ncclTransport\w*Connect"
@@ -40,6 +49,7 @@ _COLLECTIVE = re.compile(
 )
 _BARE = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
          "alltoall": "all_to_all", "bcast": "broadcast"}  # fmt: skip
+_FORMS = (_GDB, _PYSTACK, _SPY, _LLDB)
 _MOST = 64
 
 
@@ -53,17 +63,18 @@ class NativeFrames:
 
     def read(self, line: LogLine, attempt: Attempt) -> bool:
         """Record a native frame. Returns whether the line was one."""
-        gdb, pystack = _GDB.match(line.text), _PYSTACK.match(line.text)
-        found = gdb or pystack
+        found = next((m for p in _FORMS if (m := p.match(line.text))), None)
         if found is None:
             return False
+        numbered = found.groupdict().get("n")
         attempt.native_stacks = True
         attempt.at_end.setdefault("native", partial(self._finish, line, attempt))
-        if gdb is not None and gdb["n"] == "0":
+        if numbered == "0":
             self.begin()
         if _NATIVE.match(found["name"]) and len(self._calls) < _MOST:
             where = clean.name((found["where"] or "").rpartition("/")[2])
-            self._calls.insert(len(self._calls) if gdb else 0, (clean.name(found["name"]), where))
+            call = clean.name(found["name"]), where
+            self._calls.insert(0 if found.re is _PYSTACK else len(self._calls), call)
         return True
 
     def begin(self) -> None:

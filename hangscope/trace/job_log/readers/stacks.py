@@ -56,13 +56,13 @@ _SECTION = re.compile(r"^\s*(?:=== |<h2>)Rank (\d{1,7}): \S+(?: ===|</h2>)")
 FORM = re.compile(
     r"^\s*(?:Process \d|Python v\d|(?:Current )?Thread |Stack \(|"
     r"Traceback (?:for|\(most recent call f)|"
-    r"=== Rank \d|<h\d>Rank \d|#\d|\(C\) File)|"
+    r"=== Rank \d|<h\d>Rank \d|#\d|\(C\) File|frame #\d+: 0x)|"
     rf"^(?=.{{0,{_LONGEST_HEADING}}}\Z).*rank",
     re.I | re.S,
 )
 HEADS = (
     "most recent call first", "Traceback for thread", "MainThread", "Python v", "=== Rank ",
-    "h0>Rank ", "#0  ", "(idle): \"", "(active): \"",
+    "h0>Rank ", "#0  ", "stop reason = ", "(idle): \"", "(active): \"",
 )  # fmt: skip
 _MAX_FRAMES = 128
 _MAX_THREADS = 512

@@ -130,7 +130,8 @@ def _fatal_python(said: Said, attempt: Attempt) -> None:
     what = said.text("what").strip()
     number = signals.BY_DESCRIPTION.get(what.lower().replace("-", " "))
     if number is not None:
-        _signalled(said, attempt, number)
+        if not _signalled(said, attempt, number):
+            attempt.claim("launcher_failure", said.line, said.at_ns, certain=False)
     else:
         _raised(_FATAL, clean.prose(what, 400), said.line, said.at_ns, attempt)
 

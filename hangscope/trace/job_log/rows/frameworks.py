@@ -210,6 +210,9 @@ ROWS = (
     row("jax-barrier", "missing ranks", "imed out task names:", _tasks,
         "Barrier timed out. # of tasks that reached the barrier: 3/4. The first task at the "
         "barrier: /job:w/task:0. Some timed out task names:"),
+    row("jax-barrier-unnamed", "timeout",
+        r"DEADLINE_EXCEEDED: Barrier timed out\.(?!.*task names:)", claim("timeout"),
+        "DEADLINE_EXCEEDED: Barrier timed out. Id: [Init]Wait_for_all_tasks_to_register::0."),
     row("jax-heartbeat", "lost peer",
         r"(?:Task|check alive failed,) /job:[\w\-]+/(?:replica:\d+/)?task:(?P<task>\d{1,7}) "
         r"(?:heartbeat timeout|is down)|\(stopped sending heartbeats\)", _silent_tasks,

@@ -23,6 +23,8 @@ _HCCL_GROUP = re.compile(
 _FRAME = re.compile(r"^\s*#\d{1,4} (\S.{0,300}?) from (\S.{0,400}?):(\d{1,8})\s*$")
 _LONGEST_STACK = 200
 _FOR_S = re.compile(r"stuck\s*for\s*(\d{1,7})\s*seconds|timed\s*out\s*in\s*(\d{1,7})\s*seconds")
+_CUT = re.compile(r"\[Rank \d+\] (?:Watchdog(?: caught)?)?\s*$")
+"""What is left of the usual message, where a line is cut."""
 _LINE_BEGINS = re.compile(r"\[r(?:a(?:n(?:k\d*)?)?)?\]?:?|\[[EWI]\d*(?: [\d:.]*)?")
 
 
@@ -115,7 +117,9 @@ def _terminated(said: Said, attempt: Attempt) -> None:
         at_ns = (counters.failed_ns if counters else 0) or at_ns
         lost = lost_peer(words)
         attempt.claim("network_error", line, at_ns, reporter=rank, certain=False, **lost)
-    elif "caught collective" not in words:  # truncated
+    elif _CUT.search(words):
+        _gives_up(said, attempt)
+    elif "caught collective" not in words:
         attempt.claim("other", line, at_ns, reporter=rank, watchdog_failed=True)
 
 
