@@ -119,7 +119,8 @@ def detect_style(head: bytes) -> Style:
         found = [m.group(1) for ln in lines if (m := pattern.match(ln))]
         recur = len(set(found)) <= max(len(found) // 2, 1)
         numbered.append(len(found) > 0.8 * len(lines) and recur)
-    return Style(*numbered, detect_host_column(_without_known(line) for line in lines))
+    hosts = detect_host_column(_without_known(line) for line in lines)
+    return Style(srun=numbered[0], bracket=numbered[1], hosts=hosts)
 
 
 def _without_known(text: str) -> str:
