@@ -9,7 +9,7 @@ import pytest
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Verdict
 from hangscope.trace.job_log.lines.stream import read_lines
-from hangscope.trace.job_log.lines.terminal_wrap import wrap_width
+from hangscope.trace.job_log.lines.wrapped import wrap_width
 from hangscope.trace.job_log.readers.registry import telling_words
 
 from .logs import counters, overdue, timeout, trace_of

@@ -24,7 +24,9 @@ def what_to_collect(context: Context, finding: Finding) -> str:
     waiting = {rank for side in finding.sides for rank in side.ranks}
     waiting |= {c.reporter for c in claims if c.kind == "timeout" and c.reporter is not None}
     silent = sorted(context.known_ranks - waiting)
-    todo = [*_of_failures(claims), *_of_watchdogs(claims)]
+    todo = [*_of_failures(claims)]
+    if not waiting:  # else they got stuck in giving up
+        todo += _of_watchdogs(claims)
     if waiting or any(c.kind in ("timeout", "dump_signal") for c in claims):
         group = "the other members of the group"
         whose = rank_s(silent) if 0 < len(silent) <= _MOST_NAMED and waiting else group

@@ -71,13 +71,12 @@ class ProcessRanks:
                 if self._wrote.get(Process(pid, machine)) != rank:
                     del machines[machine]
 
-    def are_listed(self, machine: Machine, ranks: Mapping[int, int]) -> None:
-        """Record the ranks of a machine's local ranks, as listed by its launcher."""
-        _note(self._listed, machine, ranks)
-
-    def are_counted(self, machine: Machine, ranks: Mapping[int, int]) -> None:
-        """Record ranks computed from the number of a node and the processes per node."""
-        _note(self._counted, machine, ranks)
+    def are_told(self, machine: Machine, ranks: Mapping[int, int], *, counted: bool) -> None:
+        """Record the ranks of a machine's local ranks, as listed by its launcher, or ``counted``
+        from the number of a node and the processes per node."""
+        said = self._counted if counted else self._listed
+        if said.setdefault(machine, ranks) != ranks:  # prefixes do not tell the launchers apart
+            said[machine] = {}
 
     def of_pid(self, pid: int | None, machine: Machine) -> int | None:
         """The rank of a process; None if it is unknown or ambiguous."""
@@ -119,13 +118,6 @@ class ProcessRanks:
                 for rank in there
             }
         )
-
-
-def _note(
-    said: dict[Machine, Mapping[int, int]], machine: Machine, ranks: Mapping[int, int]
-) -> None:
-    if said.setdefault(machine, ranks) != ranks:  # launchers that prefixes do not distinguish
-        said[machine] = {}
 
 
 def _of(known: Mapping[Machine, int], machine: Machine) -> int | None:

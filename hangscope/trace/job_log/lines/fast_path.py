@@ -15,7 +15,6 @@ from typing import Any
 from hangscope.trace.job_log.lines.blocks import MAX_LINE
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.lines.line_shapes import ShapeCache
-from hangscope.trace.job_log.lines.message_joiner import is_open
 from hangscope.trace.job_log.lines.prefixes import Style
 from hangscope.trace.job_log.lines.strip_prefixes import (
     C10,
@@ -25,6 +24,7 @@ from hangscope.trace.job_log.lines.strip_prefixes import (
     with_c10,
     with_front,
 )
+from hangscope.trace.job_log.lines.wrapped import is_open
 
 _FRACTION = re.compile(rb"(?<=[0-9]{2}:[0-9]{2}:[0-9]{2}[.,])[0-9]{1,9}")
 _MOST_PREFIXES = 20_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import Any
 
 from hangscope.trace.job_log.lines.host_column import HostColumn, detect_host_column
 from hangscope.trace.job_log.lines.line import DRIVER_HOST, LogLine
@@ -29,16 +30,16 @@ _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("box", re.compile(r"[│┃║|] | {1,4}\| (?=\d{4}-\d\d-\d\d[ T]\d)")),
     ("compose", re.compile(r"(?P<host>[A-Za-z][\w.\-]{0,60}[\-_]\d{1,4}) +\| ")),
     ("stream", re.compile(r"std(?:err|out): |<std(?:err|out)>:\s?")),
-    ("role", re.compile(r"\[(?!rank)[A-Za-z_]\w{0,20}?(?P<local>\d{1,4})\]:\s?")),
+    ("role", re.compile(r"\[(?!rank)[A-Za-z_]\w{0,20}?(?P<local_rank>\d{1,4})\]:\s?")),
     (
         "role",  # named "rank", as torchtitan's is; torch's own output continues differently
         re.compile(
-            r"\[rank(?P<local>\d{1,4})\]:(?=(?![IWEFVC]\d{4} )[^\s\[]|"
+            r"\[rank(?P<local_rank>\d{1,4})\]:(?=(?![IWEFVC]\d{4} )[^\s\[]|"
             r"\[(?!\[?[EWIF](?:\d{3,4})? )|  File \"|    \S)"
         ),
     ),
     ("template", re.compile(r"\[(?P<rank>\d{1,6})\]:\s?(?!\[rank|\s*time\s*:)")),
-    ("torchx", re.compile(r"\[?[A-Za-z_]\w*?(?P<node>\d+)\|(?P<local>\d+)\]?:\s?")),
+    ("torchx", re.compile(r"\[?[A-Za-z_]\w*?(?P<node>\d+)\|(?P<local_rank>\d+)\]?:\s?")),
     ("torchx2", re.compile(r"[A-Za-z_]\w*/(?P<rank>\d{1,6}) (?=\S| {2,}\S)")),
     (
         "mpi",
@@ -91,9 +92,9 @@ _BRACKET = re.compile(r"\[(\d{1,6})\] ")
 _HOST = re.compile(r"([A-Za-z][\w.\-]{1,62}): (?=\[rank|\[[EWIF]\d|\[default|[WE]\d{4} )")
 _HEAD = 1 << 17
 _MOST_KNOWN = 4
-_RAY_RANK = re.compile(r"rank=(\d+)")
-_RAY_PID = re.compile(r"pid=(\d+)")
+_RAYS = (("rank", re.compile(r"rank=(\d+)")), ("pid", re.compile(r"pid=(\d+)")))
 _RAY_IP = re.compile(r"ip=([\w.:\-]+)")
+_NUMBERS = ("rank", "task", "pid", "local_rank", "node")
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,63 +133,59 @@ def _without_known(text: str) -> str:
 
 def strip_one(line: LogLine, text: str, style: Style) -> tuple[LogLine, str]:
     """Strip the outermost prefix: returns the line with what it says, and the remaining text."""
-    if line.rank is None and (number := _strip_number(line, text, style)) is not None:
-        return number
+    if line.rank is None:  # a bare number in a log where it denotes a task or rank
+        if style.srun and line.node is None and (found := _SRUN.match(text)):
+            return line._replace(node=int(found.group(1))), text[found.end() :]
+        if style.bracket and line.task is None and (found := _BRACKET.match(text)):
+            return line._replace(task=int(found.group(1))), text[found.end() :]
     any_of_them = _ANY.match(text)
     if any_of_them and any_of_them.lastindex:
         name, pattern = _PREFIXES[any_of_them.lastindex - 1]
         found = pattern.match(text)
         assert found is not None
-        return _note(line, found)._replace(printed=name == "printed"), text[found.end() :]
+        return _note(line, name, found)._replace(printed=name == "printed"), text[found.end() :]
     if line.host is None:
         host, rest = style.hosts.taken_off(text)
         if host is not None and rest.strip():
             return line._replace(host=host), rest
     found = _DATE.match(text)
     if found and found.end() < len(text):
-        _, month, day, hour, minute, second = map(int, found.groups())
-        if line.at is None and month <= 12:
-            line = line._replace(at=(month, day, hour * 3600 + minute * 60 + second))
-        return line, text[found.end() :]
+        _, month, day, *clock = map(int, found.groups())
+        at = line.at or moment(month * 100 + day, *clock)
+        return line._replace(at=at), text[found.end() :]
     found = _HOST.match(text)
     if found:
         return line._replace(host=found.group(1)), text[found.end() :]
     return line, text
 
 
-def _strip_number(line: LogLine, text: str, style: Style) -> tuple[LogLine, str] | None:
-    """Strip a bare number in a log where it denotes a task or rank."""
-    if style.srun and line.node is None and (found := _SRUN.match(text)):
-        return line._replace(node=int(found.group(1))), text[found.end() :]
-    if style.bracket and line.task is None and (found := _BRACKET.match(text)):
-        return line._replace(task=int(found.group(1))), text[found.end() :]
-    return None
-
-
-def _note(line: LogLine, found: re.Match[str]) -> LogLine:
+def _note(line: LogLine, name: str, found: re.Match[str]) -> LogLine:
+    """The line with what a prefix says, whose groups are called like the fields of a line."""
     groups = found.groupdict()
-    if groups.get("ray"):
+    told: dict[str, Any] = {k: int(groups[k]) for k in _NUMBERS if groups.get(k)}
+    places = rank_of_places(groups)
+    if places:
+        told["rank"] = int(places)
+    if groups.get("host"):
+        told["host"] = groups["host"]
+    if name == "ray":
         inside = groups["ray"]
-        rank, pid, ip = (p.search(inside) for p in (_RAY_RANK, _RAY_PID, _RAY_IP))
-        if ", pid=" in inside:  # SkyPilot's, for all processes of a node; its number is no rank
-            name = inside.partition(",")[0]
-            return line._replace(host=ip.group(1) if ip else line.host or name)
-        return line._replace(
-            rank=int(rank.group(1)) if rank else line.rank,
-            pid=int(pid.group(1)) if pid else line.pid,
-            host=ip.group(1) if ip else line.host or DRIVER_HOST,
-        )
+        ip, shared = _RAY_IP.search(inside), ", pid=" in inside
+        # SkyPilot's is of all processes of a node, and its number is no rank.
+        unknown = inside.partition(",")[0] if shared else DRIVER_HOST
+        told["host"] = ip[1] if ip else line.host or unknown
+        for key, pattern in () if shared else _RAYS:
+            if number := pattern.search(inside):
+                told[key] = int(number[1])
     if groups.get("clock"):
-        month, day = map(int, groups["day"].split("-"))
-        hour, minute, second = map(int, groups["clock"].split(":"))
-        if month <= 12:
-            line = line._replace(at=(month, day, hour * 3600 + minute * 60 + second))
-    number = groups.get("rank") or rank_of_places(groups)
-    return line._replace(
-        rank=int(number) if number else line.rank,
-        task=int(groups["task"]) if groups.get("task") else line.task,
-        pid=int(groups["pid"]) if groups.get("pid") else line.pid,
-        local_rank=int(groups["local"]) if groups.get("local") else line.local_rank,
-        node=int(groups["node"]) if groups.get("node") else line.node,
-        host=groups.get("host") or line.host,
-    )
+        month_and_day = int(groups["day"].replace("-", ""))
+        told["at"] = moment(month_and_day, *map(int, groups["clock"].split(":"))) or line.at
+    return line._replace(**told)
+
+
+def moment(mdd: int, hour: int, minute: int, second: int) -> tuple[int, int, int] | None:
+    """A time of a log, as in `LogLine.at`; None for damage."""
+    month, day = divmod(mdd, 100)
+    if not (1 <= month <= 12 and 1 <= day <= 31):
+        return None
+    return month, day, hour * 3600 + minute * 60 + second

@@ -21,10 +21,9 @@ from hangscope.trace.job_log.lines.blocks import MAX_LINE as MAX_LINE
 from hangscope.trace.job_log.lines.fast_path import FastPath
 from hangscope.trace.job_log.lines.line import LogLine as LogLine
 from hangscope.trace.job_log.lines.line import Machine
-from hangscope.trace.job_log.lines.message_joiner import STARTS, MessageJoiner
 from hangscope.trace.job_log.lines.prefixes import ANSI, Style, detect_style
 from hangscope.trace.job_log.lines.strip_prefixes import outer_prefixes, split_messages, strip
-from hangscope.trace.job_log.lines.terminal_wrap import unwrap, wrap_width
+from hangscope.trace.job_log.lines.wrapped import MessageJoiner, unwrap, wrap_width
 
 _LABELLED = re.compile(r"(?:\[pod/[\w.\-]+/-\] )?(?:\[RANK \d{1,7}\] )?")
 _FIRST_LINES = 400
@@ -80,7 +79,7 @@ def _messages(physical: Iterable[Physical], style: Style, width: int) -> Iterato
     plain, joiner = FastPath(style), MessageJoiner()
     if width:
         texts = (piece for number, raw, _ in physical for piece in _cleaned(number, raw))
-        for number, text in unwrap(texts, width, STARTS):
+        for number, text in unwrap(texts, width):
             yield from _parts(joiner.put(number, text), style)
     else:
         for number, raw, shape in physical:

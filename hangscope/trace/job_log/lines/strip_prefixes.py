@@ -8,7 +8,7 @@ from itertools import pairwise
 from hangscope.trace import clean
 from hangscope.trace.job_log.lines.blocks import MAX_LINE
 from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.job_log.lines.prefixes import Style, strip_one
+from hangscope.trace.job_log.lines.prefixes import Style, moment, strip_one
 
 C10 = re.compile(
     r"(?:\[rank ?(\d{1,7})[\[\]]{1,2}:)?"
@@ -91,7 +91,7 @@ def strip(text: str, style: Style, number: int) -> LogLine | None:
                 file=file,
                 # Before 2.5, and in C++, the number is a thread id.
                 pid=int(pid) if len(pid) < 9 and file.endswith(".py") else line.pid,
-                at=_moment(int(mmdd), int(hour), int(minute), int(second)),
+                at=moment(int(mmdd), int(hour), int(minute), int(second)),
             )
             rest = rest[python.end() :]
     ascend = _ASCEND.search(rest) if "PID:" in rest else None
@@ -134,12 +134,5 @@ def with_c10(line: LogLine, found: re.Match[str]) -> LogLine:
         rank=int(rank) if rank else line.rank,
         level=level,
         file=file,
-        at=_moment(int(mdd), int(hour), int(minute), int(second)) if mdd else line.at,
+        at=moment(int(mdd), int(hour), int(minute), int(second)) if mdd else line.at,
     )
-
-
-def _moment(mdd: int, hour: int, minute: int, second: int) -> tuple[int, int, int] | None:
-    month, day = divmod(mdd, 100)
-    if not (1 <= month <= 12 and 1 <= day <= 31):
-        return None
-    return month, day, hour * 3600 + minute * 60 + second

@@ -9,7 +9,7 @@ from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.notes import TaskEnd
 from hangscope.trace.job_log.evidence.processes import Process
 from hangscope.trace.job_log.rows.row import Said, row
-from hangscope.trace.job_log.rows.statements import local_ended, rank_ended, world_size
+from hangscope.trace.job_log.rows.statements import ended, world_size
 
 _OUT_OF_ORDER_NS = 5 * 10**9
 """Collectors reorder lines by no more than this."""
@@ -40,7 +40,7 @@ def _banner(said: Said, attempt: Attempt) -> bool:
 
 def _failed(said: Said, attempt: Attempt) -> None:
     _note_agent(said, attempt)
-    local_ended(said, attempt)
+    ended(said, attempt)
 
 
 def _closing(said: Said, attempt: Attempt) -> None:
@@ -107,7 +107,7 @@ ROWS = (
         "srun: Terminating StepId=4711.0"),
     row("mpirun-signal", "end",
         r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal "
-        r"(?P<signal>\d+)", rank_ended,
+        r"(?P<signal>\d+)", ended,
         "mpirun noticed that process rank 2 with PID 4711 on node n1 exited on signal 9 (Killed)."),
 )
 WORLD = (

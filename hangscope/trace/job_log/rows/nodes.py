@@ -32,7 +32,7 @@ def _listed(said: Said, attempt: Attempt) -> None:
         processes.newest_local = ranks
     elif len(processes.newest_local) == len(ranks):
         listed = dict(zip(processes.newest_local, ranks, strict=True))
-        processes.are_listed(said.line.machine, listed)
+        processes.are_told(said.line.machine, listed, counted=False)
 
 
 def _mapping(said: Said, attempt: Attempt) -> None:
@@ -41,7 +41,7 @@ def _mapping(said: Said, attempt: Attempt) -> None:
     processes.nodes = max(processes.nodes, len(hosts))
     number = processes.newest_node
     if number is not None and number < len(hosts):
-        processes.are_listed(said.line.machine, dict(enumerate(hosts[number])))
+        processes.are_told(said.line.machine, dict(enumerate(hosts[number])), counted=False)
 
 
 def _options(said: Said, attempt: Attempt) -> bool:
@@ -57,7 +57,7 @@ def _options(said: Said, attempt: Attempt) -> bool:
     first, size = int(number[1]) * int(per_node[1]), int(per_node[1])
     if first + size <= MAX_RANK:
         ranks = {local: first + local for local in range(size)}
-        processes.are_counted(said.line.machine, ranks)
+        processes.are_told(said.line.machine, ranks, counted=True)
     return False
 
 

@@ -1,7 +1,7 @@
-"""Output of launchers other than torchrun about processes that ended.
+"""Output of launchers and schedulers other than torchrun about processes that ended.
 
 `torch.multiprocessing.spawn`, DeepSpeed's launcher, Open MPI, PMIx (`prterun`), MPICH or Intel MPI
-(Hydra), Composer, Lightning, vLLM, and shells.
+(Hydra), Composer, Lightning, vLLM, Ray (which states the pid instead of the rank), and shells.
 """
 
 from __future__ import annotations
@@ -11,15 +11,10 @@ from dataclasses import dataclass
 
 from hangscope.trace import signals
 from hangscope.trace.job_log.evidence.attempt import Attempt
+from hangscope.trace.job_log.evidence.processes import Process
+from hangscope.trace.job_log.lines.line import UNKNOWN_MACHINE, Machine
 from hangscope.trace.job_log.rows.row import Report, Said, row
-from hangscope.trace.job_log.rows.statements import (
-    claim,
-    local_ended,
-    pid_ended,
-    rank_ended,
-    stopped,
-    task_ended,
-)
+from hangscope.trace.job_log.rows.statements import claim, ended, stopped
 
 _MPI_CODE = re.compile(r"^\s*Exit code:\s+(\d{1,3})")
 _HYDRA_END = re.compile(r"(?P<how>KILLED BY SIGNAL|EXIT STRING|EXIT CODE): (?P<number>\d{1,3})")
@@ -44,9 +39,41 @@ def _spawn_error(said: Said, attempt: Attempt) -> None:
 def _deepspeed(said: Said, attempt: Attempt) -> None:
     """DeepSpeed prints the command of the process it started last, whichever one failed."""
     if said.number("local") == 0:  # the only process
-        local_ended(said, attempt)
+        ended(said, attempt)
     else:
         attempt.claim("launcher_failure", said.line, said.at_ns, certain=False)
+
+
+_FIELD = re.compile(r"\s*(class_name|actor_id|pid|name|namespace|ip|label): ?(\S*)\s*")
+
+
+def _raylet(said: Said, attempt: Attempt) -> None:
+    process = Process(said.number("pid") or 0, said.line.machine)
+    attempt.ends.found_dead.setdefault(process, said.at_ns)
+
+
+def _worker(said: Said, attempt: Attempt) -> None:
+    """Ray Train lists the workers that it has started."""
+    rank = said.number("rank", 7) or 0
+    attempt.of(rank)
+    attempt.processes.is_told(rank, said.number("pid") or 0, Machine(said.text("ip")))
+
+
+def _actor(said: Said, attempt: Attempt) -> Report:
+    """The lines below state the pid, and then the node."""
+    dead, pid = attempt.ends.found_dead, said.number("pid")
+    if pid is not None:
+        dead.setdefault(Process(pid, Machine(said.text("ip") or None)), said.at_ns)
+    pid = None
+    field = _FIELD.fullmatch((yield True).text)
+    while field is not None:
+        if field[1] == "pid" and field[2][:9].isdigit():
+            pid = int(field[2][:9])
+            dead.setdefault(Process(pid, UNKNOWN_MACHINE), said.at_ns)
+        elif field[1] == "ip" and pid is not None:
+            dead.pop(Process(pid, UNKNOWN_MACHINE), None)
+            dead.setdefault(Process(pid, Machine(field[2])), said.at_ns)
+        field = _FIELD.fullmatch((yield True).text)
 
 
 def _of_rank(said: Said, attempt: Attempt) -> Report:
@@ -132,11 +159,23 @@ def _mpich(said: Said, attempt: Attempt) -> None:
 
 
 # fmt: off
+RAY = (
+    row("raylet-worker-died", "end", r"Worker PID: (?P<pid>\d{1,9}) Worker exit type: SYSTEM_ERROR",
+        _raylet, "Worker PID: 4711 Worker exit type: SYSTEM_ERROR Worker exit detail: ..."),
+    row("ray-train-worker", "process",
+        r"\bip=(?P<ip>[\w.:\-]{1,60}), pid=(?P<pid>\d{1,9})\) world_rank=(?P<rank>\d{1,7})\b",
+        _worker, "- (node_id=8f, ip=10.0.0.7, pid=4711) world_rank=3, local_rank=1, node_rank=0"),
+    row("ray-actor-died", "end",
+        r"The actor died unexpectedly|The actor is dead because its worker process|"
+        r"The actor died because of an error raised in .{0,200}?\(pid=(?P<pid>\d{1,9})\b"
+        r"(?:, ip=(?P<ip>[\w.:\-]{1,60}))?", _actor,
+        "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."),
+)
 ROWS = (
     row("pals-task", "end",
         r"(?P<host>[\w.\-]{1,200}): rank (?P<task>\d{1,7}) "
         r"(?:died from signal (?P<signal>\d{1,2})|exited with code (?P<code>\d{1,3}))\b",
-        task_ended, "x1001c0s2b0n0.hostmgmt: rank 3 died from signal 9",
+        ended, "x1001c0s2b0n0.hostmgmt: rank 3 died from signal 9",
         "x1001c0s2b0n0.hostmgmt: rank 3 exited with code 1"),
     row("mpich-abort", "end",
         r"Abort\((?P<code>-?\d{1,12})\) on node (?P<rank>\d{1,7}) \(rank \d{1,7} in comm \d{1,12}"
@@ -151,7 +190,7 @@ ROWS = (
         _spawn_error, "-- Process 2 terminated with the following error:"),
     row("spawn-end", "end",
         r"ProcessExitedException: process (?P<local>\d{1,6}) terminated with "
-        r"(?:signal SIG(?P<name>\w+)|exit code (?P<code>\d{1,3}))", local_ended,
+        r"(?:signal SIG(?P<name>\w+)|exit code (?P<code>\d{1,3}))", ended,
         "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal "
         "SIGKILL",
         "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with exit code "
@@ -168,11 +207,11 @@ ROWS = (
         "=   RANK 2 PID 4711 RUNNING AT node1"),
     row("hydra-pid", "end", r"^\W*PID (?P<pid>\d{1,9}) RUNNING AT (\S+)", _of_pid,
         "=   PID 4711 RUNNING AT node1"),
-    row("mpi-abort", "end", r"MPI_ABORT was invoked on rank (?P<rank>\d{1,7})\b", rank_ended,
+    row("mpi-abort", "end", r"MPI_ABORT was invoked on rank (?P<rank>\d{1,7})\b", ended,
         "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD"),
     row("composer-first", "end",
         r"^(?:ERROR:[\w.]+:)?Rank (?P<rank>\d{1,7}) crashed with exit code (?P<code>-?\d{1,4})\.",
-        rank_ended, "ERROR:composer.cli.launcher:Rank 3 crashed with exit code 1."),
+        ended, "ERROR:composer.cli.launcher:Rank 3 crashed with exit code 1."),
     row("composer-exit", "end",
         r"^(?:ERROR:[\w.]+:)?Global rank (?P<rank>\d{1,7}) \(PID (?P<pid>\d{1,9})\) exited with "
         r"code (?P<code>-?\d{1,4})", _composer_stops,
@@ -180,16 +219,16 @@ ROWS = (
     row("child-exit", "end",
         r"(?:\[rank: (?P<local>\d{1,4})\] )?"
         r"Child process with PID (?P<pid>\d{1,9}) terminated with code (?P<code>-?\d{1,4})\.",
-        pid_ended, "[rank: 1] Child process with PID 4711 terminated with code 1. Forcefully "
+        ended, "[rank: 1] Child process with PID 4711 terminated with code 1. Forcefully "
         "terminating all other processes to avoid zombies"),
     row("vllm-worker-exit", "end",
-        r"Worker \w+ pid (?P<pid>\d{1,9}) died, exit code: (?P<code>-?\d{1,4})", pid_ended,
+        r"Worker \w+ pid (?P<pid>\d{1,9}) died, exit code: (?P<code>-?\d{1,4})", ended,
         "Worker VllmWorkerProcess pid 4711 died, exit code: -15"),
     row("vllm-worker-died", "end", r"Worker proc VllmWorker-(?P<rank>\d{1,5}) died unexpectedly",
         _executor, "Worker proc VllmWorker-1 died unexpectedly, shutting down executor."),
     row("shell-child", "end",
         r": line \d+: +(?P<pid>\d{1,9}) (?P<how>Killed|Segmentation fault|Bus error|Aborted)\b",
-        pid_ended, "run.sh: line 12: 4711 Killed                  python3 train.py"),
+        ended, "run.sh: line 12: 4711 Killed                  python3 train.py"),
     row("shell-killed", "end",
         r"(?:^|[\])%\s])Killed\s*$|^Segmentation fault \(core dumped\)\s*$", _shell_alone, "Killed",
         "Segmentation fault (core dumped)"),

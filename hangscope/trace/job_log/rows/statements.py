@@ -76,46 +76,30 @@ def signal_in(said: Said) -> int | None:
     return named or signals.BY_DESCRIPTION.get(said.text("how").strip().lower())
 
 
-def _code_in(said: Said) -> int:
-    """An exit status, negative for a signal; 1 where a line tells none."""
-    signal, code = signal_in(said), said.text("code")
-    return -signal if signal is not None else int(code[:6] or 1)
-
-
-def rank_ended(said: Said, attempt: Attempt) -> None:
-    """The process of the rank in ``rank`` ended with ``code`` or a signal."""
-    notes = attempt.of(said.number("rank", 7) or 0)
-    notes.pid = notes.pid or said.number("pid")
-    notes.host = notes.host or said.text("host") or None
-    notes.ended(_code_in(said), said.at_ns)
-
-
-def local_ended(said: Said, attempt: Attempt) -> None:
-    """The process with the local rank in ``local`` ended."""
-    local, pid = said.number("local", 6) or 0, said.number("pid")
-    code, line = _code_in(said), said.line
-    failure = LauncherFailure(local, pid, code, said.at_ns, line.machine, line.number)
-    attempt.ends.failures.append(failure)
-
-
-def task_ended(said: Said, attempt: Attempt) -> None:
-    """The scheduler's task in ``task`` ended; a task is a rank or a node."""
-    code = said.number("code", 4)
-    host = said.text("host") or said.line.host or ""
-    end = TaskEnd(said.number("task", 7) or 0, host, code, signal_in(said), said.at_ns)
-    attempt.ends.of_tasks.append(end)
-
-
-def pid_ended(said: Said, attempt: Attempt) -> None:
-    """The process in ``pid`` ended."""
-    pid = said.number("pid") or 0
-    rank = attempt.processes.of_pid(pid, said.line.machine)
-    if rank is not None:
-        attempt.of(rank).ended(_code_in(said), said.at_ns)
+def ended(said: Said, attempt: Attempt) -> None:
+    """A process ended with ``code`` or a signal (1 where a line tells neither): the one of the rank
+    in ``rank``, with the local rank in ``local``, or in ``pid``. Of a scheduler it is a ``task``,
+    which is a rank or a node."""
+    line, at_ns, rank, pid = said.line, said.at_ns, said.number("rank", 7), said.number("pid")
+    signal, host = signal_in(said), said.text("host")
+    code = -signal if signal is not None else int(said.text("code")[:6] or 1)
+    if said.text("task"):
+        status = said.number("code", 4)
+        end = TaskEnd(said.number("task", 7) or 0, host or line.host or "", status, signal, at_ns)
+        attempt.ends.of_tasks.append(end)
     elif said.text("local"):
-        local_ended(said, attempt)
+        local = said.number("local", 6) or 0
+        failure = LauncherFailure(local, pid, code, at_ns, line.machine, line.number)
+        attempt.ends.failures.append(failure)
     else:
-        attempt.claim("launcher_failure", said.line, said.at_ns, certain=False)
+        known = attempt.processes.of_pid(pid, line.machine) if rank is None else rank
+        if known is None:
+            attempt.claim("launcher_failure", line, at_ns, certain=False)
+            return
+        notes = attempt.of(known)
+        if rank is not None:
+            notes.pid, notes.host = notes.pid or pid, notes.host or host or None
+        notes.ended(code, at_ns)
 
 
 def stopped(said: Said, attempt: Attempt) -> None:

@@ -15,14 +15,13 @@ from hangscope.trace.job_log.rows import (
     other_launchers,
     phases,
     pods,
-    ray,
     rendezvous,
     watchdog,
 )
 from hangscope.trace.job_log.rows.row import Row
 
 ROWS: tuple[Row, ...] = (
-    *ray.ROWS,
+    *other_launchers.RAY,
     *watchdog.ROWS,
     *kernel_timeouts.ROWS,
     *comparisons.ROWS,
