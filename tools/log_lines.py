@@ -49,10 +49,9 @@ was mended, and by whoever mended it. Afterwards whole kinds were mended. Of the
 refused ones of the second search six are still refused and two still weak. Of the 21 of the third
 nine are refused still: gdb's stacks with nothing but threads of libraries (three) or of the
 interpreter (one), frames without the line above them that says what they are, threads of helpers, a
-launcher's tags inside its own lines, and two logs that end before anything waits; five are still
-weak: a log retyped with words left out, a cut line of a second rank, a rank that only a framework's
-message names, and two stacks whose main thread stands in the backward pass while another one
-communicates.
+launcher's tags inside its own lines, and two logs that end before anything waits; three are still
+weak: a log retyped with words left out, a cut line of a second rank, and a rank that only a
+framework's message names.
 
 Twenty more logs, with launchers' messages and tables, were looked at for wrong names alone. There
 was one: a process that left with status 1 was taken for the cause of timeouts that stood above its
@@ -77,6 +76,10 @@ Kinds of lines that no recorded log and no public report stands behind have been
 | long lines in parts marked with `P` and `F` | containerd's own files on a node |
 | `<13>1 2025-08-16T11:00:00Z host app 7 - - ` and `{pod="..."} ` in front of lines | collectors |
 | constant words in front of a column of pods | `stern -A` |
+| `trainer/3 ` in front of lines (`[trainer1\\|3]:` is still read) | TorchX |
+
+Of what is left, the kinds whose origin was in doubt were searched for: every one has a public
+report (Determined's and milabench's columns, PALS, Composer, userbuffers).
 """
 _LONGEST = 160
 

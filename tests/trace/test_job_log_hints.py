@@ -36,6 +36,11 @@ HEAD = "[rank1]:[W816 12:06:38.480071392 "
             'Thread 88 (idle): "MainThread"\n    0x7fa2d1487d71 (libc.so.6)\n    c10d::ProcessGroupGloo::RecvWork::wait (libtorch_cpu.so)',
             "RecvWork::wait",
         ),
+        (
+            'Thread 42 (idle): "MainThread"\n    backward (torch/autograd/__init__.py:266)\n    step (src/train.py:4)\nThread 76 (idle)\nThread 79 (active)\n'
+            "    all_gather_into_tensor (torch/distributed/distributed_c10d.py:2709)\n    fetch (deepspeed/comm/torch.py:219)\n",
+            "communication",
+        ),
         ("Fatal Python error: Aborted\n\nCurrent thread 0x00007f04 (most recent call first):\n  File \"/job/t.py\", line 4 in step", "process ended"),
         ("BaseCollectiveExecutor::StartAbort DEADLINE_EXCEEDED: Deadline Exceeded", "timed out"),
         ("HW Exception by GPU node-9 (Agent handle: 0x631351bb5a20) reason :GPU Hang", "device failed"),

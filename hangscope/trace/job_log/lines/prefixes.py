@@ -40,7 +40,6 @@ _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ),
     ("template", re.compile(r"\[(?P<rank>\d{1,6})\]:\s?(?!\[rank|\s*time\s*:)")),
     ("torchx", re.compile(r"\[?[A-Za-z_]\w*?(?P<node>\d+)\|(?P<local_rank>\d+)\]?:\s?")),
-    ("torchx2", re.compile(r"[A-Za-z_]\w*/(?P<rank>\d{1,6}) (?=\S| {2,}\S)")),
     (
         "mpi",
         re.compile(r"\[(?:\d+,)?(?:mpirank:)?(?P<task>\d+)(?:,[\w\-]+)?\]<std(?:err|out)>:\s?"),

@@ -206,14 +206,24 @@ class Stacks:
 
 
 def threads_of(seen: ProcessStacks) -> tuple[ThreadStack, ...]:
-    """The stacks of one dump; faulthandler lists the main thread last, py-spy names it."""
+    """The stacks of one dump; faulthandler lists the main thread last, py-spy names it.
+
+    Where the main thread waits in the backward pass, a thread of autograd's runs hooks for it: py-spy
+    shows that without a name, and its frames continue the main thread's.
+    """
     source = "py-spy" if seen.spy else "signal"
     with_frames = [t for t in seen.threads if t[2]]
     named = any(name == "MainThread" for name, _, _ in with_frames)
+    engine = [frames for name, _, frames in with_frames if seen.spy and named and not name]
     found = []
     for place, (name, ident, frames) in enumerate(with_frames):
         last = place == len(with_frames) - 1 if not seen.spy else place == 0 and not name
         main = name == "MainThread" if named else last
         shown = "MainThread" if main else name or ident
-        found.append(ThreadStack(shown, main, tuple(frames), seen.at_ns, source))
+        inner = engine[0] if main and len(engine) == 1 and _in_backward(frames[0]) else []
+        found.append(ThreadStack(shown, main, (*inner, *frames), seen.at_ns, source))
     return tuple(found)
+
+
+def _in_backward(frame: Frame) -> bool:
+    return "backward" in frame.name and "torch/autograd/" in frame.filename
