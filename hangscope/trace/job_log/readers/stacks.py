@@ -208,8 +208,8 @@ class Stacks:
 def threads_of(seen: ProcessStacks) -> tuple[ThreadStack, ...]:
     """The stacks of one dump; faulthandler lists the main thread last, py-spy names it.
 
-    Where the main thread waits in the backward pass, a thread of autograd's runs hooks for it: py-spy
-    shows that without a name, and its frames continue the main thread's.
+    Where the main thread waits in the backward pass, a thread of autograd's runs hooks for it.
+    py-spy shows that without a name, and its frames continue the main thread's.
     """
     source = "py-spy" if seen.spy else "signal"
     with_frames = [t for t in seen.threads if t[2]]
