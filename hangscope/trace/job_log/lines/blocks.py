@@ -53,34 +53,15 @@ def relevant_lines(first: bytes, stream: BinaryIO, words: Sequence[bytes]) -> It
 
     Of a long run of blocks that merely announce operations, the last ones are kept.
     """
-    marks = _marks(words)
-    rest = b""
-    number = 0
-    context = 0
+    marks, context, number = _marks(words), 0, 0
     announced: deque[tuple[int, bytes]] = deque(maxlen=_ANNOUNCED_BLOCKS)
-    block = first
-    while block or rest:
-        if block:
-            block = rest + block
-            cut = block.rfind(b"\n")
-            if cut < 0:
-                if len(block) <= MAX_LINE * 4:
-                    rest = block
-                    block = stream.read(BLOCK)
-                    if not block:
-                        yield from _all_numbered([*announced, (number, rest)], [context], marks)
-                        return
-                    continue
-                cut = len(block) - 1  # an endless line is split
-            rest, block = block[cut + 1 :], block[: cut + 1]
-        else:
-            block, rest = rest, b""
+    for block in _whole_lines(first, stream):
         shape = shape_of_bytes(block)
         found = 0
         for piece in set(shape.replace(b"\r", b"\n").split(b"\n")):
             found |= marks[piece]
-        lines = shape.split(b"\n") if found & _ANNOUNCES else [b""]
-        if lines != [b""] and not any(marks[x] & (_TELLS | _ANNOUNCES) == _TELLS for x in lines):
+        lines = shape.split(b"\n") if found & _ANNOUNCES else []
+        if lines and not any(marks[x] & (_TELLS | _ANNOUNCES) == _TELLS for x in lines):
             own = _end_of_line(block, context)  # context of a line in the previous block
             yield from _all_numbered([(number, block[:own])], [context], marks)
             announced.append((number + block.count(b"\n", 0, own), block[own:]))
@@ -92,8 +73,23 @@ def relevant_lines(first: bytes, stream: BinaryIO, words: Sequence[bytes]) -> It
             announced.clear()
             context = left[0]
         number += block.count(b"\n")
-        block = stream.read(BLOCK)
     yield from _all_numbered([*announced], [context], marks)
+
+
+def _whole_lines(first: bytes, stream: BinaryIO) -> Iterator[bytes]:
+    """The blocks of a log, each of whole lines; an endless line is split."""
+    rest, block = b"", first
+    while block:
+        block = rest + block
+        cut = block.rfind(b"\n") + 1
+        if not cut and len(block) > MAX_LINE * 4:
+            cut = len(block)
+        rest = block[cut:]
+        if cut:
+            yield block[:cut]
+        block = stream.read(BLOCK)
+    if rest:
+        yield rest
 
 
 def _end_of_line(block: bytes, count: int) -> int:
