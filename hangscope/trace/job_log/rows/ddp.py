@@ -13,14 +13,6 @@ _MODELS: GroupId = ("ddp", "DDP's comparison of models")
 _MOST_MODELS = 1024
 
 
-def _no_gradient(said: Said, attempt: Attempt) -> None:
-    rank = said.line.rank_or(said.number("rank", 7) or 0)
-    attempt.of(rank)
-    attempt.claim(
-        "ddp_unused_parameters", said.line, said.at_ns, accused=(rank,), reporter=rank
-    )  # fmt: skip
-
-
 def _other_model(said: Said, attempt: Attempt) -> None:
     """Another rank has a different number of parameters."""
     line, at_ns = said.line, said.at_ns
@@ -45,20 +37,12 @@ def _model(rank: int, size: int, line: LogLine, at_ns: int, attempt: Attempt) ->
     attempt.of(rank).add(told, line, once=True)
 
 
-def _other_shapes(said: Said, attempt: Attempt) -> None:
-    """A parameter has a different shape than on rank 0."""
-    owner = said.number("rank", 7) if said.line.rank is None else said.line.rank
-    accused = () if owner is None else (owner,)
-    attempt.claim(
-        "ddp_model_mismatch", said.line, said.at_ns, reporter=owner, accused=accused, certain=False
-    )  # fmt: skip
-
-
 # fmt: off
 ROWS = (
     row("ddp-no-gradient", "own error",
         r"Parameters?(?: indices)? which did not receive grad for rank (?P<rank>\d+): ?(.*)",
-        _no_gradient, "Parameter indices which did not receive grad for rank 1: 0 1 2"),
+        own_error("ddp_unused_parameters"),
+        "Parameter indices which did not receive grad for rank 1: 0 1 2"),
     row("ddp-unfinished", "own error",
         "Expected to have finished reduction in the prior iteration",
         own_error("ddp_unused_parameters"),
@@ -75,7 +59,7 @@ ROWS = (
         "rank 1 has inconsistent 60 params."),
     row("ddp-shapes", "mismatch",
         r"\[?(?P<rank>\d+)?\]?:? ?params\[(\d+)\] in this process with sizes .* appears not to "
-        "match", _other_shapes,
+        "match", own_error("ddp_model_mismatch", certain=False),
         "[3]: params[0] in this process with sizes [8, 4] appears not to match sizes of the same "
         "param in process 0."),
 )
