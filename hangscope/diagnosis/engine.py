@@ -5,7 +5,7 @@ docs/diagnosis.md describes the steps.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.causes.consequences import without_consequences
@@ -51,6 +51,11 @@ from hangscope.diagnosis.waiting import wait_duration
 from hangscope.diagnosis.waiting.early_dumps import overtaken, without_dumps_of
 from hangscope.diagnosis.waiting.graph_builder import GraphBuilder
 from hangscope.diagnosis.waiting.snapshots import Snapshot, snapshot_of
+from hangscope.diagnosis.waiting.without_timeout import (
+    LEAST_S,
+    anybody_waits,
+    needs_no_timeout,
+)
 from hangscope.diagnosis.wording.answer import answer
 from hangscope.diagnosis.wording.findings import to_finding
 from hangscope.diagnosis.wording.hosts import with_hosts
@@ -93,7 +98,12 @@ def diagnose(trace: Trace) -> Diagnosis:
         The diagnosis, its findings ordered by cause, the first one first. Never raises on odd
         input: what cannot be used is left out and lowers the confidence.
     """
-    return _judge(trace)
+    found = _judge(trace)
+    patient = trace.live and trace.timeout_s > LEAST_S and not found.findings
+    if patient and anybody_waits(trace):
+        early = _judge(replace(trace, timeout_s=LEAST_S))
+        return early if needs_no_timeout(trace, early) else found
+    return found
 
 
 def _judge(trace: Trace) -> Diagnosis:

@@ -54,17 +54,29 @@ class Confidence(str, Enum):
 _TOO_MANY_TO_LIST = 4
 
 
-def _headline(confidence: Confidence, culprits: tuple[int, ...], summary: str) -> str:
-    """The summary with its doubt: it is copied and searched for without the rest of the report."""
+def _headline(
+    confidence: Confidence,
+    culprits: tuple[int, ...],
+    summary: str,
+    sides: tuple[tuple[int, ...], ...],
+) -> str:
+    """The summary with its doubt: it is copied and searched for without the rest of the report.
+
+    ``sides``: ranks that did the same; several accused ranks of one side are one alternative.
+    """
     if confidence is Confidence.CERTAIN or not culprits or "probably" in summary:
         return summary
     if confidence is Confidence.LIKELY:
         return f"Probably: {summary}"
     if len(culprits) == 1:
         return f"Perhaps: {summary}"
-    several = len(culprits) > _TOO_MANY_TO_LIST
-    either = f"of {len(culprits)} ranks" if several else "rank " + " or ".join(map(str, culprits))
-    return f"Either {either}: {summary}"
+    if len(culprits) > _TOO_MANY_TO_LIST:
+        return f"Either of {len(culprits)} ranks: {summary}"
+    accused = sorted(rank for side in sides for rank in side)
+    if accused != sorted(culprits) or len(sides) in (1, len(culprits)):
+        return f"Either rank {' or '.join(map(str, culprits))}: {summary}"
+    parts = (f"rank{'s' * (len(s) > 1)} {', '.join(map(str, s))}" for s in sides)
+    return f"Either {' or '.join(parts)}: {summary}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +161,9 @@ class Finding:
     @property
     def headline(self) -> str:
         """The summary with how far it may be trusted."""
-        return _headline(self.confidence, self.culprits, self.summary)
+        return _headline(
+            self.confidence, self.culprits, self.summary, tuple(s.ranks for s in self.sides)
+        )
 
     def accuses(self, side: Side) -> bool:
         """Whether all ranks of a side are culprits."""
@@ -237,4 +251,6 @@ class Diagnosis:
     @property
     def headline(self) -> str:
         """The summary with how far it may be trusted."""
-        return _headline(self.confidence, self.culprits, self.summary)
+        sides = self.findings[0].sides if self.findings else ()
+        ranks = tuple(side.ranks for side in sides)
+        return _headline(self.confidence, self.culprits, self.summary, ranks)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from hangscope.diagnosis.model import Diagnosis, Finding, Verdict
+from hangscope.diagnosis.waiting.without_timeout import LEAST_S
 from hangscope.monitor.hardware.errors import DeviceErrors
 from hangscope.monitor.helper_processes import HelperProcesses
-from hangscope.monitor.notices import Notice, Notices, needs_no_timeout
-from hangscope.monitor.patience import LEAST_S
+from hangscope.monitor.notices import Notice, Notices
 from hangscope.monitor.straggler_news import StragglerNews
 from hangscope.trace.model import Trace
 
@@ -43,8 +43,8 @@ class EarlyWords:
 
     def look(
         self, trace: Trace, diagnosis: Diagnosis, pids: Mapping[int, int], *, whole: bool
-    ) -> Diagnosis:
-        """Say what is long for this job; returns the diagnosis, or what needs no time-out.
+    ) -> None:
+        """Say what is long for this job.
 
         Parameters
         ----------
@@ -58,13 +58,11 @@ class EarlyWords:
         if not whole:
             if (over := self._notices.over(trace)) is not None:
                 self._say(over)
-            return diagnosis
+            return
         if diagnosis.verdict is not Verdict.HEALTHY:
             self._notices.superseded()
-            return diagnosis
+            return
         early = self._notices.early(trace)
-        if early is not None and needs_no_timeout(trace, early):
-            return early
         if error := self._errors.news(waits=early is not None):
             self._say(f"ranks have waited for {LEAST_S:.0f} s and more; {error}")
         awaited = early.findings[0].culprits if early is not None else ()
@@ -74,7 +72,6 @@ class EarlyWords:
                 self._say(said.line if isinstance(said, Notice) else said)
             if isinstance(said, Notice):
                 self._note(said.finding)
-        return diagnosis
 
     def _busy(self, awaited: Mapping[int, int]) -> set[int]:
         """Awaited ranks whose helper processes work; none at the first look at them."""

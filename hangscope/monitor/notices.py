@@ -16,7 +16,8 @@ from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.graph.places import INIT
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict
 from hangscope.diagnosis.processes.stacks import base, innermost
-from hangscope.monitor.patience import LEAST_S, UNUSUAL, limit_s, usual_s, waiting_of
+from hangscope.diagnosis.waiting.without_timeout import LEAST_S, anybody_waits
+from hangscope.monitor.patience import UNUSUAL, limit_s, usual_s, waiting_of
 from hangscope.report.ranks import named
 from hangscope.trace.model import State, Trace
 
@@ -61,7 +62,7 @@ class Notices:
 
     def early(self, trace: Trace) -> Diagnosis | None:
         """What the evidence says if a wait of `LEAST_S` already counts; None if all is well."""
-        if not self.enabled or trace.timeout_s <= LEAST_S or not _anybody_waits(trace):
+        if not self.enabled or trace.timeout_s <= LEAST_S or not anybody_waits(trace):
             return None  # a second diagnosis in every look would double the monitor's cost
         found = diagnose(replace(trace, timeout_s=LEAST_S))
         return found if found.findings and found.verdict in _NOTABLE else None
@@ -113,25 +114,6 @@ class Notices:
         self._open = found
         self._said_s[awaited] = found.waited_s
         return found
-
-
-def _anybody_waits(trace: Trace) -> bool:
-    """Whether any operation has been unfinished for `LEAST_S`, or a rank for so long not met."""
-    records, latest_ns = trace.records, trace.observed_ns - int(LEAST_S * 1e9)
-    open_ = records["state"] != int(State.COMPLETED)
-    if bool((records["created_ns"][open_] <= latest_ns).any()):
-        return True
-    phases = [phase for facts in trace.ranks.values() for phase in facts.phases[-1:]]
-    return any(phase.name == INIT and phase.since_ns <= latest_ns for phase in phases)
-
-
-def needs_no_timeout(trace: Trace, early: Diagnosis) -> bool:
-    """Whether waiting longer can change nothing: a circle of waits, or a stopped process."""
-    first = early.findings[0]
-    if first.verdict is Verdict.DEADLOCK_CYCLE:
-        return first.confidence is Confidence.CERTAIN
-    states = {trace.ranks[r].process_state for r in first.culprits if r in trace.ranks}
-    return states == {"stopped"}
 
 
 def _noticed(trace: Trace, early: Diagnosis, busy: Collection[int]) -> Notice | None:

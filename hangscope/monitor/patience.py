@@ -16,11 +16,10 @@ import numpy as np
 
 from hangscope.diagnosis.graph.places import INIT
 from hangscope.diagnosis.processes.process_state import CHECKPOINT, is_working, process_of
+from hangscope.diagnosis.waiting.without_timeout import LEAST_S
 from hangscope.diagnosis.wording.blocked import blocked_in
 from hangscope.trace.model import RankFacts, Records, State, Trace
 
-LEAST_S = 5.0
-"""A shorter wait is nobody's business, however unusual."""
 UNKNOWN_S = 9.0
 """The same where nothing tells what is usual."""
 AT_WORK_S = 60.0

@@ -239,7 +239,7 @@ class Monitor:
         trace, diagnosis = self._view.diagnosed(stalled_s)
         partly = self._view.sees_part(trace)
         if not final:
-            diagnosis = self._early.look(trace, diagnosis, self._ranks.seen, whole=not partly)
+            self._early.look(trace, diagnosis, self._ranks.seen, whole=not partly)
         restrained: Diagnosis | None = diagnosis
         if partly:
             restrained = self._view.limited_to_seen(diagnosis, trace, final=final)

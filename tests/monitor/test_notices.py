@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hangscope.monitor.notices import Notice, Notices, needs_no_timeout
+from hangscope.monitor.notices import Notice, Notices
 from hangscope.trace.model import Frame, Phase, State, Trace
 from tests.diagnosis.builder import SECOND, START, Job, stack_of
 
@@ -100,31 +100,6 @@ def test_what_the_job_itself_announces_is_no_news() -> None:
         facts = replace(trace.ranks[2], phases=(Phase("checkpoint"),))
         traces.append(replace(trace, ranks={**trace.ranks, 2: facts}))
     assert lines(*traces) == [None, None]
-
-
-def test_a_stopped_process_needs_no_timeout() -> None:
-    trace = waiting(6.0)
-    stopped = replace(trace.ranks[2], process_state="stopped")
-    stopped_trace = replace(trace, ranks={**trace.ranks, 2: stopped})
-    early = Notices().early(stopped_trace)
-    assert early is not None
-    assert needs_no_timeout(stopped_trace, early)
-    early = Notices().early(trace)
-    assert early is not None
-    assert not needs_no_timeout(trace, early)
-
-
-def test_nor_does_one_that_is_stopped_inside_the_operation() -> None:
-    job = Job(4, live=True, timeout_s=120.0)
-    job.steps(20)
-    for rank in range(4):
-        job.op(rank, done=False)
-    job.rank(2, process_state="stopped", cpu_busy=0.0, stack_moved=False)
-    trace = job.trace(6.0)
-    early = Notices().early(trace)
-    assert early is not None
-    assert (early.verdict.value, early.culprits) == ("stuck_collective", (2,))
-    assert needs_no_timeout(trace, early)
 
 
 def test_switched_off() -> None:
