@@ -162,6 +162,15 @@ def test_exception_is_judged_by_its_first_cause() -> None:
     assert "caused by ValueError: only scalars have a gradient" in found.summary
 
 
+def test_a_cause_that_its_wrapper_repeats_is_said_once() -> None:
+    job = job_that_waits(3, waiting=(0, 1))
+    words = "no such layer\ncaused by KeyError: no such layer"
+    error = error_of("RuntimeError", words, TORCH, at_ns=END)
+    job.rank(2, alive=False, exception=error, exit=ExitFacts("exception", 1, at_ns=END))
+    summary = diagnose(job.trace(after_s=6)).summary
+    assert "RuntimeError: no such layer (caused by KeyError)" in summary
+
+
 def test_rank_that_exited_by_itself_may_have_timed_out() -> None:
     """``raise SystemExit(3)`` and the end of the script look alike to the process itself."""
     job = job_that_waits(3, waiting=(0, 1))

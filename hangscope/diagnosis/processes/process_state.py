@@ -276,7 +276,11 @@ def _failure(facts: RankFacts) -> str:
         text += f": {shortened(first_line[0])}"
     caused = exception.message.rpartition(CAUSED_BY)[2].strip().splitlines()
     if CAUSED_BY in exception.message and caused:
-        text += f" (caused by {shortened(caused[0])})"
+        kind, _, words = caused[0].partition(": ")
+        repeats = (
+            bool(words) and words in first_line[0]
+        )  # raise RuntimeError(str(error)) from error
+        text += f" (caused by {kind if repeats else shortened(caused[0])})"
     return text
 
 
