@@ -1,4 +1,4 @@
-"""Turns what an attempt has shown into fragments."""
+"""Resolves what an attempt has shown, step by step, and turns it into fragments."""
 
 from __future__ import annotations
 
@@ -13,8 +13,13 @@ from hangscope.trace.job_log.evidence.notes import UNKNOWN_GROUP, ProcessStacks,
 from hangscope.trace.job_log.group_table import GroupTable
 from hangscope.trace.job_log.rank_ends import end_of, unexplained_failure
 from hangscope.trace.job_log.readers.stacks import threads_of
-from hangscope.trace.job_log.resolving.resolve import resolve
+from hangscope.trace.job_log.resolving import exceptions, statements
+from hangscope.trace.job_log.resolving.ends import resolve_ends
+from hangscope.trace.job_log.resolving.groups import resolve_groups
+from hangscope.trace.job_log.rows.comparisons import resolve_comparisons, resolve_started
+from hangscope.trace.job_log.rows.devices import Communicators
 from hangscope.trace.model import (
+    MAX_RANK,
     MEMBER_DTYPE,
     NONE,
     RECORD_DTYPE,
@@ -29,12 +34,29 @@ from hangscope.trace.model import (
     Stack,
 )
 
+_STEPS = (
+    resolve_comparisons,
+    exceptions.attribute_exceptions,
+    statements.resolve_traps,
+    exceptions.resolve_chains,
+    exceptions.attribute_stacks,
+    resolve_ends,
+    statements.resolve_shared_places,
+    resolve_groups,
+    resolve_started,
+    statements.resolve_barriers,
+    statements.resolve_addresses,
+    statements.resolve_store_barrier,
+    statements.resolve_partly_recorded,
+    exceptions.claim_unattributed,
+)
+
 
 def fragments_of(
     attempt: Attempt, path: str, *, whole_file_rank: int | None = None
 ) -> list[Fragment]:
     """One fragment per rank mentioned; other claims go to a fragment of rank -1."""
-    resolve(attempt)
+    _resolve(attempt)
     table = GroupTable(attempt)
     rows = sum(len(n.operations) for n in attempt.ranks.values())
     source = Source(path=path, format=formats.LOG, rank=whole_file_rank, records=rows)
@@ -58,6 +80,22 @@ def fragments_of(
     if earlier or pieces:
         return [replace(f, of_earlier_attempt=earlier, in_pieces=pieces) for f in fragments]
     return fragments
+
+
+def _resolve(attempt: Attempt) -> None:
+    """Complete it in place."""
+    largest = attempt.part(Communicators)
+    if largest.size and not largest.are_groups:
+        attempt.world_size = max(attempt.world_size or 0, largest.size)
+    if (attempt.world_size or 0) > MAX_RANK + 1:
+        attempt.world_size = None  # damage
+    for step in _STEPS:
+        step(attempt)
+    if attempt.thinned:
+        for notes in attempt.ranks.values():
+            notes.partly_recorded |= not (notes.operations or notes.counters or notes.has_ended)
+    if attempt.cut or attempt.thinned:
+        attempt.infer(Claim("other", certain=False, details={"cut": True}))
 
 
 def _of_unknown_rank(seen: ProcessStacks, source: Source) -> Fragment:

@@ -8,6 +8,7 @@ meaning are resolved (`resolving`). Operations and counters become rows marked a
 from __future__ import annotations
 
 import calendar
+import re
 import shutil
 import tempfile
 import time
@@ -25,7 +26,6 @@ from hangscope.trace.job_log.lines import truncation
 from hangscope.trace.job_log.lines.line import LogLine, Machine, NumberMeaning
 from hangscope.trace.job_log.lines.stream import read_lines
 from hangscope.trace.job_log.readers.registry import Readers, telling_words
-from hangscope.trace.job_log.restarts import with_restarts
 from hangscope.trace.job_log.rows import watchdog
 from hangscope.trace.job_log.rows.rendezvous import StoreBarrier
 from hangscope.trace.job_log.writers import Writers, ranks_in_name, with_known_rank
@@ -33,6 +33,14 @@ from hangscope.trace.model import Fragment
 
 _BLOCK = 1 << 20
 _LONGEST_LINE = 1 << 12
+_RESTARTED = "Worker group FAILED. 0/0 attempts left; will restart worker group"
+"""Torchrun's own message, which it prints if told to."""
+
+_FAILED = re.compile(r"failed \(exitcode: -?\d{1,4}\) local_rank: \d{1,5} \(pid: (\d{1,9})\)")
+_STOPPED = re.compile(r"(?:Sending|Closing) process (\d{1,9}) (?:closing|via) signal")
+_MOST_HELD = 20_000
+"""How many lines are held back until it is clear whether there was a restart."""
+_Agent = tuple[str | None, int | None, int]
 
 
 def read_job_log(
@@ -80,7 +88,7 @@ def gather(lines: Iterable[LogLine], year: int, meaning: NumberMeaning | None = 
     meaning = meaning or NumberMeaning()
     attempt, own, writers, readers = Attempt(), HangscopeLines(), Writers(meaning), Readers(year)
     newest: LogLine | None = None
-    for line in with_restarts(lines):
+    for line in _with_restarts(lines):
         newest = line
         if own.holds(line, attempt):
             continue
@@ -105,6 +113,40 @@ def gather(lines: Iterable[LogLine], year: int, meaning: NumberMeaning | None = 
     if newest is not None:
         _note_last(newest, readers, attempt)
     return attempt.newest_that_tells()
+
+
+def _with_restarts(lines: Iterable[LogLine]) -> Iterator[LogLine]:
+    """The lines, with `_RESTARTED` inserted after the last line of every attempt but the newest.
+
+    By default torchrun prints which workers failed, but not that it restarts them. A restart shows
+    when the same agent then mentions processes other than those whose failure it has reported.
+    """
+    held: list[LogLine] = []
+    workers: dict[_Agent, set[int]] = {}
+    failed: set[_Agent] = set()
+    for line in lines:
+        told, ended = None, None
+        if line.pid is not None and ("process" in line.text or "exitcode" in line.text):
+            ended = _FAILED.search(line.text)
+            told = ended or _STOPPED.search(line.text)
+        if told:
+            agent = (line.host, line.node, line.pid or 0)
+            worker = int(told[1])
+            if agent in failed and worker not in workers[agent]:
+                yield line.saying(_RESTARTED)._replace(rank=None)
+                yield from held
+                held, failed, workers = [], set(), {}
+            workers.setdefault(agent, set()).add(worker)
+        if not failed:
+            yield line
+        else:
+            held.append(line)
+            if "will restart worker group" in line.text or len(held) > _MOST_HELD:
+                yield from held  # torchrun says so itself, or there was no restart
+                held, failed, workers = [], set(), {}
+        if ended:
+            failed.add(agent)
+    yield from held
 
 
 @contextmanager

@@ -26,11 +26,8 @@ class KernelWaits:
 
 def _waits(said: Said, attempt: Attempt) -> None:
     """Note which rank waits for which; who is missing is known at the end of the log."""
-    own, peer, waits = (
-        said.number("own", 7) or 0,
-        said.number("peer", 7) or 0,
-        attempt.part(KernelWaits),
-    )
+    own, peer = said.number("own", 7) or 0, said.number("peer", 7) or 0
+    waits = attempt.part(KernelWaits)
     waits.are_places |= said.line.is_place(own) or said.line.local_rank not in (None, own)
     waits.on.setdefault(own, set()).add(peer)
     waits.trapped = True

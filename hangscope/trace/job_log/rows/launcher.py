@@ -1,20 +1,37 @@
-"""Torchrun, Slurm and MPI about their processes, and about the starts of jobs."""
+"""Torchrun, Slurm and MPI about their processes, nodes and ranks, and about the starts of jobs.
+
+A log is often from a single node. Its local ranks equal the ranks only on the first node; which
+node it is may be in an echoed command or in the output of the launcher's agent.
+"""
 
 from __future__ import annotations
 
 import re
 
 from hangscope.trace import signals
-from hangscope.trace.job_log.evidence.attempt import Attempt
+from hangscope.trace.job_log.evidence.attempt import Attempt, rank_ranges
 from hangscope.trace.job_log.evidence.notes import TaskEnd
 from hangscope.trace.job_log.evidence.processes import Process
 from hangscope.trace.job_log.rows.row import Said, row
 from hangscope.trace.job_log.rows.statements import ended, world_size
+from hangscope.trace.model import MAX_RANK
 
 _OUT_OF_ORDER_NS = 5 * 10**9
 """Collectors reorder lines by no more than this."""
 _EXIT_CODE = re.compile(r"exited with exit code (\d{1,3})")
 _MOST_TASKS = 10_000
+_COUNT = (
+    r"(?:--?nnodes|--num[_-]?machines|--num[_-]?nodes|\bNNODES|\bnnodes|\bnum_nodes|"
+    r"\bgroup_world_size)['\"]?(?:\s*[=:]\s*|\s+)['\"]?(?:\d{1,5}:)?(\d{1,5})\b(?![.\d])"
+)
+_NUMBER = (
+    r"(?:--node[_-]rank|--machine[_-]rank|\bNODE_RANK|\bnode_rank)['\"]?"
+    r"(?:\s*[=:]\s*|\s+)['\"]?(\d{1,5})\b"
+)
+_PER_NODE = re.compile(r"(?:--nproc[_-]per[_-]node|\bnum_local_procs)(?:\s*=\s*|\s+)(\d{1,4})\b")
+_DYNAMIC = re.compile(r"--rdzv[_-](?:backend|endpoint)")
+"""With this, ranks are assigned in order of arrival, whatever number a node was given."""
+_OF_HOST = re.compile(r"\[([\d, ]{0,4096})\]")
 
 
 def _restart(said: Said, attempt: Attempt) -> None:
@@ -80,6 +97,41 @@ def _step_ends(said: Said, attempt: Attempt) -> bool:
     return False
 
 
+def _listed(said: Said, attempt: Attempt) -> None:
+    processes, ranks = attempt.processes, said.ranks("ranks")
+    if said.text("which") == "local":
+        processes.newest_local = ranks
+    elif len(processes.newest_local) == len(ranks):
+        listed = dict(zip(processes.newest_local, ranks, strict=True))
+        processes.are_told(said.line.machine, listed, counted=False)
+
+
+def _mapping(said: Said, attempt: Attempt) -> None:
+    processes = attempt.processes
+    hosts = [rank_ranges(ranks) for ranks in _OF_HOST.findall(said.text("hosts"))]
+    processes.nodes = max(processes.nodes, len(hosts))
+    number = processes.newest_node
+    if number is not None and number < len(hosts):
+        processes.are_told(said.line.machine, dict(enumerate(hosts[number])), counted=False)
+
+
+def _options(said: Said, attempt: Attempt) -> bool:
+    text, processes = said.line.text, attempt.processes
+    count, number = re.search(_COUNT, text), re.search(_NUMBER, text)
+    per_node = _PER_NODE.search(text)
+    nodes = int(count[1]) if count else 1
+    processes.is_one_node |= (count is not None and nodes == 1) or "--standalone" in text
+    processes.newest_node = int(number[1]) if number else processes.newest_node
+    processes.nodes = max(processes.nodes, nodes, int(number[1]) + 1 if number else 1)
+    if number is None or per_node is None or _DYNAMIC.search(text):
+        return False
+    first, size = int(number[1]) * int(per_node[1]), int(per_node[1])
+    if first + size <= MAX_RANK:
+        ranks = {local: first + local for local in range(size)}
+        processes.are_told(said.line.machine, ranks, counted=True)
+    return False
+
+
 # fmt: off
 ROWS = (
     row("elastic-restart", "restart",
@@ -109,6 +161,16 @@ ROWS = (
         r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal "
         r"(?P<signal>\d+)", ended,
         "mpirun noticed that process rank 2 with PID 4711 on node n1 exited on signal 9 (Killed)."),
+)
+NODES = (
+    row("listed-ranks", "process", r"\b(?P<which>local|global)_ranks=\[(?P<ranks>[\d, ]{1,4096})\]",
+        _listed, "local_ranks=[0, 1, 2, 3]", "global_ranks=[4, 5, 6, 7]"),
+    row("deepspeed-mapping", "process", r"\bglobal_rank_mapping=.{0,40}?\{(?P<hosts>.{1,20000})\}",
+        _mapping,
+        "global_rank_mapping=defaultdict(<class 'list'>, {'n0': [0, 1], 'n1': [2, 3]})"),
+    row("node-options", "process", f"{_COUNT}|{_NUMBER}|--standalone", _options,
+        "torchrun --nnodes=2 --node_rank=1 --nproc_per_node=4 train.py",
+        "torchrun --standalone --nproc_per_node=4 train.py"),
 )
 WORLD = (
     row("world-size", "world",
