@@ -35,7 +35,7 @@ def budget_options(command: _F) -> _F:
         "--max-unpacked",
         type=Number(0.001, 1e5),
         metavar="GIB",
-        help="Unpack no more from archives; by default 8, and half of what is free.",
+        help="Unpack or download no more; by default 8, and half of what is free.",
     )
     @functools.wraps(command)
     def with_budget(

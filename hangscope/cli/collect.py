@@ -11,7 +11,7 @@ from typing import BinaryIO
 import rich_click as click
 
 from hangscope.cli.budget import budget_options
-from hangscope.cli.console import say
+from hangscope.cli.console import say, say_warnings
 from hangscope.cli.errors import UserError
 from hangscope.trace.loading.budget import Budget
 
@@ -75,6 +75,7 @@ def _collect_here(paths: Sequence[str], output: str, budget: Budget) -> None:
         trace = load_trace(paths, budget=budget)
     except NothingReadable as error:
         raise UserError(str(error)) from error
+    say_warnings(trace.warnings)
     with temporary_folder() as name:
         folder = Path(name) / "evidence"
         folder.mkdir()

@@ -6,12 +6,13 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
 import rich_click as click
 
-from hangscope.report.escape import visible, visible_json
+from hangscope.report.escape import plain, visible, visible_json
 from hangscope.report.safe_console import SafeConsole
 
 SHOW_AFTER_S = 1.0
@@ -26,6 +27,12 @@ def say_json(document: bytes) -> None:
     """Print a JSON document on stdout, escaped."""
     sys.stdout.buffer.write(visible_json(document) + b"\n")
     sys.stdout.buffer.flush()
+
+
+def say_warnings(warnings: Iterable[str]) -> None:
+    """Print what was left out of a job's files, and other doubts, on stderr."""
+    for warning in warnings:
+        say(f"hangscope: {plain(warning, 500)}", err=True)
 
 
 def say_if_possible(line: str) -> None:

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hangscope.cli.budget import budget_options
-from hangscope.cli.console import say
+from hangscope.cli.console import say, say_warnings
 from hangscope.cli.errors import UserError, no_empty_path, nothing_readable
 from hangscope.cli.types import Number, Seconds
 from hangscope.report.safe_console import SafeConsole
@@ -179,6 +179,7 @@ def _traffic(paths: Sequence[str], budget: Budget) -> list[Finding]:
         trace = load_trace(list(paths), budget=budget)
     except NothingReadable as error:
         raise nothing_readable(paths, error.warnings) from None
+    say_warnings(trace.warnings)
     return list(check_traffic(trace))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from hangscope.cli.budget import budget_options
-from hangscope.cli.console import say
+from hangscope.cli.console import say, say_warnings
 from hangscope.cli.errors import UserError, cannot_write
 from hangscope.cli.types import source_option
 
@@ -59,7 +59,6 @@ def command(
     if output == "-":
         raise UserError("-o -: the output is a file or directory; give its name")
     from hangscope.cli.analyze import investigate
-    from hangscope.report.escape import plain
 
     trace, diagnosis = investigate(paths, budget)
     diagnosis = replace(diagnosis, source_directories=source)
@@ -68,8 +67,7 @@ def command(
         done = _write(trace, diagnosis, form, out, paths, redact)
     except OSError as error:
         raise cannot_write(out, error, "-o") from error
-    for warning in trace.warnings:
-        say(f"hangscope: {plain(warning, 500)}", err=True)
+    say_warnings(trace.warnings)
     say(f"hangscope: {done}", err=True)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import rich_click as click
 
 from hangscope.cli.budget import budget_options
-from hangscope.cli.console import Progress, say_json, stdout_console
+from hangscope.cli.console import Progress, say_json, say_warnings, stdout_console
 from hangscope.cli.errors import no_empty_path, nothing_readable
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ def command(
             trace = load_trace(paths, progress=progress.update, budget=budget)
         except NothingReadable as error:
             raise nothing_readable(paths, error.warnings) from error
+    say_warnings(trace.warnings)
     found = lateness(align_clocks(trace), least_share=least / 100)
     if as_json:
         import orjson

@@ -13,7 +13,7 @@ import rich_click as click
 
 from hangscope.cli import LATEST
 from hangscope.cli.budget import budget_options
-from hangscope.cli.console import say
+from hangscope.cli.console import say, say_warnings
 from hangscope.cli.errors import UserError, cannot_write, no_empty_path, nothing_readable
 from hangscope.cli.types import Seconds, source_option
 
@@ -102,6 +102,7 @@ def command(
         from hangscope.tui.few_colours import has_few_colours
 
         HangScopeApp(opened, refresh_s=refresh, few_colours=has_few_colours()).run()
+        say_warnings(opened.look()[0].warnings)
         return
     app = HangScopeApp(opened, refresh_s=refresh)
     svg = asyncio.run(take_screenshot(app, columns, rows, pressed))
@@ -109,6 +110,7 @@ def command(
         Path(screenshot).write_text(svg, encoding="utf-8")
     except OSError as error:
         raise cannot_write(screenshot, error, "--screenshot") from error
+    say_warnings(opened.look()[0].warnings)
     say(f"hangscope: screenshot in {screenshot}", err=True)
 
 

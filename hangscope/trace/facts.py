@@ -266,6 +266,11 @@ class RankFacts:
         """Machine and process id, which together are unique."""
         return machine_name(self.host or "", self.machine), self.pid or 0
 
+    def beats_at(self, now_ns: int) -> bool:
+        """Whether its process still wrote heartbeats at that time, of one that nobody can see."""
+        most_ns = STALE_HEARTBEATS * (self.heartbeat_interval_s or 1.0) * 1e9
+        return self.exit is None and abs(now_ns - self.heartbeat_ns) <= most_ns
+
     @property
     def is_only_named(self) -> bool:
         """Whether all that is known of it is which process it is."""

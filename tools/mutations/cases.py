@@ -110,12 +110,14 @@ def _become(arguments: Sequence[str], out: Path, err: Path) -> None:
 
 
 def _wait_for(pid: int, out: Path, err: Path, most_s: float) -> Ending:
-    # On a machine that does other things, too, only the time on the CPU says anything; a command
-    # that waits for something is ended after five times that.
-    began, hung = time.monotonic(), False
+    # On a machine that does other things, too, only the time on the CPU says anything, and the time
+    # in which no process of the command even asked for one.
+    began, hung, used_s = time.monotonic(), False, dict[str, float]()
     descriptor = os.pidfd_open(pid)
     while not select.select([descriptor], [], [], 0.5)[0]:
-        if _cpu_of(pid) > most_s or time.monotonic() - began > 5 * most_s:
+        used_s |= _used_or_queued_s(pid)
+        waited_s = time.monotonic() - began - sum(used_s.values())
+        if _cpu_of(pid) > most_s or waited_s > most_s:
             hung = True
             os.killpg(pid, signal.SIGKILL)
             break
@@ -126,6 +128,19 @@ def _wait_for(pid: int, out: Path, err: Path, most_s: float) -> Ending:
         code, out.read_bytes(), err.read_bytes(), used.ru_utime + used.ru_stime,
         used.ru_maxrss * 1024, hung or used.ru_utime + used.ru_stime > most_s,
     )  # fmt: skip
+
+
+def _used_or_queued_s(session: int) -> dict[str, float]:
+    """How long each process of a session has had a CPU or waited for one (``schedstat``)."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/schedstat"):
+        try:
+            fields = (path.parent / "stat").read_text().rsplit(")", 1)[1].split()
+            if int(fields[3]) == session:
+                found[path.parent.name] = sum(map(int, path.read_text().split()[:2])) / 1e9
+        except OSError:
+            continue
+    return found
 
 
 def _cpu_of(pid: int) -> float:

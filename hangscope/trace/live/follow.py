@@ -118,7 +118,9 @@ class LiveRun:
         now_ns = time.time_ns()
         # A process that was alive long ago, according to a journal, is a recorded observation.
         live = any(
-            facts.alive and facts.observed_ns > now_ns - _RECORDED_NS
+            facts.beats_at(now_ns)
+            if facts.alive is None
+            else facts.alive and facts.observed_ns > now_ns - _RECORDED_NS
             for facts in trace.ranks.values()
         )
         if self.duplicate_ranks:

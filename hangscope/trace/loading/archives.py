@@ -23,7 +23,6 @@ from hangscope.trace.loading.search import is_skipped_path
 from hangscope.trace.model import Unread
 
 _MOST_MEMBERS = 100_000
-_TOO_LARGE = "inflates to more than may be unpacked; allow more with --max-unpacked"
 _MOST_TOLD = 20
 """How many unusable members are reported; a job's directory also contains checkpoints."""
 _BLOCK = 1 << 20
@@ -80,12 +79,9 @@ def extract_members(
                     unread.append(Unread(of_member, str(error)))
                 continue
             budget.written_bytes -= size
-            if budget.written_bytes < 0:
-                unread.append(Unread(shown, _TOO_LARGE))
+            if why := budget.exhausted_text:
+                unread.append(Unread(shown, why))
                 target.unlink()
-                return
-            if budget.is_over:
-                unread.append(Unread(shown, budget.over_text))
                 return
             yield Member(str(target), of_member)
     except _DAMAGED as error:

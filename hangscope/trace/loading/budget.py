@@ -37,7 +37,7 @@ class Budget:
     seconds:
         Time after which no other file is begun.
     written_bytes:
-        Disk space for files unpacked from archives.
+        Disk space for what is unpacked from archives, or brought from URLs and standard input.
     """
 
     memory_bytes: int
@@ -60,6 +60,13 @@ class Budget:
     def over_text(self) -> str:
         """Why a file was not read after that."""
         return f"not read: {self.seconds:g} s of reading are over; allow more with --max-seconds"
+
+    @property
+    def exhausted_text(self) -> str:
+        """Why no more of a file is written; empty while there is time and space."""
+        if self.written_bytes < 0:
+            return "more than may be written to disk; allow more with --max-unpacked"
+        return self.over_text if self.is_over else ""
 
     def refusal(self, status: os.stat_result, *, taken_bytes: int, is_parsed: bool) -> str:
         """Why a file is not read; empty if it may be.
