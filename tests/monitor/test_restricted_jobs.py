@@ -18,8 +18,17 @@ from typing import NamedTuple
 
 import pytest
 
+from hangscope.recording.compiled.load import PLACE
 from tests.real_jobs import environment
-from tests.restrictions import NUMBERS, forbidding, forbidding_new_calls
+from tests.restrictions import (
+    DOCKER,
+    EARLY_GVISOR,
+    GVISOR,
+    NUMBERS,
+    allowing_only,
+    forbidding,
+    refusing,
+)
 from tools.ports import free_port
 
 pytestmark = [
@@ -44,7 +53,14 @@ dist.init_process_group("gloo")
 total, go = torch.ones(4), sys.argv[1]
 dist.all_reduce(total)
 def step():
-    if dist.get_rank() == 1:
+    if "running" in sys.argv:
+        over = torch.zeros(1)
+        while not over:
+            over = torch.tensor([float(os.path.exists(go))])
+            dist.all_reduce(over, dist.ReduceOp.MAX)
+            open(go + ".waiting", "w").close()
+            time.sleep(0.01)
+    elif dist.get_rank() == 1:
         open(go + ".waiting", "w").close()
         while not os.path.exists(go):
             time.sleep(0.1)
@@ -54,7 +70,6 @@ dist.barrier()
 dist.destroy_process_group()
 print("total", total.tolist(), flush=True)
 """
-_DOCKER = ("ptrace", "process_vm_readv", "pidfd_open", "pidfd_send_signal")
 _TMPFS = "mount -t tmpfs -o {} none"
 
 
@@ -67,8 +82,18 @@ class Restriction(NamedTuple):
     unshare: str = "-m"
     meanwhile: Callable[[Path], None] = lambda run: None
     """What happens while it hangs."""
+    is_running: bool = False
+    """Whether it issues operations meanwhile, rather than hang."""
+    is_compiled: bool = False
+    """Whether the recorder's compiled part is there."""
     is_observable: bool = True
     """Whether the verdict must come all the same."""
+
+
+def _truncate(run: Path) -> None:
+    """One rank goes on to write into what is gone, the other one waits meanwhile."""
+    for ring in run.glob("rank_*.ring"):
+        os.truncate(ring, 4096)
 
 
 def _limit(kind: int, most: int) -> Callable[[], None]:
@@ -93,8 +118,9 @@ RESTRICTIONS = {
     "none": Restriction(),
     "no pidfd": Restriction(_refused("pidfd_open", "pidfd_send_signal")),
     "no ptrace": Restriction(_refused("ptrace", "process_vm_readv")),
-    "docker": Restriction(_refused(*_DOCKER)),
-    "gvisor": Restriction(forbidding_new_calls(*_DOCKER) if NUMBERS else lambda: None),
+    "docker": Restriction(refusing(DOCKER)),
+    "gvisor": Restriction(allowing_only(GVISOR)),
+    "early gvisor": Restriction(allowing_only(EARLY_GVISOR)),
     "64 descriptors": Restriction(_limit(resource.RLIMIT_NOFILE, 64)),
     "files of 64 KiB": Restriction(_limit(resource.RLIMIT_FSIZE, 1 << 16), is_observable=False),
     "16 GiB of addresses": Restriction(_limit(resource.RLIMIT_AS, 16 << 30)),
@@ -105,12 +131,28 @@ RESTRICTIONS = {
     "read-only directory": Restriction(inside=f'{_TMPFS.format("ro")} "$D"', is_observable=False),
     "full disk": Restriction(inside=f'{_TMPFS.format("size=64k")} "$D"', is_observable=False),
     "vanishing directory": Restriction(meanwhile=shutil.rmtree, is_observable=False),
+    "truncated rings": Restriction(meanwhile=_truncate, is_observable=False),
+    "truncated rings, compiled": Restriction(
+        meanwhile=_truncate, is_observable=False, is_compiled=True
+    ),
+    "truncated rings while it runs, compiled": Restriction(
+        meanwhile=_truncate, is_observable=False, is_running=True, is_compiled=True
+    ),
     "killed monitor": Restriction(meanwhile=_kill_monitor),
 }
 
 
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from hangscope.recording.compiled.build import build
+
+    return build(tmp_path_factory.mktemp("compiled")).parent
+
+
 @pytest.mark.parametrize("name", RESTRICTIONS)
-def test_restricted_job_ends_as_without_hangscope(tmp_path: Path, name: str) -> None:
+def test_restricted_job_ends_as_without_hangscope(
+    tmp_path: Path, name: str, request: pytest.FixtureRequest
+) -> None:
     """It hangs until it is told to go on; by then the verdict is there, if there can be one."""
     limits = RESTRICTIONS[name]
     if limits.inside and (os.geteuid() != 0 or not shutil.which("unshare")):
@@ -118,7 +160,7 @@ def test_restricted_job_ends_as_without_hangscope(tmp_path: Path, name: str) -> 
     script, run, go, log = (tmp_path / part for part in ("job.py", "run", "go", "log"))
     script.write_text(_JOB)
     run.mkdir(mode=0o700)
-    command = [sys.executable, str(script), str(go)]
+    command = [sys.executable, str(script), str(go), *(["running"] if limits.is_running else [])]
     if limits.inside:
         shell = ["sh", "-c", f'{limits.inside} || exit 77; exec "$@"', "sh"]
         command = ["unshare", *limits.unshare.split(), *shell, *command]
@@ -126,6 +168,8 @@ def test_restricted_job_ends_as_without_hangscope(tmp_path: Path, name: str) -> 
         HANGSCOPE="1", HANGSCOPE_DIR=str(run), HANGSCOPE_TIMEOUT="6", WORLD_SIZE="2",
         LOCAL_WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), D=str(run),
     )  # fmt: skip
+    if limits.is_compiled:
+        env |= {"HANGSCOPE_COMPILED": "1", PLACE: str(request.getfixturevalue("compiled"))}
     with (
         log.open("w") as out,
         subprocess.Popen(
