@@ -89,7 +89,7 @@ def read_on(
             far += urls_below(str(path))
         except Exception as error:  # each protocol has exceptions of its own
             unread.append(Unread(str(path), f"{error or type(error).__name__}"[:300]))
-    near = brought_here([path for path in paths if not is_url(path)], unread, folders)
+    near = brought_here([path for path in paths if not is_url(path)], unread, folders, budget)
     tasks = listed(near, unread, budget)
     theirs = [replace(t, path=os.path.abspath(t.path)) for t in tasks if t.kind.name in _SENT]
     here = [task for task in tasks if task.kind.name not in _SENT]
@@ -100,8 +100,9 @@ def read_on(
         for done, answer in enumerate(answers_to(parts) if parts else ()):
             # Safe to unpickle: a worker built this answer itself.
             part: Part = pickle.loads(zlib.decompress(answer))
-            loaded.append(Loaded(Receiver().unpack(part.packed), part.unread))
-            here += _kept(part, place / str(done), budget)
+            kept, left_out = _kept(part, place / str(done), budget)
+            here += kept
+            loaded.append(Loaded(Receiver().unpack(part.packed), (*part.unread, *left_out)))
             if progress is not None:
                 progress(done + 1, len(parts))
     return loaded, here
@@ -114,7 +115,7 @@ def read_part(items: Sequence[Task | str]) -> bytes:
     with ExitStack() as folders:
         tasks = [item for item in items if isinstance(item, Task)]
         for url in (item for item in items if isinstance(item, str)):
-            found = listed(brought_here([url], unread, folders), unread, budget)
+            found = listed(brought_here([url], unread, folders, budget), unread, budget)
             tasks += [replace(task, shown=url, explicit=False) for task in found]
         tasks = opened(tasks, unread, folders, budget)
         read = [task for task in tasks if task.kind.name in _READ_THERE]
@@ -129,18 +130,19 @@ def _parts(items: Sequence[Task | str]) -> list[Sequence[Task | str]]:
     return [items[first : first + _IN_PART] for first in range(0, len(items), _IN_PART)]
 
 
-def _kept(part: Part, folder: Path, budget: Budget) -> list[Task]:
-    """A worker's other files as files of this machine."""
-    tasks = []
+def _kept(part: Part, folder: Path, budget: Budget) -> tuple[list[Task], list[Unread]]:
+    """A worker's other files as files of this machine, and what does not fit."""
+    tasks, left_out = [], []
     for number, (task, content) in enumerate(part.rest):
         budget.written_bytes -= len(content)
-        if budget.written_bytes < 0:
-            break
+        if why := budget.exhausted_text:
+            left_out.append(Unread(task.shown, why))
+            continue
         path = folder / str(number) / Path(task.path).name  # a name often tells the rank
         path.parent.mkdir(parents=True)
         path.write_bytes(content)
         tasks.append(replace(task, path=str(path)))
-    return tasks
+    return tasks, left_out
 
 
 @contextlib.contextmanager
