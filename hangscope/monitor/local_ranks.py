@@ -52,6 +52,8 @@ class Counters(NamedTuple):
     progress: dict[int, bytes]
     """For each rank, a value that changes when it issues or finishes an operation or changes
     phase."""
+    tables: dict[int, bytes]
+    """The group table of each rank's ring."""
     waiting_since_ns: int
     """When the longest waiting collective was issued; 0 if none waits."""
 
@@ -153,17 +155,17 @@ class LocalRanks:
 
     def counters(self) -> Counters:
         """Read the group table of each ring; its header is that of the newest `discover`."""
-        progress, tables = {}, []
+        progress, tables = {}, {}
         for ring in self.rings:
             head = ring.reader.head
             table = ring.reader.group_bytes(int.from_bytes(head[_GROUPS_USED], "little"))
             progress[ring.rank] = b"".join((*(head[part] for part in _PROGRESS), table))
-            tables.append(table)
-        groups = np.frombuffer(b"".join(tables), GROUP)
+            tables[ring.rank] = table
+        groups = np.frombuffer(b"".join(tables.values()), GROUP)
         waiting = (groups["commit"] == 1) & (groups["completed"] >= 0)
         waiting &= groups["enqueued"] > groups["completed"]
         oldest_ns = int(groups["enqueued_ns"][waiting].min()) if waiting.any() else 0
-        return Counters(progress, oldest_ns)
+        return Counters(progress, tables, oldest_ns)
 
     @property
     def were_stopped(self) -> bool:

@@ -20,6 +20,7 @@ from hangscope.monitor.job_view import JobView
 from hangscope.monitor.leaving_ranks import LeavingRanks
 from hangscope.monitor.local_ranks import TICK_S, Counters, LocalRanks
 from hangscope.monitor.log_output import print_line, print_report
+from hangscope.monitor.metrics.publishing import Publishing
 from hangscope.monitor.mishaps import MOST_IN_SUCCESSION, Mishaps
 from hangscope.monitor.other_nodes import DELIVER_VERDICT_S
 from hangscope.monitor.partial_view import (
@@ -108,6 +109,8 @@ class Monitor:
         self._started_s = self._looked_at_s = time.monotonic()
         self._schedule = LookSchedule(config.timeout_s, changed_s=self._started_s)
         self._telling = Telling.of(os.environ, self._say)
+        self._metrics = Publishing(os.environ, self._say)
+        self._told: Diagnosis | None = None
         self._mishaps = Mishaps(lambda line: print_line(line, out))
         self._view = JobView(
             self._run, self._ranks, self._siblings, config.timeout_s, lambda line: self._say(line)
@@ -144,6 +147,7 @@ class Monitor:
         self._report_corruptions()
         counters = self._ranks.counters()
         schedule.update(counters.progress, now_s, ended=ended)
+        self._metrics.update(counters.tables, self._told, self.key.run_id if self.key else "")
         if not self._ranks.seen:
             self._say_if_gone()
             return elapsed_s > NO_RANKS_S
@@ -198,6 +202,8 @@ class Monitor:
         replace_ring_links(self._config.directory)
         self._others.close()
         self._siblings.close()
+        self._metrics.update(self._ranks.counters().tables, self._told, "")
+        self._metrics.close()
         self._telling.finish()
         self._run.close()
 
@@ -261,8 +267,9 @@ class Monitor:
             waited_s = (time.time_ns() - self._hung_since_ns) / 1e9
             over = ": all ranks have ended with status 0" if final else ""
             self._say(f"moving again after {waited_s:.0f} s{over}")
-            self._hung_since_ns = 0
+            self._hung_since_ns, self._told = 0, None
         self._report_news(trace, diagnosis, final=final, partly=partly, stalled_s=stalled_s)
+        self._metrics.look(trace)
         self._look_cost_s = time.process_time() - began_s
         self._looked_at_s = time.monotonic()
 
@@ -314,6 +321,7 @@ class Monitor:
         if not self._view.holds_first:
             time.sleep(YIELD_S)  # if monitors share a directory, the first node's reports
         self._policy.mark_reported(diagnosis)
+        self._told = self._told or diagnosis
         cause = cause_of(diagnosis.findings[0])
         started_ns = trace.ranks[min(trace.ranks)].started_ns if trace.ranks else 0
         home = self._siblings.home or Home(self._config.directory, self.key)

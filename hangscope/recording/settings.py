@@ -24,6 +24,7 @@ KNOWN = frozenset(
         "HANGSCOPE_TIMEOUT",
         "HANGSCOPE_BUFFER",
         "HANGSCOPE_STACKS",
+        "HANGSCOPE_METRICS",
         "HANGSCOPE_MONITOR",
         "HANGSCOPE_ON_HANG",
         "HANGSCOPE_CHECK_REDUCE",
