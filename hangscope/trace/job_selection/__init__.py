@@ -1,1 +1,13 @@
-"""Selects the files of the job, attempt and incarnation that is to be diagnosed."""
+"""Selects the files of the job, attempt and incarnation that is to be diagnosed.
+
+**In**: the fragments of everything found. **Out**: those of one job at one time, and a line for
+each of the others.
+
+* `newest_attempt`, `incarnations` and `stale_dumps` tell attempts apart, `split_runs` and
+  `concurrent_jobs` jobs, `unrelated_logs` logs that only lie beside them;
+* `ring_ranks`, `duplicate_ranks` and `local_rank_guesses` settle which rank a process is.
+
+**Rules.** Evidence is left out only for a reason that can be said, and it is said.
+
+**Imported by** `load` and `live`; imports nothing of its neighbours.
+"""
