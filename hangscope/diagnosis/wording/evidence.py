@@ -23,6 +23,7 @@ from hangscope.diagnosis.processes.stacks import (
     where,
 )
 from hangscope.diagnosis.records.kinds import is_sending
+from hangscope.diagnosis.wording.first_times import first_times
 from hangscope.diagnosis.wording.handled_exceptions import handled_alone
 from hangscope.diagnosis.wording.phrases import (
     is_are,
@@ -51,6 +52,7 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
     places = context.waits.at(cause.places)
     ordered = sorted(places, key=lambda p: (p is not place, p.began_ns or 1 << 62))
     lines = [_waiting(context, p) for p in ordered[:6] if p.waiters]
+    lines += first_times(context, cause)
     for rank in cause.culprits[:8]:
         lines += _accused(context, cause, rank)
     handled = handled_alone(context, cause)
