@@ -7,7 +7,8 @@ import time
 import pytest
 
 from hangscope.trace.job_log.evidence import attempt as evidence
-from hangscope.trace.job_log.evidence.attempt import MAX_SAME_NUMBER, rank_ranges
+from hangscope.trace.job_log.evidence.attempt import rank_ranges
+from hangscope.trace.job_log.evidence.notes import MAX_SAME_NUMBER
 from hangscope.trace.job_log.lines.stream import MAX_LINE
 from hangscope.trace.model import MAX_RANK
 from tests.trace.logs import overdue, timeout, trace_of

@@ -26,8 +26,6 @@ MAX_CLAIMS = 20_000
 MAX_MENTIONS = 1_000_000
 """Limit on ranks mentioned in reports: a few characters may mention a hundred thousand ranks, and
 every rank of a large job prints the same report."""
-MAX_SAME_NUMBER = 64
-"""Maximum operations of one rank with the same sequence number; only forged logs have more."""
 Part = TypeVar("Part")
 
 
@@ -119,7 +117,7 @@ class Attempt:
         line: LogLine,
         at_ns: int,
         *,
-        accused: tuple[int, ...] = (),
+        accused: tuple[int | None, ...] = (),
         group: GroupId | None = None,
         seq: int | None = None,
         op: str | None = None,
@@ -131,11 +129,12 @@ class Attempt:
         """Record what a line states outright; the text is kept short.
 
         Lines that state the same about the same ranks become one claim, unless ``words`` differ.
+        Of ``accused``, unknown ranks do not count.
         """
         if details.get("stopped"):
             self.stopped_line = self.stopped_line or line.number
         by = reporter if reporter is not None else line.rank
-        ranks = tuple(sorted(r for r in set(accused) if 0 <= r <= MAX_RANK))
+        ranks = tuple(sorted(r for r in set(accused) if r is not None and 0 <= r <= MAX_RANK))
         claim = Claim(
             kind, ranks, by, seq=seq, op=op, text=line.excerpt, at_ns=at_ns, certain=certain,
             details=details,

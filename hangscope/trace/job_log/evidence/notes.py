@@ -9,6 +9,8 @@ from hangscope.trace.job_log.evidence.processes import Process
 from hangscope.trace.job_log.lines.line import UNKNOWN_MACHINE, LogLine, Machine
 from hangscope.trace.model import Frame, Signature
 
+MAX_SAME_NUMBER = 64
+"""Maximum operations of one rank with the same sequence number; only forged logs have more."""
 GroupId = tuple[str, str]
 """(global name, description) as in the log's labels."""
 UNKNOWN_GROUP: GroupId = ("", "")
@@ -172,11 +174,20 @@ class RankNotes:
         told = (self.operations, self.counters, self.exceptions, self.seen, self.exit_text)
         return any(told) or self.has_ended or self.found_dead or self.partly_recorded
 
-    def add(self, operation: Operation, line: LogLine, *, once: bool = False) -> None:
-        """Add an operation from this line; ``once``: unless one of its group is known already."""
-        if not once or all(known.group != operation.group for known in self.operations):
-            operation.line, operation.text = line.number, line.excerpt
-            self.operations.append(operation)
+    def add(self, operation: Operation, line: LogLine) -> None:
+        """Add an operation from this line."""
+        operation.line, operation.text = line.number, line.excerpt
+        self.operations.append(operation)
+
+    def issued(self, operation: Operation, line: LogLine) -> None:
+        """Add an operation from this line, which several may tell."""
+        same_number = self.numbered(operation.seq)
+        for known in same_number:
+            if (known.signature.op, known.group) == (operation.signature.op, operation.group):
+                known.state = max(known.state, operation.state)
+                return
+        if len(same_number) < MAX_SAME_NUMBER:
+            self.add(operation, line)
 
     def numbered(self, seq: int) -> list[Operation]:
         """Its operations with this sequence number, in order, while the log is being read."""

@@ -99,8 +99,7 @@ class RasReport:
             pid, host = int(process[1]), process[2]
             rank = attempt.processes.of_pid(pid, Machine(host))
             said = f"RAS: process {pid} on {host}, {process[3].strip()}, is considered dead"
-            accused = () if rank is None else (rank,)
-            attempt.claim("unreachable", line.saying(said), at_ns, accused=accused)
+            attempt.claim("unreachable", line.saying(said), at_ns, accused=(rank,))
             return True
         if not self._kind:
             return False

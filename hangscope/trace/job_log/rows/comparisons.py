@@ -9,7 +9,6 @@ from hangscope.trace import operations
 from hangscope.trace.flight_recorder.columns import dtypes
 from hangscope.trace.job_log.evidence.attempt import (
     MAX_MENTIONS,
-    MAX_SAME_NUMBER,
     Attempt,
     rank_ranges,
 )
@@ -162,14 +161,7 @@ def _operation(attempt: Attempt, rank: int, told: Operation, line: LogLine) -> N
     if not _may_speak(attempt):
         return
     told.group = told.group if told.group[1] else DEFAULT_GROUP
-    notes = attempt.of(rank)
-    same_number = notes.numbered(told.seq)
-    for known in same_number:
-        if (known.signature.op, known.group) == (told.signature.op, told.group):
-            known.state = max(known.state, told.state)
-            return
-    if len(same_number) < MAX_SAME_NUMBER:
-        notes.add(told, line)
+    attempt.of(rank).issued(told, line)
 
 
 def comparison(text: str) -> Comparison | None:

@@ -34,7 +34,7 @@ def _model(rank: int, size: int, line: LogLine, at_ns: int, attempt: Attempt) ->
     """One rank's part in the comparison of models, which every rank repeats."""
     signature = Signature("all_gather", "parameters of the model", input_sizes=((size,),))
     told = Operation(1, signature, _MODELS, state=State.SCHEDULED, at_ns=at_ns)
-    attempt.of(rank).add(told, line, once=True)
+    attempt.of(rank).issued(told, line)
 
 
 # fmt: off

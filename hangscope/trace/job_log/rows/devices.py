@@ -39,21 +39,13 @@ def lost_peer(text: str) -> ClaimDetails:
     return ClaimDetails(lost_peer=True) if _LOST.search(text) else ClaimDetails()
 
 
-def _said_by(line: LogLine) -> tuple[int, ...]:
-    return () if line.rank is None else (line.rank,)
-
-
 def _memory(said: Said, attempt: Attempt) -> None:
     """A device ran out of memory, or was asked for more than there is."""
-    line, garbage = said.line, _GARBAGE_SIZE in said.line.text
-    accused = () if garbage else _said_by(line)
-    attempt.claim(
-        "size_mismatch" if garbage else "oom",
-        line,
-        said.at_ns,
-        accused=accused,
-        certain=not garbage,
-    )
+    line, at_ns = said.line, said.at_ns
+    if _GARBAGE_SIZE in line.text:
+        attempt.claim("size_mismatch", line, at_ns, certain=False)
+    else:
+        attempt.claim("oom", line, at_ns, accused=(line.rank,))
 
 
 def _device(said: Said, attempt: Attempt) -> None:
@@ -64,7 +56,7 @@ def _device(said: Said, attempt: Attempt) -> None:
         # A driver's message is not a traceback, but ends its process like one.
         _raised("device error", clean.prose(told, 400), line, at_ns, attempt)
     late = ClaimDetails(after_timeout=True) if attempt.given_up else ClaimDetails()
-    attempt.claim("device_error", line, at_ns, accused=_said_by(line), **late)
+    attempt.claim("device_error", line, at_ns, accused=(line.rank,), **late)
 
 
 def _raised(kind: str, words: str, line: LogLine, at_ns: int, attempt: Attempt) -> None:
@@ -83,8 +75,7 @@ def _own_device(said: Said, attempt: Attempt) -> None:
     if rank is None and where:
         rank = attempt.processes.of_pid(int(where[2][:9]), _nccls_machine(where, said.line))
     kind: ClaimKind = "oom" if said.text("what") == "out of memory" else "device_error"
-    accused = () if rank is None else (rank,)
-    attempt.claim(kind, said.line, said.at_ns, accused=accused, certain=rank is not None)
+    attempt.claim(kind, said.line, said.at_ns, accused=(rank,), certain=rank is not None)
 
 
 def _shared_device(said: Said, attempt: Attempt) -> None:
@@ -121,8 +112,7 @@ def _xid(said: Said, attempt: Attempt) -> None:
     elif rank is None and pid is not None:
         of_process("device_error", said, pid, attempt)
     else:
-        accused = () if rank is None else (rank,)
-        attempt.claim("device_error", line, at_ns, accused=accused, certain=rank is not None)
+        attempt.claim("device_error", line, at_ns, accused=(rank,), certain=rank is not None)
 
 
 def _fatal_python(said: Said, attempt: Attempt) -> None:

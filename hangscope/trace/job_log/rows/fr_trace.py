@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from hangscope.trace import clean, operations
 from hangscope.trace.job_log.evidence.attempt import (
     MAX_MENTIONS,
-    MAX_SAME_NUMBER,
     Attempt,
     rank_ranges,
 )
@@ -125,13 +124,10 @@ def _note(report: _Report, attempt: Attempt) -> None:
     for place, rank in enumerate(members):
         notes = attempt.of(rank)
         notes.places.setdefault(group, place)
-        known = notes.numbered(report.seq)
-        # It prints the same every few seconds.
-        again = len(known) >= MAX_SAME_NUMBER or any(o.group == group for o in known)
-        if rank not in missing and not again:
+        if rank not in missing:
             told = Operation(report.seq, Signature(op, report.op), group, state=State.SCHEDULED)
             told.at_ns, told.stack = report.at_ns, report.stack
-            notes.add(told, report.head)
+            notes.issued(told, report.head)
 
 
 def _accuse(report: _Report, culprits: set[int], attempt: Attempt) -> None:

@@ -187,7 +187,7 @@ def _shapes(said: Said, attempt: Attempt) -> Report:
             shape = tuple(int(d) for d in re.findall(r"\d{1,18}", found[2])[:32])
             told = Operation(1, Signature(op, op, input_sizes=(shape,)), _SHAPES_GROUP)
             told.state, told.at_ns = State.SCHEDULED, said.at_ns
-            attempt.of(int(found[1])).add(told, line, once=True)
+            attempt.of(int(found[1])).issued(told, line)
         line = yield False
 
 

@@ -11,9 +11,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hangscope.trace import operations
-from hangscope.trace.job_log.evidence.attempt import MAX_SAME_NUMBER, Attempt
+from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.notes import (
     DEFAULT_GROUP,
+    MAX_SAME_NUMBER,
     UNKNOWN_GROUP,
     Counters,
     GroupId,

@@ -52,9 +52,8 @@ def own_error(kind: ClaimKind, *, certain: bool = True) -> Note:
     def note(said: Said, attempt: Attempt) -> None:
         named = said.number("rank", 7) if said.text("rank") else said.number("other", 7)
         writer = said.line.rank if said.line.rank is not None else named
-        accused = () if writer is None else (writer,)
         attempt.claim(
-            kind, said.line, said.at_ns, accused=accused, reporter=writer, certain=certain
+            kind, said.line, said.at_ns, accused=(writer,), reporter=writer, certain=certain
         )
 
     return note

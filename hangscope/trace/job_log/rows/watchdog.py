@@ -109,8 +109,7 @@ def _terminated(said: Said, attempt: Attempt) -> None:
     line, at_ns, words = said.line, said.at_ns, said.text("msg")
     rank, group, _ = message_of(line)
     if "CUDA error" in words or "HIP error" in words:
-        accused = (rank,) if rank is not None else ()
-        attempt.claim("device_error", line, at_ns, accused=accused, reporter=rank)
+        attempt.claim("device_error", line, at_ns, accused=(rank,), reporter=rank)
     elif "NCCL error" in words or "network error" in words:
         # It found that earlier: it waits for dumps before it ends its rank.
         counters = attempt.of(rank).counters.get(group) if rank in attempt.ranks else None
