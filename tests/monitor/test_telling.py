@@ -102,3 +102,11 @@ def test_action_follows_from_the_finding() -> None:
     assert act(Verdict.STUCK_COLLECTIVE) == {"do": "restart"}
     assert act(Verdict.INCONCLUSIVE) == {"do": "wait"}
     assert act(Verdict.RANK_LOST, Confidence.AMBIGUOUS, hosts=("node7",)) == {"do": "wait"}
+    both = {
+        "sides": (here, Side((3,), stack=(Frame("sync", "/job/rl.py", 9),))),
+        "culprits": (2, 3),
+    }
+    tie = act(Verdict.DEADLOCK_CYCLE, Confidence.AMBIGUOUS, **both)
+    assert tie == {"do": "fix", "at": "/job/data.py:41", "or_at": ["/job/rl.py:9"]}
+    unsure = act(Verdict.DEADLOCK_CYCLE, Confidence.AMBIGUOUS, unknowns=("rank 1",), **both)
+    assert unsure == {"do": "wait"}
