@@ -58,12 +58,14 @@ def read_device_ring(path: str | os.PathLike[str]) -> DeviceRing:
         os.close(descriptor)
 
 
-def find_device_ring(ring: Path) -> Path | None:
+def find_device_ring(ring: str | os.PathLike[str]) -> Path | None:
     """The device ring of a ring, beside it or beside the file that it links to, if there is one."""
-    for place in (ring, ring.resolve()):
-        found = layout.device_path(place)
-        if found.is_file():
-            return found
+    # Strings: most rings of a large job have none, and paths would be made for nothing.
+    name = os.fspath(ring)
+    for place in (name, os.path.realpath(name)) if os.path.islink(name) else (name,):
+        found = layout.device_file(place)
+        if os.path.isfile(found):
+            return Path(found)
     return None
 
 

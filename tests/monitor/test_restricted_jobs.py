@@ -199,6 +199,7 @@ def test_restricted_job_ends_as_without_hangscope(
     assert said.count("total [4.0, 4.0, 4.0, 4.0]") == 2, said
     verdicts = re.findall(r"^\[hangscope\] (.*)\n  [A-Z]", said, re.M)
     assert all("Rank 1 never joined" in verdict for verdict in verdicts), said
+    assert "post-mortem" not in said, "it was alive when that was said"
     if limits.is_observable:
         assert verdicts, said
     else:

@@ -14,8 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hangscope.diagnosis.engine import diagnose
+from hangscope.report.formatting import scene
 from hangscope.ring.layout import SlotFlag
 from hangscope.trace.live.follow import LiveRun
+from hangscope.trace.load import load_trace
 from hangscope.trace.model import RECORD_DTYPE, RankFacts, Trace
 from hangscope.trace.processes.file_locks import FileLocks
 from hangscope.trace.processes.process import _own_namespace, look_here
@@ -331,3 +334,16 @@ def test_ring_that_is_shortened_during_a_look(
     assert sorted(trace.ranks) == [0, 1, 3]
     assert any("truncated" in warning for warning in trace.warnings)
     run.close()
+
+
+@pytest.mark.parametrize("age_s", [1, 60])
+def test_job_whose_processes_nobody_can_see_is_live_while_it_beats(
+    tmp_path: Path, age_s: int
+) -> None:
+    """Without ``/proc`` nothing else tells; unknown is not gone."""
+    for rank in range(2):
+        ring = RingRank(tmp_path, rank, 2, pid=7 + rank).ring  # of an unknown boot and namespace
+        ring.put_i8("heartbeat_ns", time.time_ns() - age_s * 10**9)
+    for trace in (LiveRun(tmp_path).look(), load_trace([tmp_path])):
+        assert {facts.alive for facts in trace.ranks.values()} == {None}
+        assert (trace.live, scene(diagnose(trace)).endswith("live")) == (age_s == 1,) * 2

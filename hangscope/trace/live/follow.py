@@ -131,7 +131,7 @@ class LiveRun:
         return replace(trace, live=live, looks=self.looks, observed_ns=now_ns)
 
     def _with_devices(self, trace: Trace) -> Trace:
-        devices = {r.rank: device_ring_of(r.reader.path, r.process.pid) for r in self._rings}
+        devices = {r.rank: device_ring_of(r.reader.name, r.process.pid) for r in self._rings}
         before, self._told = self._told, fingerprint_of(devices)
         self.moved |= before not in (b"", self._told)
         return with_device_events(trace, devices)

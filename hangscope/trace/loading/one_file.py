@@ -76,7 +76,7 @@ def _read(task: Task, isolated: bool, rings: RingBatch | None) -> list[Fragment]
     kind = task.kind.name
     if kind == formats.RING:
         fragment = read_ring(task.path, shown=task.shown, batch=rings)
-        return [with_device_ring(fragment, Path(task.path))]
+        return [with_device_ring(fragment, task.path)]
     if kind == formats.JOURNAL:
         from hangscope.trace.external_reports.journal import read_journal
 

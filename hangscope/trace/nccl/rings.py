@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from hangscope.ring.checks import RingError
 from hangscope.ring.device_reader import DeviceRing, find_device_ring, read_device_ring
 from hangscope.trace.model import Fragment
 
 
-def with_device_ring(fragment: Fragment, ring: Path) -> Fragment:
+def with_device_ring(fragment: Fragment, ring: str) -> Fragment:
     """The fragment of a ring with what NCCL told in the same process; unusable files are named."""
     found = find_device_ring(ring)
     if found is None:
@@ -26,7 +25,7 @@ def with_device_ring(fragment: Fragment, ring: Path) -> Fragment:
     return replace(fragment, device=device)
 
 
-def device_ring_of(ring: Path, pid: int) -> DeviceRing | None:
+def device_ring_of(ring: str, pid: int) -> DeviceRing | None:
     """What NCCL has told up to now in a process that writes a ring; None without a usable file."""
     found = find_device_ring(ring)
     if found is None:

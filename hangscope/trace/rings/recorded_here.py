@@ -31,8 +31,10 @@ def _directories(files: tuple[tuple[str, str], ...]) -> tuple[str, ...] | None:
         directory = _recorded_in(path) if kind == formats.RING else None
         if directory is not None:
             found.add(directory)
-            folders.add(os.path.realpath(os.path.dirname(path)))
-    if not folders or any(os.path.realpath(os.path.dirname(p)) not in folders for p, _ in files):
+            folders.add(os.path.dirname(path))
+    folders = {os.path.realpath(folder) for folder in folders}
+    holding = {os.path.dirname(path) for path, _ in files}
+    if not folders or not folders.issuperset(map(os.path.realpath, holding)):
         return None
     return tuple(sorted(found - {""}))
 
