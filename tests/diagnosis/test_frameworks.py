@@ -361,3 +361,24 @@ def test_line_of_a_program_from_text_precedes_its_runner() -> None:
         Frame("main", "/home/me/run.py", 4),
     )
     assert innermost(stack) == called
+
+
+def test_what_a_framework_decides_on_one_rank_is_no_guard_of_the_program() -> None:
+    job = Job(4)
+    job.steps(5)
+    for rank in range(4):
+        early = rank == 2
+        op = "barrier" if early else "broadcast"
+        job.op(
+            rank, op, line=2 if early else 1, function="stop" if early else "advance", done=False
+        )
+    trace = job.trace()
+    stacks = [
+        (Frame(stack[0].name, TRAINER, stack[0].line), *MINE) if stack[0].line < 3 else stack
+        for stack in trace.stacks
+    ]
+    found = diagnose(replace(trace, stacks=type(trace.stacks)(stacks))).findings[0]
+    assert found.culprits == (2,)
+    assert "all ranks are inside fit.py:60 in main" in found.fix
+    assert "on rank 2 alone" in found.fix
+    assert "if rank == 0" not in found.fix

@@ -15,7 +15,7 @@ from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Side, Verdict
 from hangscope.diagnosis.pattern.thread_races import handed_to_a_pool, race_of_threads
 from hangscope.diagnosis.processes.process_state import End
-from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
+from hangscope.diagnosis.processes.stacks import innermost, is_library, user_frames, where
 from hangscope.diagnosis.records.agreement import numel
 from hangscope.diagnosis.records.mismatch import Mismatch
 from hangscope.diagnosis.wording import ordering_advice, playbook
@@ -158,7 +158,18 @@ def _other_operations(
         return ordering_advice.out_of_step(either if undecided else rank_s(few.ranks))
     if stands_behind(few, most) and been_there(context, few.ranks, group, most.stack):
         return ordering_advice.guarded_or_early(rank_s(few.ranks))
+    if not undecided and (line := _one_call(few, most)):
+        return ordering_advice.inside_one_call(rank_s(few.ranks), line)
     return advice
+
+
+def _one_call(few: Side, most: Side) -> str:
+    """The program's line that both sides are inside of, if they differ only in installed packages;
+    empty otherwise."""
+    if few.stack == most.stack:
+        return ""
+    own, other = (tuple(f for f in s.full_stack if not is_library(f)) for s in (few, most))
+    return where(own[0]) if own and own == other else ""
 
 
 def _are_compared(context: Context, place: Place) -> bool:

@@ -118,6 +118,16 @@ def guarded_or_early(ranks: str) -> Advice:
     )
 
 
+def inside_one_call(ranks: str, line: str) -> Advice:
+    """All ranks are in one call of ``line``, below which only installed packages differ."""
+    return Advice(
+        f"all ranks are inside {line}, and none of the program's own lines issues that: what is "
+        f"decided in there on {ranks} alone (early stopping, a limit of batches or time, an "
+        "evaluation or a checkpoint that is due) must be decided by all ranks together",
+        "D9, D21",
+    )
+
+
 def crossed_handles(line: str) -> Advice:
     """One line that uses groups of the same members, but a different one on each rank."""
     return Advice(
