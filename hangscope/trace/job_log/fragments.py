@@ -95,7 +95,7 @@ def _resolve(attempt: Attempt) -> None:
         for notes in attempt.ranks.values():
             notes.partly_recorded |= not (notes.operations or notes.counters or notes.has_ended)
     if attempt.cut or attempt.thinned:
-        attempt.infer(Claim("other", certain=False, details={"cut": True}))
+        attempt.infer("other", cut=True)
 
 
 def _of_unknown_rank(seen: ProcessStacks, source: Source) -> Fragment:

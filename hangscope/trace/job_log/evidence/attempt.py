@@ -153,8 +153,14 @@ class Attempt:
             self.stated.append(said)
         return said
 
-    def infer(self, claim: Claim) -> None:
+    def infer(
+        self, kind: ClaimKind, text: str = "", at_ns: int = 0, *, certain: bool = False,
+        seq: int | None = None, op: str | None = None, **details: Unpack[ClaimDetails],
+    ) -> None:  # fmt: skip
         """Record what follows from several lines."""
+        claim = Claim(
+            kind, text=text, at_ns=at_ns, certain=certain, seq=seq, op=op, details=details
+        )
         self.stated.append(Stated(claim))
 
     def withdraw(self, kind: str) -> None:

@@ -20,7 +20,7 @@ from hangscope.trace.job_log.evidence.notes import DEFAULT_GROUP, GroupId, Opera
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.readers import initialisation
 from hangscope.trace.job_log.rows.comparisons import Comparisons, fingerprint
-from hangscope.trace.model import Claim, Signature, State
+from hangscope.trace.model import Signature, State
 
 _WRAPPER = re.compile(r"\[Rank (?P<place>\d{1,7})\]\s+Running collective: (?P<print>Coll.*)")
 _ISSUED = re.compile(
@@ -132,7 +132,7 @@ class DebugTraces:
         self._created.finish(self._speakers, attempt, stood=stood)
         if self._last_pair and not (attempt.stated or known):
             last = (f"{what} by device {d}" for d, what in sorted(self._last_pair.items()))
-            _announced_last("; ".join(last), attempt)
+            attempt.infer("other", "; ".join(last)[:300], announced_last=True)
         if attempt.part(Comparisons).lines:
             return
         if self._one_group and not known:
@@ -277,9 +277,9 @@ def _note(group: GroupId, told: _Told, stood: bool, attempt: Attempt) -> None:
         for rank, steps in sorted(told.items()):
             ranks[f"{steps[-1].signature.op} #{steps[-1].seq}"].append(rank)
         words = (f"{what} by rank {str(r[:8])[1:-1]}" for what, r in ranks.items())
-        _announced_last("; ".join(words), attempt)
+        attempt.infer("other", "; ".join(words)[:300], announced_last=True)
         return
-    attempt.infer(Claim("other", certain=False, details={"announced": True}))
+    attempt.infer("other", announced=True)
     upto = common if parted is None else parted - 1
     until = newest if parted is None else parted
     for rank, steps in told.items():
@@ -289,7 +289,3 @@ def _note(group: GroupId, told: _Told, stood: bool, attempt: Attempt) -> None:
                 state = State.COMPLETED if step.seq <= upto else State.SCHEDULED
                 issued = Operation(step.seq, step.signature, group, state=state, at_ns=step.at_ns)
                 notes.add(issued, step.line)
-
-
-def _announced_last(text: str, attempt: Attempt) -> None:
-    attempt.infer(Claim("other", text=text[:300], certain=False, details={"announced_last": True}))

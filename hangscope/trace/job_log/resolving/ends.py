@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from hangscope.trace import signals
 from hangscope.trace.job_log.evidence.attempt import Attempt
@@ -11,10 +10,6 @@ from hangscope.trace.job_log.evidence.notes import LauncherFailure, RankNotes
 from hangscope.trace.job_log.evidence.processes import Process
 from hangscope.trace.job_log.lines.line import Machine
 from hangscope.trace.message_template import mask_numbers
-from hangscope.trace.model import Claim, ClaimDetails
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 _ABORTED = signals.codes_of(signals.SIGABRT)
 """Exit statuses of a process that aborted itself, as a watchdog does after a timeout."""
@@ -171,11 +166,7 @@ def _claim_unattributed(failure: LauncherFailure, attempt: Attempt) -> None:
     where = f" on {machine.host}" if machine.host else ""
     how = f"killed by {signals.name_of(-code)}" if code < 0 else f"exit status {code}"
     text = f"a process with local rank {failure.local_rank}{where} ended: {how}"
-    _ended(attempt, text, failure.at_ns, unheard=unheard)
-
-
-def _ended(attempt: Attempt, text: str, at_ns: int, **details: Unpack[ClaimDetails]) -> None:
-    attempt.infer(Claim("launcher_failure", text=text, at_ns=at_ns, certain=False, details=details))
+    attempt.infer("launcher_failure", text, failure.at_ns, unheard=unheard)
 
 
 def _task_ends(attempt: Attempt) -> None:
@@ -184,7 +175,7 @@ def _task_ends(attempt: Attempt) -> None:
     for end in ends.of_tasks:
         if not tasks_are_ranks:
             text = f"task {end.task} on {end.host} ended (of several processes, here)"
-            _ended(attempt, text, end.at_ns)
+            attempt.infer("launcher_failure", text, end.at_ns)
             continue
         notes = attempt.of(end.task)
         notes.host = notes.host or end.host
@@ -214,7 +205,8 @@ def _deaths(attempt: Attempt) -> None:
         rank = attempt.processes.of_pid(*process)
         if rank is None:
             attempt.ends.unattributed += 1
-            _ended(attempt, f"Ray: the worker of process {process.pid} died", at_ns)
+            text = f"Ray: the worker of process {process.pid} died"
+            attempt.infer("launcher_failure", text, at_ns)
             continue
         notes = attempt.of(rank)
         if not (notes.has_ended or notes.operations):

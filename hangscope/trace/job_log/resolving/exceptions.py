@@ -11,7 +11,7 @@ from hangscope.trace.job_log.readers.stacks import threads_of
 from hangscope.trace.job_log.resolving.ends import spans_nodes
 from hangscope.trace.job_log.rows.gloo import is_wait_failure
 from hangscope.trace.message_template import mask_numbers
-from hangscope.trace.model import Claim, ClaimDetails
+from hangscope.trace.model import ClaimDetails
 
 _SIGNED = re.compile(r"Rank (\d{1,7})(?::|, (?:node|host|device)\b)")
 """A rank that a message begins with as whoever wrote it (``Rank 11: found NaN``)."""
@@ -55,7 +55,10 @@ def attribute_exceptions(attempt: Attempt) -> None:
         else:
             raised.anonymous.append(trouble)
             if trouble.thread_name != "MainThread":
-                attempt.infer(_dead_thread(trouble))
+                # Some rank's process lives on without it, and others may wait for it.
+                text = f"thread {trouble.thread_name} ended with {trouble.type_name}: "
+                text = (text + trouble.message + _where(trouble, " at {}"))[:400]
+                attempt.infer("other", text, trouble.at_ns, certain=True, dead_thread=True)
     raised.pending.clear()
 
 
@@ -87,13 +90,6 @@ def _writer(raised: UnattributedException, attempt: Attempt, *, several: bool) -
 
 def _has_shared_tasks(attempt: Attempt) -> bool:
     return bool(attempt.elastic or attempt.ends.failures or attempt.shared_tasks)
-
-
-def _dead_thread(trouble: LoggedException) -> Claim:
-    """A claim that some rank's thread died: its process lives on, and others may wait for it."""
-    text = f"thread {trouble.thread_name} ended with {trouble.type_name}: {trouble.message}"
-    text += _where(trouble, " at {}")
-    return Claim("other", text=text[:400], at_ns=trouble.at_ns, details={"dead_thread": True})
 
 
 def attribute_stacks(attempt: Attempt) -> None:
@@ -156,9 +152,7 @@ def claim_unattributed(attempt: Attempt) -> None:
         details = ClaimDetails(stopped=_SIGINT) if interrupted else ClaimDetails(unattributed=True)
         if 0 < attempt.stopped_line < trouble.line:
             details["after_stop"] = True
-        attempt.infer(
-            Claim("other", text=text, at_ns=trouble.at_ns, certain=False, details=details)
-        )
+        attempt.infer("other", text, trouble.at_ns, **details)
 
 
 def _where(trouble: LoggedException, form: str) -> str:

@@ -167,8 +167,8 @@ def resolve_shared_places(attempt: Attempt) -> None:
     for rank, notes in list(attempt.ranks.items()):
         bare = [o for o in notes.operations if o.bare]
         for told in bare:
-            words = Claim("timeout", seq=told.seq, op=told.signature.op, text=told.text)
-            attempt.infer(replace(words, at_ns=told.at_ns, certain=False))
+            op = told.signature.op
+            attempt.infer("timeout", told.text, told.at_ns, seq=told.seq, op=op)
         notes.operations = [o for o in notes.operations if not o.bare]
         known = (notes.pid, notes.host, notes.local_rank, notes.exit_code, notes.exit_signal)
         if bare and not (notes.operations or notes.exceptions or notes.counters or any(known)):
