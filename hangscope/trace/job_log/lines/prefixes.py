@@ -76,10 +76,7 @@ _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("kaggle", re.compile(r"\d+\.\d+s\t\d+\t")),
     ("clock", re.compile(rf"(?:{_CLOCK}|\[{_CLOCK}\]) ")),
     ("seconds", re.compile(r"1\d{9}(?:\.\d{1,9})? ")),
-    (
-        "syslog",
-        re.compile(rf"[A-Z][a-z]{{2}} [ \d]\d {_CLOCK} (?=[A-Za-z\d][\w.\-]* \S)"),
-    ),
+    ("syslog", re.compile(rf"[A-Z][a-z]{{2}} [ \d]\d {_CLOCK} (?=[A-Za-z\d][\w.\-]* \S)")),
     ("iso", re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z (?:std(?:err|out) F )?")),
 )
 _ANY = re.compile(

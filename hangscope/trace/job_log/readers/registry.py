@@ -17,13 +17,7 @@ from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.lines import truncation
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.lines.line_shapes import ShapeCache, contains_any, shape_of
-from hangscope.trace.job_log.readers import (
-    debug_traces,
-    elastic_table,
-    ras,
-    stacks,
-    tracebacks,
-)
+from hangscope.trace.job_log.readers import debug_traces, elastic_table, ras, stacks, tracebacks
 from hangscope.trace.job_log.rows.literals import shortest
 from hangscope.trace.job_log.rows.row import Report, Row, Said
 from hangscope.trace.job_log.rows.table import ROWS

@@ -7,11 +7,7 @@ from dataclasses import dataclass, field
 
 from hangscope.trace import operations
 from hangscope.trace.flight_recorder.columns import dtypes
-from hangscope.trace.job_log.evidence.attempt import (
-    MAX_MENTIONS,
-    Attempt,
-    rank_ranges,
-)
+from hangscope.trace.job_log.evidence.attempt import MAX_MENTIONS, Attempt
 from hangscope.trace.job_log.evidence.notes import DEFAULT_GROUP, Counters, GroupId, Operation
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.rows.row import Said, row
@@ -71,7 +67,7 @@ def _begins(said: Said, attempt: Attempt) -> None:
 def _told(said: Said, attempt: Attempt) -> tuple[tuple[int, ...], int]:
     """The ranks of a line, unless they are ranks inside a smaller group, and its sequence number,
     bounded in case the line is damaged."""
-    ranks = () if attempt.part(_DesyncReport).of_subgroup else rank_ranges(said.text("ranks"))
+    ranks = () if attempt.part(_DesyncReport).of_subgroup else said.ranks("ranks")
     return ranks, min(said.number("n", 19) or 0, _MOST)
 
 

@@ -13,11 +13,7 @@ import re
 from dataclasses import dataclass
 
 from hangscope.trace import clean, operations
-from hangscope.trace.job_log.evidence.attempt import (
-    MAX_MENTIONS,
-    Attempt,
-    rank_ranges,
-)
+from hangscope.trace.job_log.evidence.attempt import MAX_MENTIONS, Attempt, rank_ranges
 from hangscope.trace.job_log.evidence.notes import DEFAULT_GROUP, GroupId, Operation
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.rows.row import Report, Said, row

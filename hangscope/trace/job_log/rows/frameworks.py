@@ -98,7 +98,7 @@ def _stalled(missing: _Missing, said: Said, attempt: Attempt) -> None:
 
 def _ray_train(said: Said, attempt: Attempt) -> None:
     """Ray Train's workers wait until all have reported; the warning is repeated."""
-    ranks, line = rank_ranges(said.text("ranks")), said.line._replace(rank=None)
+    ranks, line = said.ranks("ranks"), said.line._replace(rank=None)
     attempt.at_end[_ray_train] = partial(
         attempt.claim, "missing_ranks", line, said.at_ns, accused=ranks, certain=len(ranks) == 1
     )

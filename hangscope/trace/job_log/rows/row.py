@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hangscope.trace.job_log.evidence.attempt import Attempt
+from hangscope.trace.job_log.evidence.attempt import Attempt, rank_ranges
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.rows.literals import literals_of
 
@@ -43,8 +43,8 @@ class Said(NamedTuple):
         return int(text) if text else None
 
     def ranks(self, group: str) -> tuple[int, ...]:
-        """The ranks in a list (``0, 2, 5``)."""
-        return tuple(int(number) for number in re.findall(r"\d{1,7}", self.text(group)))
+        """The ranks in a list (``0, 2, 5-7``)."""
+        return rank_ranges(self.text(group))
 
 
 Note = Callable[[Said, Attempt], "bool | Report | None"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hangscope.trace import signals
-from hangscope.trace.job_log.evidence.attempt import Attempt, rank_ranges
+from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.notes import LauncherFailure, TaskEnd
 from hangscope.trace.job_log.rows.row import Note, Said
 from hangscope.trace.model import MAX_RANK, ClaimDetails, ClaimKind
@@ -38,7 +38,7 @@ def claim(
         if joined is not None and clients is not None:
             told["joined"], told["clients"] = joined, clients
         attempt.claim(
-            kind, said.line, said.at_ns, accused=rank_ranges(said.text("accused")),
+            kind, said.line, said.at_ns, accused=said.ranks("accused"),
             reporter=rank, certain=certain, words=words, **told,
         )  # fmt: skip
         return not passes
