@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from hangscope.toolkit.doctor.examine import check_script
 from hangscope.trace.files.source_text import decode_source
 from tests.test_command_line import called
 
+FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 FAILING = """
 import sys
 import hangscope.cli.analyze as analyze
@@ -113,3 +115,30 @@ def test_an_expectation_cannot_stop_a_replay(kind: str, tmp_path: Path) -> None:
 def test_declared_encodings_are_respected() -> None:
     assert decode_source("# coding: latin-1\nx = 'é'".encode("latin-1")).endswith("'é'")
     assert decode_source("# coding: cp1251\nx = 'д'".encode("cp1251")).endswith("'д'")
+
+
+def test_folders_without_end_are_named_and_the_rest_is_read(tmp_path: Path) -> None:
+    shutil.copytree(FIXTURES / "d20-sigkill", tmp_path / "job")
+    at = os.open(tmp_path / "job" / "dumps", os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=at)
+        inner = os.open("d", os.O_RDONLY, dir_fd=at)
+        os.close(at)
+        at = inner
+    os.close(at)
+    run = called("analyze", str(tmp_path / "job" / "dumps"))
+    assert run.returncode == 1, run.stderr
+    assert "more than 100 deep" in " ".join(run.stdout.split())
+    assert called("replay", str(tmp_path)).returncode == 0
+    assert (
+        called(
+            "export",
+            str(tmp_path / "job" / "dumps"),
+            "--to",
+            "fixture",
+            "-o",
+            str(tmp_path / "out"),
+        ).returncode
+        == 0
+    )
+    subprocess.run(["rm", "-rf", str(tmp_path / "job")], check=True)  # Python's own recurses, too

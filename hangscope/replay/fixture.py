@@ -31,6 +31,7 @@ from typing import Any
 
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.trace.files.regular_files import read_regular
+from hangscope.trace.loading.search import walk
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -103,7 +104,8 @@ def find_fixtures(paths: Iterable[str | Path]) -> list[Path]:
         elif path.is_dir():
             if not os.access(path, os.R_OK | os.X_OK):
                 raise FixtureError(f"{path}: permission denied")
-            found.update(dict.fromkeys(sorted(p.parent for p in path.rglob(EXPECTED))))
+            inside = (folder for folder, _, files in walk(str(path)) if EXPECTED in files)
+            found.update(dict.fromkeys(sorted(map(Path, inside))))
         else:
             raise FixtureError(
                 f"{path}: {'a file, not a directory' if path.exists() else 'no such directory'}"

@@ -37,6 +37,7 @@ from hangscope.trace import formats
 from hangscope.trace.files import sniff
 from hangscope.trace.files.compression import compress, compression_of
 from hangscope.trace.files.unpickle import load_plain
+from hangscope.trace.loading.search import walk
 from hangscope.trace.model import Trace
 
 _SKIPPED_SUFFIXES = (".pyc", ".so", ".tmp", ".lock", ".pid", ".sock", ".html", ".svg")
@@ -232,7 +233,7 @@ def _files(path: Path) -> Iterable[Path]:
     if not path.is_dir():
         yield path
         return
-    for file in sorted(path.rglob("*")):
+    for file in sorted(Path(at, name) for at, _, names in walk(str(path)) for name in names):
         hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
         if file.is_file() and not hidden and not file.name.endswith(_SKIPPED_SUFFIXES):
             yield file

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from hangscope.trace import formats
 from hangscope.trace.files import file_names
@@ -18,6 +19,7 @@ _SKIPPED_NAMES = ("expected.toml",)
 _SKIPPED_FOLDERS = ("__pycache__", ".git", "node_modules")
 _KERNEL_FOLDERS = ("proc", "sys", "dev")
 """Where these are mounted, reading a file may block forever."""
+_MOST_LEVELS = 100
 _LOG_NAMES = (".log", ".out", ".err", ".txt", ".log.gz", "stdout", "stderr")
 MAX_UNRELATED = 20_000
 """How many texts below one path may look unrelated to a job: a run has few, a disk a million."""
@@ -51,11 +53,27 @@ def files_below(path: str, unread: list[Unread]) -> Iterable[tuple[str, bool]]:
         name = file_names.printable_path(os.fsdecode(error.filename or path))
         unread.append(Unread(name, os_error_text(error)))
 
-    for folder, folders, files in os.walk(path, onerror=failed):
+    for folder, folders, files in walk(path, failed):
         folders[:] = sorted(name for name in folders if not _is_skipped_folder(folder, name))
         for name in sorted(files, key=_natural):
             if not _is_skipped_name(name):
                 yield os.path.join(folder, name).removeprefix("./"), False
+
+
+def walk(
+    path: str, failed: Callable[[OSError], None] | None = None
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """As `os.walk`, but not endlessly deep: up to Python 3.11 that recurses.
+
+    ``failed`` is called with what cannot be entered.
+    """
+    base = path.rstrip(os.sep).count(os.sep)
+    for folder, folders, files in os.walk(path, onerror=failed):
+        yield folder, folders, files
+        if folders and folder.count(os.sep) - base >= _MOST_LEVELS:
+            folders.clear()
+            if failed is not None:
+                failed(OSError(errno.ELOOP, f"folders more than {_MOST_LEVELS} deep", folder))
 
 
 def is_skipped_path(parts: Sequence[str]) -> bool:
