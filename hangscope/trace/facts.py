@@ -141,11 +141,12 @@ class KernelWait:
     kind: str = ""
     """``"lock"`` (of a file), ``"locked file"`` (it sleeps with a file open that another process
     has locked), ``"child"``, ``"pipe"`` (empty), ``"full pipe"``, ``"fifo"`` (being opened),
-    ``"socket"``, ``"thread"`` (a lock or condition inside the process), ``"semaphore"`` (in memory
-    that processes share), ``"processor"`` or ``"exec"`` (it now runs another program); empty if
-    unknown."""
+    ``"socket"``, ``"terminal"`` (nobody types), ``"thread"`` (a lock or condition inside the
+    process), ``"semaphore"`` (in memory that processes share), ``"processor"`` or ``"exec"`` (it
+    now runs another program); empty if unknown."""
     what: str = ""
-    """The file, the peer's address, or the CPU quota, if known; `UNREAD_OUTPUT` of a child."""
+    """The file or terminal, the peer's address, or the CPU quota, if known; `UNREAD_OUTPUT` of a
+    child."""
     processes: tuple[int, ...] = ()
     """Those who hold the lock, are waited for, are at the other end, or share the semaphore."""
     names: tuple[str, ...] = ()

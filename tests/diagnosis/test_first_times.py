@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis
+from hangscope.trace.model import Frame
 from tests.diagnosis.builder import Job
 
 
@@ -41,3 +44,19 @@ def test_the_side_at_a_new_line_is_told() -> None:
 def test_nothing_is_told_where_both_have_been_before_or_neither_often() -> None:
     assert not lines(pair(5, evaluated_before=2))
     assert not lines(pair(1))
+
+
+def test_a_new_way_through_a_library_from_the_same_line_is_none() -> None:
+    job = Job(2)
+    for _ in range(5):
+        for rank in range(2):
+            job.op(rank)
+    job.op(0, done=False)
+    evaluate(job, 1, done=False)
+    trace = job.trace()
+    first = trace.stacks[0]
+    inner = Frame("step", "/opt/venv/lib/python3.11/site-packages/torch/nn/modules/module.py", 9)
+    stacks = [first if stack == first else (inner, *first) for stack in trace.stacks]
+    found = diagnose(replace(trace, stacks=tuple(stacks)))
+    assert found.confidence is Confidence.AMBIGUOUS
+    assert not lines(found)

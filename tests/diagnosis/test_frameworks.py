@@ -377,7 +377,7 @@ def test_what_a_framework_decides_on_one_rank_is_no_guard_of_the_program() -> No
         (Frame(stack[0].name, TRAINER, stack[0].line), *MINE) if stack[0].line < 3 else stack
         for stack in trace.stacks
     ]
-    found = diagnose(replace(trace, stacks=type(trace.stacks)(stacks))).findings[0]
+    found = diagnose(replace(trace, stacks=tuple(stacks))).findings[0]
     assert found.culprits == (2,)
     assert "all ranks are inside fit.py:60 in main" in found.fix
     assert "on rank 2 alone" in found.fix

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from hangscope.diagnosis.processes.process_state import End, ProcessState
+from hangscope.diagnosis.wording.blocked import blocked_in
 from hangscope.ring import process_identity
 from hangscope.trace.facts import RUNNABLE, UNREAD_OUTPUT, KernelWait
 from hangscope.trace.live.follow import LiveRun
@@ -196,6 +198,14 @@ def test_named_pipe_that_no_process_opens(processes: Processes, tmp_path: Path) 
     os.mkfifo(tmp_path / "checkpoint")
     writer = processes.start("import sys; open(sys.argv[1], 'w')", str(tmp_path / "checkpoint"))
     assert _waits(writer.pid, "fifo").what == ""
+
+
+def test_terminal_at_which_nobody_types(processes: Processes) -> None:
+    reader = processes.start("import os, pty; os.read(pty.openpty()[1], 1)")
+    wait = _waits(reader.pid, "terminal")
+    assert wait.what.startswith("/dev/pts/")
+    words = blocked_in(ProcessState(0, End.ALIVE, "sleeping", wait=wait))
+    assert words.startswith(f"it waits for somebody to type at {wait.what}")
 
 
 @pytest.mark.parametrize("limit", ["None", "60"])

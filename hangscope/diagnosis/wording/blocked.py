@@ -78,6 +78,7 @@ _WAITS_FOR = {
     "exec": "the process runs another program by now (exec): {names}",
     "fifo": "it is opening a named pipe (FIFO) whose other end nobody has opened",
     "socket": "it waits for {what}",
+    "terminal": "it waits for somebody to type at {what}: remove the breakpoint or the question",
 }
 """Kinds of `KernelWait` that need no further words, and their meaning."""
 _SHOWN_THREADS = 2

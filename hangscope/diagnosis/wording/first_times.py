@@ -13,7 +13,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence
 from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.wording.phrases import rank_s
-from hangscope.trace.model import NONE, Frame
+from hangscope.trace.model import NONE, Frame, Stack
 
 _MOST_ACCUSED = 8
 _OFTEN = 2
@@ -42,11 +42,13 @@ def first_times(context: Context, cause: Cause) -> list[str]:
     usual = [rank for rank in accused if passed[rank] >= _OFTEN]
     if not new or not usual or len(new) + len(usual) < len(accused):
         return []
+    frame = _new_frame(context, new[0], rows[new[0]])
+    if frame is None:
+        return []
     times = min(passed[rank] for rank in usual)
     return [
-        f"{rank_s(new)} had never come to {where(_new_frame(context, new[0], rows[new[0]]))} "
-        f"before; {rank_s(usual)} had come {times} times or more to "
-        f"{where(innermost(context.trace.stacks[records['stack'][rows[usual[0]]]]))}"
+        f"{rank_s(new)} had never come to {where(frame)} before; {rank_s(usual)} had come {times} "
+        f"times or more to {where(innermost(_stack(context, rows[usual[0]])))}"
     ]
 
 
@@ -59,19 +61,29 @@ def _row(context: Context, cause: Cause, rank: int) -> int:
     return low + int(open_[0]) if len(open_) else NONE
 
 
+def _stack(context: Context, row: int) -> Stack:
+    return context.trace.stacks[int(context.trace.records["stack"][row])]
+
+
 def _passed(context: Context, rank: int, row: int) -> int:
-    """How often the rank had issued anything in this group from the same stack."""
+    """How often the rank had issued anything in this group from the same lines of the program."""
     records = context.trace.records
     past = records[context.bounds[rank][0] : row]
-    same = (past["stack"] == records["stack"][row]) & (past["group"] == records["group"][row])
-    return int(same.sum())
+    past = past[(past["group"] == records["group"][row]) & (past["stack"] != NONE)]
+    own = user_frames(_stack(context, row))
+    found, counts = np.unique(past["stack"], return_counts=True)
+    stacks = context.trace.stacks
+    return sum(
+        int(count)
+        for stack, count in zip(found.tolist(), counts, strict=True)
+        if user_frames(stacks[stack]) == own
+    )
 
 
 def _new_frame(context: Context, rank: int, row: int) -> Frame | None:
-    """The outermost of the user's frames that is in no earlier stack of the rank."""
+    """The outermost of the user's frames that is in no earlier stack of the rank, if any is."""
     trace = context.trace
     past = set(trace.records["stack"][context.bounds[rank][0] : row].tolist()) - {NONE}
     seen = {(f.filename, f.line) for stack in past for f in trace.stacks[stack]}
-    stack = trace.stacks[trace.records["stack"][row]]
-    new = [f for f in user_frames(stack) if (f.filename, f.line) not in seen]
-    return new[-1] if new else innermost(stack)
+    new = [f for f in user_frames(_stack(context, row)) if (f.filename, f.line) not in seen]
+    return new[-1] if new else None

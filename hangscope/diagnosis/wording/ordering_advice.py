@@ -151,7 +151,8 @@ def ring_of_waits(verb: str) -> Advice:
     """All ranks of a cycle issue the same half of a pair first."""
     return Advice(
         f"every rank of the cycle waits in {verb} before it does its other half: let some of them "
-        "start with the other half, or issue both at once (isend and irecv, batch_isend_irecv)",
+        "start with the other half, or issue both at once (isend and irecv, batch_isend_irecv); if "
+        "that order is a pipeline's schedule, compare the stages and micro-batches of these ranks",
         "D19",
     )
 

@@ -27,6 +27,7 @@ from hangscope.trace.signals import name_of
 _IN_LOCK = re.compile(r"lock_inode|setlk|flock_lock|posix_lock|locks_")
 _IN_PIPE = re.compile(r"^(?:anon_)?(?:pipe|fifo)_(read|write|wait)")
 _IN_SOCKET = re.compile(r"^(?:wait_woken|sk_|inet_|unix_|__skb_|tcp_|skb_)")
+_TERMINAL = re.compile(r"/dev/(?:pts/\d+|tty\w*|console)$")
 _STATUS = 49
 """Index of the wait status among the fields of ``stat`` after the name."""
 _POLL = struct.Struct("=iHH")
@@ -156,11 +157,13 @@ def _fills_pipe_to(reader: int, pid: int, proc: Path) -> bool:
 
 
 def _peer(pid: int, descriptors: list[int], proc: Path) -> KernelWait:
-    """The peers of the sockets that it waits at."""
+    """The peers of the sockets that it waits at, or the terminal."""
     ends = (peer_of(pid, descriptor, proc) for descriptor in descriptors)
     peers = [peer for peer in ends if peer is not None and peer.what]
     if not peers:
-        return KernelWait()
+        targets = (target_of(pid, descriptor, proc) for descriptor in descriptors)
+        terminal = next(filter(_TERMINAL.match, targets), "")
+        return KernelWait("terminal" if terminal else "", terminal)
     here = {peer.process for peer in peers}
     others = tuple(sorted(other for other in here if other not in (None, pid)))
     what = ", ".join(sorted({peer.what for peer in peers})[:_SHOWN_NAMES])
