@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any
 
-from hangscope.replay.vocabulary import WORD, is_known, public_words, words_of
+from hangscope.replay.vocabulary import WRITTEN_WORD, is_known, public_words, words_of
 from hangscope.trace.model import Trace
 
 ROOT = "/redacted"
@@ -123,11 +123,11 @@ class Redactor:
 
     def foreign_word(self, text: str) -> str:
         """A word of a finished text that is neither known nor a substitute; empty if none is."""
-        words = (word for word in WORD.findall(text) if not is_known(word, self._known))
+        words = (word for word in WRITTEN_WORD.findall(text) if not is_known(word, self._known))
         return next(words, "")
 
     def _known_words(self, text: str) -> str:
-        return WORD.sub(lambda m: self._word(m[0]), text)
+        return WRITTEN_WORD.sub(lambda m: self._word(m[0]), text)
 
     def _public_part(self, path: str) -> str:
         """A path inside a library; what is below the folder of packages may be private."""
@@ -139,7 +139,7 @@ class Redactor:
         return path
 
     def _is_kept(self, text: str) -> bool:
-        return all(is_known(word, self._known) for word in WORD.findall(text))
+        return all(is_known(word, self._known) for word in WRITTEN_WORD.findall(text))
 
     def _keep(self, names: Iterable[str]) -> None:
         self._known = self._known.union(*map(words_of, names))

@@ -13,6 +13,8 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).parent.parent
 WORD = re.compile(r"[^\W\d_]+")
+WRITTEN_WORD = re.compile(r"(?:[^\W\d_]|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|%[0-9A-Fa-f]{2})+")
+"""A word of which letters may be written as JSON, Python or URLs escape them."""
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _TOO_SHORT = 2
 """So few letters in a row say nothing about anybody."""

@@ -141,6 +141,17 @@ def test_only_known_words_of_free_text_stay() -> None:
     assert redactor.prose(kept) == kept
 
 
+@pytest.mark.parametrize("e", [r"\u0065", r"\x65", "%65"])
+def test_words_are_found_however_their_letters_are_written(e: str) -> None:
+    """The letters between are a known word each."""
+    redactor = Redactor()
+    kept = redactor.prose(f"at k{e}str{e}l now")
+    assert "str" not in kept
+    assert kept.startswith("at word")
+    assert redactor.prose(kept) == kept
+    assert redactor.foreign_word(f"at k{e}str{e}l")
+
+
 @pytest.mark.parametrize(
     ("kind", "content"),
     [
