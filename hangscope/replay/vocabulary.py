@@ -13,8 +13,9 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).parent.parent
 WORD = re.compile(r"[^\W\d_]+")
-WRITTEN_WORD = re.compile(r"(?:[^\W\d_]|\\u[0-9a-fA-F]{4}|\\x[0-9a-fA-F]{2}|%[0-9A-Fa-f]{2})+")
-"""A word of which letters may be written as JSON, Python or URLs escape them."""
+_LETTER = "(?:[46][1-9A-Fa-f]|[57][0-9Aa])"
+WRITTEN_WORD = re.compile(rf"(?:[^\W\d_]|(?:\\u00|\\x|%){_LETTER})+")
+"""A word of which ASCII letters may be escaped, as no writer of JSON, Python or URLs needs to."""
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _TOO_SHORT = 2
 """So few letters in a row say nothing about anybody."""
