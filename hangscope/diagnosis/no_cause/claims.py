@@ -9,7 +9,7 @@ from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.embedded_exceptions import failed_ranks, original, own_places
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import user_frames, where
-from hangscope.diagnosis.wording import ordering_advice, playbook
+from hangscope.diagnosis.wording import playbook
 from hangscope.diagnosis.wording.crash_advice import crash
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace.model import Claim
@@ -79,7 +79,7 @@ def from_claims(claims: tuple[Claim, ...]) -> Finding | None:
         # Either one fault in all of them, or one of them and its echoes: a log does not show which.
         among_several = verdict is Verdict.RANK_CRASHED and len(accused) > 1
         certain = all(c.certain for c in naming) and not among_several
-        advice = ordering_advice.mismatch("op")
+        advice = playbook.say("op")
         if verdict is Verdict.RANK_CRASHED:
             advice = crash(naming[0].text, "")
         elif verdict is Verdict.RANK_LOST:

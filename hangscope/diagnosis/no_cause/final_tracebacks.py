@@ -23,7 +23,7 @@ from hangscope.diagnosis.processes.stacks import (
     where,
 )
 from hangscope.diagnosis.records.agreement import ONE_SIDED, family
-from hangscope.diagnosis.wording import ordering_advice, playbook
+from hangscope.diagnosis.wording import playbook
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Stack
 
@@ -317,7 +317,7 @@ def _finding(
         verdict, advice = Verdict.RANK_EXITED, playbook.by_verdict(Verdict.RANK_EXITED)
         summary = f"{who} had ended with status 0 when {them} gave up waiting in {there}"
     elif odd:
-        verdict, advice = Verdict.COLLECTIVE_MISMATCH, ordering_advice.mismatch("op")
+        verdict, advice = Verdict.COLLECTIVE_MISMATCH, playbook.say("op")
         lines = [where(waits[r].shown or innermost(waits[r].frames)) for r in (odd[0], most[0])]
         if all(lines) and lines[0] != lines[1]:
             advice = replace(advice, fix=f"compare {lines[0]} with {lines[1]}; {advice.fix}")

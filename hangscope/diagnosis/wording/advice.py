@@ -18,11 +18,11 @@ from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.processes.stacks import innermost, is_library, user_frames, where
 from hangscope.diagnosis.records.agreement import numel
 from hangscope.diagnosis.records.mismatch import Mismatch
-from hangscope.diagnosis.wording import ordering_advice, playbook
+from hangscope.diagnosis.wording import playbook
 from hangscope.diagnosis.wording.cycle_crossing import Crossing, crossing
 from hangscope.diagnosis.wording.handled_exceptions import handled_alone
 from hangscope.diagnosis.wording.phrases import rank_s, title_of
-from hangscope.diagnosis.wording.playbook import Advice
+from hangscope.diagnosis.wording.playbook import Advice, say
 from hangscope.diagnosis.wording.process_advice import for_process, with_dead_thread
 from hangscope.diagnosis.wording.sides import guarded, in_backward
 from hangscope.diagnosis.wording.source_lines import (
@@ -51,7 +51,11 @@ def advice(context: Context, cause: Cause, place: Place | None, sides: tuple[Sid
     if handled is not None:
         whose = rank_s((handled.rank,))
         ended = handled.is_end_of_data
-        return playbook.data_ended(whose) if ended else playbook.handling(whose, handled.words)
+        return (
+            say("data ended", rank=whose)
+            if ended
+            else say("handling", rank=whose, error=handled.words)
+        )
     if cause.mismatch is not None:
         return _mismatch(context, cause, cause.mismatch, sides)
     if cause.crossed:
@@ -62,23 +66,19 @@ def advice(context: Context, cause: Cause, place: Place | None, sides: tuple[Sid
         return _issued_extra(context, cause)
     twins = duplicate_ranks(context.trace)
     if twins and cause.verdict in (Verdict.STUCK_COLLECTIVE, Verdict.RANK_LOST):
-        return Advice(
-            "give every process a RANK of its own: two processes say that they are "
-            f"{rank_s(twins)}",
-            "D1, D4",
-        )
+        return say("twice", ranks=rank_s(twins))
     if cause.verdict is Verdict.DEADLOCK_CYCLE and place is not None and is_lock(place):
         if all(map(is_lock, context.waits.at(cause.places))):
-            return playbook.locks_in_order()
+            return say("locks")
         held_at = [where(s.stack[0]) for s in sides if s.stack and {*s.ranks} & {*place.targets}]
-        return playbook.release_lock(held_at[0] if held_at else "")
+        return say("release the lock", line=held_at[0] if held_at else "the collective")
     return for_process(context, cause, place) or _for_all(context, cause, place, sides)
 
 
 def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side, ...]) -> Advice:
-    advice = ordering_advice.mismatch(found.aspect, guarded=guarded(sides))
+    advice = _of_aspect(found.aspect, guarded=guarded(sides))
     if found.aspect in ("numel", "op") and _met_a_bucket(context, found.group, sides):
-        advice = ordering_advice.buckets()
+        advice = say("buckets")
     elif (
         found.aspect == "op"
         or (found.aspect == "numel" and guarded(sides))
@@ -86,21 +86,29 @@ def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side
     ):
         advice = _other_operations(context, cause, found.group, sides)
     if any(_runs(_AT_JOINS_END, side) for side in sides):
-        advice = ordering_advice.inside_join()
+        advice = say("inside join")
     elif any(_runs(_COMMUNICATION_HOOK, side) for side in sides):
-        advice = ordering_advice.communication_hook()
+        advice = say("communication hook")
     elif found.aspect == "numel" and _takes_sizes_in_turn(context, found, sides):
-        advice = ordering_advice.one_of_many(rank_s(cause.culprits))
+        advice = say("one of many", ranks=rank_s(cause.culprits))
     if race_of_threads(context, found) and all(
         _is_issued_by_others(context, found.group, side, sides) for side in sides
     ):
-        advice = ordering_advice.two_threads()
+        advice = say("two threads")
     elif all(handed_to_a_pool(side.full_stack) for side in sides):
-        advice = ordering_advice.pool_of_threads()
+        advice = say("pool of threads")
     if found.leaving(context.trace.records):
-        advice = ordering_advice.leave_together()
+        advice = say("leave together")
     lines = diverging_lines(sides[1], sides[0]) if len(sides) > 1 else []
     return _comparing(advice, cause, lines)
+
+
+def _of_aspect(aspect: str, *, guarded: bool) -> Advice:
+    """Members that issued operations which differ in this aspect of a `Mismatch`.
+
+    ``guarded``: one side's call site was never reached by the other side.
+    """
+    return say("guarded" if guarded and aspect == "op" else aspect)
 
 
 def _is_issued_by_others(context: Context, group: int, side: Side, sides: tuple[Side, ...]) -> bool:
@@ -136,12 +144,12 @@ def _other_operations(
     If nothing else decides, it is the side at a line where the other has never been; otherwise
     neither may be named alone.
     """
-    advice = ordering_advice.mismatch("op", guarded=guarded(sides))
+    advice = _of_aspect("op", guarded=guarded(sides))
     if len(sides) != 2 or not sides[0].stack or not sides[1].stack:
         return advice
     most, few = sides
     if in_finalizer(few) or in_finalizer(most):
-        return ordering_advice.finalizer()
+        return say("finalizer")
     undecided = cause.confidence is Confidence.AMBIGUOUS
     if undecided and (
         leaves_a_block(most, few)
@@ -152,14 +160,14 @@ def _other_operations(
     ):
         most, few = few, most
     if leaves_a_block(few, most):
-        return ordering_advice.left_block(rank_s(few.ranks))
+        return say("left a block", ranks=rank_s(few.ranks))
     if few.stack != most.stack and been_there(context, most.ranks, group, few.stack):
         either = f"one of {rank_s({*few.ranks, *most.ranks})}"
-        return ordering_advice.out_of_step(either if undecided else rank_s(few.ranks))
+        return say("out of step", ranks=either if undecided else rank_s(few.ranks))
     if stands_behind(few, most) and been_there(context, few.ranks, group, most.stack):
-        return ordering_advice.guarded_or_early(rank_s(few.ranks))
+        return say("guarded or early", ranks=rank_s(few.ranks))
     if not undecided and (line := _one_call(few, most)):
-        return ordering_advice.inside_one_call(rank_s(few.ranks), line)
+        return say("inside one call", ranks=rank_s(few.ranks), line=line)
     return advice
 
 
@@ -239,16 +247,16 @@ def _crossed(cause: Cause, sides: tuple[Side, ...]) -> Advice:
 
 def _contradiction(cause: Cause, place: Place | None) -> Advice:
     if cause.verdict is Verdict.COLLECTIVE_MISMATCH:
-        return ordering_advice.new_groups()
+        return say("new groups")
     if place is not None and place.phase:
         return playbook.missing(first=True)
     if cause.verdict is Verdict.SHAPE_MISMATCH and place is not None and not place.p2p:
-        return ordering_advice.splits()
-    return ordering_advice.mismatch("dtype" if cause.verdict is Verdict.DTYPE_MISMATCH else "numel")
+        return say("splits")
+    return say("dtype" if cause.verdict is Verdict.DTYPE_MISMATCH else "numel")
 
 
 def _issued_extra(context: Context, cause: Cause) -> Advice:
-    advice = ordering_advice.mismatch("op", guarded=True)
+    advice = say("guarded")
     absent = cause.sides[0]
     processes = [context.processes[r] for r in absent]
     seen = [h.stack for h in processes if h.end is not End.CRASHED and h.stack]
@@ -276,7 +284,7 @@ def _for_all(
         return _for_cycle(context, cause, advice, sides)
     recorded = any(source.format == formats.RING for source in context.trace.sources)
     if cause.verdict is Verdict.INCONCLUSIVE and recorded:
-        return playbook.recorded_elsewhere()
+        return say("recorded elsewhere")
     return advice
 
 
@@ -286,11 +294,15 @@ def _for_stuck(
     """What else is known about a collective that nobody finishes; None if nothing."""
     if place.not_begun:
         lines = [where(s.stack[0]) for s in sides if s.stack and {*s.ranks} & {*cause.culprits}]
-        return playbook.held_device(rank_s(place.not_begun), lines[0] if lines else "")
+        return say(
+            "held device",
+            ranks=rank_s(place.not_begun),
+            before=f" before {lines[0]}" if lines else "",
+        )
     if place.counted:
-        return playbook.stuck(", and what else is queued in their streams")
+        return say("stuck", rest=", and what else is queued in their streams")
     if not _are_compared(context, place):
-        return playbook.stuck("; whether all passed the same arguments is not recorded")
+        return say("stuck", rest="; whether all passed the same arguments is not recorded")
     return None
 
 
@@ -299,15 +311,13 @@ def _for_cycle(context: Context, cause: Cause, advice: Advice, sides: tuple[Side
     lines = [where(s.stack[0]) for s in sides if s.stack]
     reducing = [in_backward(side) for side in sides]
     if any(reducing) and not all(reducing) and all(side.op is not None for side in sides):
-        return ordering_advice.buckets()
+        return say("buckets")
     if _crossed_handles(context, cause, sides):
         again = _all_of_a_world(context, cause)
         who = rank_s(cause.culprits)
-        return (
-            ordering_advice.world_again(who) if again else ordering_advice.crossed_handles(lines[0])
-        )
+        return say("another world", ranks=who) if again else say("crossed handles", line=lines[0])
     if _same_half_first(context, cause, sides):
-        return ordering_advice.ring_of_waits(sides[0].op or "recv")
+        return say("same half first", verb=sides[0].op or "recv")
     crossed = crossing(context, cause)
     if crossed is not None:
         return _for_crossing(context, cause, crossed, sides)
@@ -331,19 +341,19 @@ def _for_crossing(
 ) -> Advice:
     """The accused are at one place and not at the other: their lines may show why."""
     accused, waiters = set(cause.culprits), set(crossed.without.waiters)
-    advice = ordering_advice.left_out(rank_s(cause.culprits), title_of(context, crossed.without))
+    advice = say("left out", ranks=rank_s(cause.culprits), title=title_of(context, crossed.without))
     few = next((s for s in sides if s.stack and accused.issuperset(s.ranks)), None)
     most = next((s for s in sides if s.stack and waiters.issuperset(s.ranks)), None)
     if few is None or most is None:
         return advice
     if leaves_a_block(few, most):
-        advice = ordering_advice.left_block(rank_s(few.ranks))
+        advice = say("left a block", ranks=rank_s(few.ranks))
     elif (
         stands_behind(few, most)
         and been_there(context, few.ranks, crossed.without.group, most.stack)
         and not been_there(context, most.ranks, crossed.came_to.group, few.stack)
     ):
-        advice = ordering_advice.guarded_or_early(rank_s(few.ranks))
+        advice = say("guarded or early", ranks=rank_s(few.ranks))
     if few.stack[-1] == most.stack[-1]:  # otherwise they are of different threads
         return _comparing(advice, cause, diverging_lines(few, most))
     return advice

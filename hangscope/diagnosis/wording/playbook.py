@@ -1,4 +1,7 @@
-"""The fix for each kind of finding in one sentence, with its hang class (D1-D23)."""
+"""What to do about each kind of finding, in one sentence, with its hang class (D1-D23).
+
+The sentences are one table, `say`; the functions choose among them by what a process does.
+"""
 
 from __future__ import annotations
 
@@ -21,83 +24,277 @@ class Advice:
     playbook: str
 
 
+_GUARD = (
+    "run the collective on every rank, or on none, and guard only its side effect with "
+    "`if rank == 0`"
+)
+_FEWER = (
+    "equalise the number of batches over ranks (sampler and drop_last), or wrap the loop in "
+    "Join{more}; if they are equal already, look for a step that it skipped (`continue`, a NaN "
+    "check, a caught exception) or a loop that it left early (early stopping, a time limit): all "
+    "ranks must decide that together"
+)
+_SAYINGS = {
+    # Members that issued incompatible operations, by the aspect of the `Mismatch`.
+    "op": ("make every member issue the same operations in the same order", "D19, D21"),
+    "guarded": (_GUARD, "D21, D19"),
+    "numel": (
+        "give every member tensors of the same size: pad the last batch, or gather the sizes first",
+        "D19, D22",
+    ),
+    "dtype": (
+        "cast to one dtype before the collective; under FSDP set param, reduce and buffer dtypes "
+        "alike on every rank",
+        "D14, D19",
+    ),
+    "device": (
+        "move the tensors to the same device on every member: a group with a backend for each "
+        "(cpu:gloo,cuda:nccl) silently accepts either",
+        "D19",
+    ),
+    "history": (
+        "record more (HANGSCOPE_BUFFER) and run again: the first difference has been overwritten",
+        "D19",
+    ),
+    "root": (
+        "pass the same src or dst on every member: it is a global rank, even in a subgroup "
+        "(dist.get_global_rank, or group_src and group_dst)",
+        "D19",
+    ),
+    "reduce_op": ("pass the same reduce operation on every member", "D19"),
+    # Ranks at different lines, or in different orders.
+    "out of step": (  # the ranks are at a line where the others have been before
+        "all ranks run that line: look for what made {ranks} repeat or skip an operation (a caught "
+        "exception, a retry, `continue`, a different number of steps)",
+        "D19, D20",
+    ),
+    "left out": (
+        "look for what made {ranks} skip or postpone {title} (a branch, a caught exception, "
+        "`continue`): all ranks must use the groups, and issue their sends and receives, in the "
+        "same order",
+        "D19, D21",
+    ),
+    "left a block": (  # the ranks are in the `__exit__` of a block that the others are inside
+        "look for an exception that ended the `with` block on {ranks} alone: what runs when a "
+        "block ends must not wait for the others",
+        "D20, D19",
+    ),
+    "one of many": (  # a line that issues a different size each time, like a loop over parameters
+        "that line passes a different size each time: look for what {ranks} skipped, repeated or "
+        "took in a different order there (a missing key, a skipped layer, a layer or buffer that "
+        "depends on train or eval mode, iteration over a set)",
+        "D19, D8",
+    ),
+    "finalizer": (
+        "move the collective out of __del__: Python frees objects at different moments on each "
+        "rank; close them explicitly, on all ranks in the same step",
+        "D19, D21",
+    ),
+    "another world": (
+        "{ranks} and the others are in different worlds: call destroy_process_group and "
+        "init_process_group again on all ranks, or on none",
+        "D19, D21",
+    ),
+    "guarded or early": (  # the ranks are at a line that is new to all
+        f"{_GUARD}; if it comes after a loop, {{ranks}} left that loop early or skipped a step "
+        "(`continue`, a caught exception): let all ranks decide that together",
+        "D21, D19, D9",
+    ),
+    "inside one call": (  # all ranks are in one call, below which only installed packages differ
+        "all ranks are inside {line}, and none of the program's own lines issues that: what is "
+        "decided in there on {ranks} alone (early stopping, a limit of batches or time, an "
+        "evaluation or a checkpoint that is due) must be decided by all ranks together",
+        "D9, D21",
+    ),
+    "crossed handles": (  # one line, with another group of the same members on each rank
+        "{line} uses a different group on one side, with the same members: create the groups in "
+        "the same order on every rank (dist.new_group tells them apart by their order); if that is "
+        "so already, take them in the same order at that line",
+        "D19",
+    ),
+    "splits": (
+        "exchange the split sizes first (an all_to_all of the counts): what one member sends to "
+        "another must be what that one expects from it",
+        "D19",
+    ),
+    "same half first": (
+        "every rank of the cycle waits in {verb} before it does its other half: let some of them "
+        "start with the other half, or issue both at once (isend and irecv, batch_isend_irecv); if "
+        "that order is a pipeline's schedule, compare the stages and micro-batches of these ranks",
+        "D19",
+    ),
+    "new groups": (
+        "call new_group for every group on every rank and in the same order, even on ranks that "
+        "are not members of it",
+        "D19, D21",
+    ),
+    "leave together": (
+        "a signal or an exception reaches one rank only: let it set a flag, all-reduce the flag "
+        "in every step, and save or exit on all ranks in the same step",
+        "D21, D19",
+    ),
+    "two threads": (
+        "two threads issue operations in this group, so their order differs from rank to rank: "
+        "give the thread a group of its own (dist.new_group)",
+        "D19",
+    ),
+    "pool of threads": (
+        "what is submitted to a thread pool runs in a different order on each rank: await each "
+        "collective before submitting the next, or give each its own group (dist.new_group)",
+        "D19",
+    ),
+    "communication hook": (
+        "a DDP communication hook issues it: register the same hook with the same settings "
+        "(approximation rank, start step, groups) on every rank, and in the same step",
+        "D8, D19",
+    ),
+    "inside join": (
+        "ranks that are done wait at the end of `with Join`, and take part only in the collectives "
+        "of what was passed to it: move every other collective (metrics, barriers) out of that "
+        "block, or wrap what issues it in a Joinable",
+        "D9, D19",
+    ),
+    "buckets": (  # gradient buckets of different sizes, or one that a rank never reduced
+        "use the same parameters on every rank in every step: a branch that one rank skips, or a "
+        "loss without some output, leaves gradient buckets out (find_unused_parameters=True only "
+        "if a branch is skipped on purpose)",
+        "D8, D19",
+    ),
+    "cycle": ("use the groups, sends and receives in the same order on all ranks", "D19, D21"),
+    "pair": (
+        "issue the matching send or recv, in the order in which the partner issues its halves",
+        "D19",
+    ),
+    # Ranks that are not where they should be.
+    "handling": (  # the rank came there in an `except` or `finally` clause, and nobody else did
+        "fix what raised {error}: {rank} alone was handling that; what runs in `except`, "
+        "`finally` or `__exit__` must not wait for the others",
+        "D20, D19",
+    ),
+    "fewer steps": (_FEWER.replace("{more}", ""), "D9, D22"),
+    "exited": (_FEWER.replace("{more}", ", or keep the rank until all have finished"), "D9, D22"),
+    "left its own behind": (
+        "let {rank} wait for what it has issued before it exits: work.wait() on asynchronous "
+        "operations, destroy_process_group or a barrier at the end; os._exit waits for nothing",
+        "D20, D9",
+    ),
+    "data ended": (
+        "the data of {rank} ended before that of the others: equalise the number of batches over "
+        "ranks (sampler and drop_last), or wrap the loop in Join",
+        "D9, D22",
+    ),
+    "release the lock": (
+        "release that lock before {line}: nothing that needs the other ranks may run under a lock "
+        "that they need to get there",
+        "D19, D23",
+    ),
+    "holds a lock": (
+        "{look}: the others cannot go on until it releases that lock",
+        "D19, D23",
+    ),
+    "locks": ("take these locks in the same order on all ranks, or use one lock", "D19, D23"),
+    "key to set": (
+        "{look}: it has to set that key, under exactly that name, before it goes on to anything "
+        "that needs the others",
+        "D19, D21",
+    ),
+    "recorded elsewhere": (
+        "analyse the run directories of the other ranks together with this one: a rank on another "
+        "node, with another MASTER_PORT, HANGSCOPE_DIR or working directory has one of its own",
+        "D19",
+    ),
+    "never seen": (  # where no launcher numbers the ranks, they are recorded from there on
+        "look for that rank's process{at}: if it runs, py-spy dump shows what keeps it from "
+        "init_process_group; if not, see the launcher's, scheduler's and kernel log",
+        "D1, D20",
+    ),
+    "dead thread": (
+        "fix what ended that rank's thread {name}{at}; and let the process fail with its threads, "
+        "so that the launcher stops the others",
+        "D20",
+    ),
+    "unknown form": (
+        "read the files of {ranks} by hand, or record with HANGSCOPE=1 or torch's own Flight "
+        "Recorder: HangScope does not know the form of their entries",
+        "D20",
+    ),
+    "unreadable": (
+        "make the files of {ranks} readable (copy them whole, with read permission) and analyse "
+        "again: they show where that rank was",
+        "D20",
+    ),
+    "stuck": (
+        "check the network and the devices of the members (NCCL_DEBUG=INFO, Xid and link errors)"
+        "{rest}",
+        "D19",
+    ),
+    "held device": (
+        "look at what the device of {ranks} runs (nvidia-smi, cuda-gdb, Xid errors in the kernel "
+        "log), and at what its code gives the device{before} that nobody else's does",
+        "D19",
+    ),
+    "twice": (
+        "give every process a RANK of its own: two processes say that they are {ranks}",
+        "D1, D4",
+    ),
+    # Ends, and nothing.
+    "crashed": ("fix the first error of that rank{at}" + SYMPTOM, "D20"),
+    "lost": (
+        "look for that rank's process and host{at}: scheduler and kernel log, and its dump if it "
+        "wrote one",
+        "D20",
+    ),
+    "inconclusive": (
+        "collect the dumps or logs of the other ranks; if there are none, run it again with "
+        "HANGSCOPE=1",
+        "D19",
+    ),
+    "quiescent": (
+        "no rank waits in a collective: look at what the ranks do outside (stacks, I/O, "
+        "evaluation on one rank)",
+        "D23",
+    ),
+}
+"""Per key the sentence, with names in braces for what a case tells, and its hang classes."""
+_OF_VERDICT = {
+    Verdict.RANK_CRASHED: "crashed",
+    Verdict.RANK_EXITED: "exited",
+    Verdict.RANK_LOST: "lost",
+    Verdict.DEADLOCK_CYCLE: "cycle",
+    Verdict.P2P_UNMATCHED: "pair",
+    Verdict.STUCK_COLLECTIVE: "stuck",
+    Verdict.INCONCLUSIVE: "inconclusive",
+    Verdict.QUIESCENT: "quiescent",
+}
+
+
+def say(key: str, **told: str) -> Advice:
+    """The advice of that key, with what the case tells in its place."""
+    fix, classes = _SAYINGS[key]
+    return Advice(fix.format(**told), classes)
+
+
+def by_verdict(verdict: Verdict, detail: str = "") -> Advice:
+    """What to do if nothing but the verdict decides; ``detail``: a line or a host."""
+    key = _OF_VERDICT[verdict]
+    at = _at(detail) if key == "crashed" else f" {detail}" if detail else ""
+    return say(key, at=at, rest="; where the ranks stand (py-spy dump) tells more")
+
+
 def place_of(process: ProcessState | None, address: str) -> str:
     """``data.py:41 in load_batch on host node0 (pid 4711)``, as far as known."""
     frame = innermost(process.stack) if process is not None else None
     return " ".join(x for x in (where(frame), address) if x)
 
 
+def look_at(place: str) -> str:
+    """Where to look first; ``place`` may be unknown."""
+    return f"look at {place or 'what runs there instead'}"
+
+
 def _at(detail: str) -> str:
     """A line after a colon, a host without a line after a comma; empty for nothing."""
     return "" if not detail else f"{', ' if detail.startswith('on host') else ': '}{detail}"
-
-
-def handling(rank: str, error: str) -> Advice:
-    """``rank`` reached a collective in an ``except`` or ``finally`` clause, and nobody else did."""
-    return Advice(
-        f"fix what raised {error}: {rank} alone was handling that; what runs in `except`, "
-        "`finally` or `__exit__` must not wait for the others",
-        "D20, D19",
-    )
-
-
-def fewer_steps(more: str = "") -> Advice:
-    """A rank that finished its program, or its loop, before the others."""
-    return Advice(
-        "equalise the number of batches over ranks (sampler and drop_last), or wrap the loop in "
-        f"Join{more}; if they are equal already, look for a step that it skipped (`continue`, a "
-        "NaN check, a caught exception) or a loop that it left early (early stopping, a time "
-        "limit): all ranks must decide that together",
-        "D9, D22",
-    )
-
-
-def left_its_own_behind(rank: str) -> Advice:
-    """``rank`` had issued the operation the others are in, and left before it was done."""
-    return Advice(
-        f"let {rank} wait for what it has issued before it exits: work.wait() on asynchronous "
-        "operations, destroy_process_group or a barrier at the end; os._exit waits for nothing",
-        "D20, D9",
-    )
-
-
-def data_ended(rank: str) -> Advice:
-    """``rank`` reached a collective because its iterator was exhausted."""
-    return Advice(
-        f"the data of {rank} ended before that of the others: equalise the number of batches over "
-        "ranks (sampler and drop_last), or wrap the loop in Join",
-        "D9, D22",
-    )
-
-
-def release_lock(line: str) -> Advice:
-    """A rank that holds a file lock while it waits for ranks that want it."""
-    return Advice(
-        f"release that lock before {line or 'the collective'}: nothing that needs the other ranks "
-        "may run under a lock that they need to get there",
-        "D19, D23",
-    )
-
-
-def lock_to_release(where_it_is: str) -> Advice:
-    """A rank that does something else while it holds a lock others wait for."""
-    look = f"look at {where_it_is}" if where_it_is else "look at what runs there instead"
-    return Advice(f"{look}: the others cannot go on until it releases that lock", "D19, D23")
-
-
-def locks_in_order() -> Advice:
-    """Ranks that each hold a lock and want the other's."""
-    return Advice("take these locks in the same order on all ranks, or use one lock", "D19, D23")
-
-
-def key_to_set(where_it_is: str) -> Advice:
-    """Ranks that wait in the store for a key that another rank should have set."""
-    look = f"look at {where_it_is}" if where_it_is else "look at what runs there instead"
-    return Advice(
-        f"{look}: it has to set that key, under exactly that name, before it goes on to anything "
-        "that needs the others",
-        "D19, D21",
-    )
 
 
 def missing(
@@ -115,9 +312,9 @@ def missing(
     if process is not None and process.state == "stopped":
         return _stopped(process, address)
     stack = process.stack if process is not None else ()
-    look = f"look at {place_of(process, address)}"
+    look = look_at(place_of(process, address))
     if not stack:
-        look = "look at what runs there instead" + _at(address).removeprefix(",")
+        look = look_at("") + _at(address).removeprefix(",")
     inside = blocked_in(process)
     if inside:
         look += f": {inside}"
@@ -128,9 +325,9 @@ def missing(
             "D19",
         )
     if finalized or (process is not None and process.phase == "destroy_process_group"):
-        return fewer_steps()
+        return say("fewer steps")
     if is_over(stack):
-        more = fewer_steps()
+        more = say("fewer steps")
         return Advice(f"{look}; {more.fix}", more.playbook)
     if first:
         if process is not None and process.is_observed and not (process.gone or stack):
@@ -141,28 +338,6 @@ def missing(
             "D1, D2",
         )
     return _by_names(process, look, blocked=bool(inside))
-
-
-def recorded_elsewhere() -> Advice:
-    """Ranks are missing from a job that HangScope records: their rings are elsewhere."""
-    return Advice(
-        "analyse the run directories of the other ranks together with this one: a rank on another "
-        "node, with another MASTER_PORT, HANGSCOPE_DIR or working directory has one of its own",
-        "D19",
-    )
-
-
-def never_seen(address: str) -> Advice:
-    """A rank of a running job that has left nothing, while others wait in ``init_process_group``.
-
-    Where no launcher's environment numbers the ranks, they are recorded only from there on.
-    """
-    return Advice(
-        f"look for that rank's process{' ' + address if address else ''}: if it runs, py-spy dump "
-        "shows what keeps it from init_process_group; if not, see the launcher's, scheduler's and "
-        "kernel log",
-        "D1, D20",
-    )
 
 
 def _stopped(process: ProcessState, address: str) -> Advice:
@@ -199,79 +374,3 @@ def _by_names(process: ProcessState | None, look: str, *, blocked: bool) -> Advi
         return Advice(f"{look}; if loaders differ in length, equalise them or use Join", "D9, D22")
     must = "" if blocked else "; every rank must reach the operation that the others wait in"
     return Advice(look + must, "D19")
-
-
-def dead_thread(name: str, detail: str) -> Advice:
-    """A rank that exited with status 0 although one of its threads had failed."""
-    return Advice(
-        f"fix what ended that rank's thread {name}{': ' + detail if detail else ''}; and let the "
-        "process fail with its threads, so that the launcher stops the others",
-        "D20",
-    )
-
-
-def unreadable(whose: str, *, unknown_form: bool) -> Advice:
-    """Ranks whose dumps exist but cannot be read: damaged, or of a kind nobody has described."""
-    if unknown_form:
-        return Advice(
-            f"read the files of {whose} by hand, or record with HANGSCOPE=1 or torch's own Flight "
-            "Recorder: HangScope does not know the form of their entries",
-            "D20",
-        )
-    return Advice(
-        f"make the files of {whose} readable (copy them whole, with read permission) and analyse "
-        "again: they show where that rank was",
-        "D20",
-    )
-
-
-def stuck(rest: str) -> Advice:
-    """All have arrived and nobody finishes; ``rest``: what this implies for the job's code."""
-    what = "check the network and the devices of the members (NCCL_DEBUG=INFO, Xid and link errors)"
-    return Advice(what + rest, "D19")
-
-
-def held_device(whose: str, line: str) -> Advice:
-    """A device that has not started what the others have; ``line``: where it was issued."""
-    before = f" before {line}" if line else ""
-    return Advice(
-        f"look at what the device of {whose} runs (nvidia-smi, cuda-gdb, Xid errors in the kernel "
-        f"log), and at what its code gives the device{before} that nobody else's does",
-        "D19",
-    )
-
-
-def by_verdict(verdict: Verdict, detail: str = "") -> Advice:
-    """The remaining kinds."""
-    fixed = {
-        Verdict.RANK_CRASHED: Advice(
-            f"fix the first error of that rank{_at(detail)}{SYMPTOM}",
-            "D20",
-        ),
-        Verdict.RANK_EXITED: fewer_steps(", or keep the rank until all have finished"),
-        Verdict.RANK_LOST: Advice(
-            f"look for that rank's process and host{' ' + detail if detail else ''}: scheduler and "
-            "kernel log, and its dump if it wrote one",
-            "D20",
-        ),
-        Verdict.DEADLOCK_CYCLE: Advice(
-            "use the groups, sends and receives in the same order on all ranks", "D19, D21"
-        ),
-        Verdict.P2P_UNMATCHED: Advice(
-            "issue the matching send or recv, in the order in which the partner issues its halves",
-            "D19",
-        ),
-        Verdict.STUCK_COLLECTIVE: stuck("; where the ranks stand (py-spy dump) tells more"),
-        Verdict.INCONCLUSIVE: Advice(
-            "collect the dumps or logs of the other ranks; if there are none, run it again with "
-            "HANGSCOPE=1",
-            "D19",
-        ),
-        Verdict.QUIESCENT: Advice(
-            "no rank waits in a collective: look at what the ranks do outside (stacks, I/O, "
-            "evaluation on one rank)",
-            "D23",
-        ),
-        Verdict.HEALTHY: Advice("", ""),
-    }
-    return fixed[verdict]

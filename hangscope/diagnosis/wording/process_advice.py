@@ -26,7 +26,7 @@ from hangscope.diagnosis.wording.crash_advice import (
     left_at,
 )
 from hangscope.diagnosis.wording.phrases import address, everybody_is, rank_s
-from hangscope.diagnosis.wording.playbook import Advice
+from hangscope.diagnosis.wording.playbook import Advice, say
 from hangscope.diagnosis.wording.summaries import left_its_own_behind
 from hangscope.trace.model import NONE, ExceptionFacts, RankFacts
 
@@ -74,9 +74,9 @@ def for_process(context: Context, cause: Cause, place: Place | None) -> Advice |
     if cause.verdict is Verdict.RANK_LOST:
         if context.unreadable.keys() >= set(cause.culprits):
             unknown = all(is_unknown_form(context.unreadable[r]) for r in cause.culprits)
-            return playbook.unreadable(rank_s(cause.culprits), unknown_form=unknown)
+            return say("unknown form" if unknown else "unreadable", ranks=rank_s(cause.culprits))
         if context.trace.live and place is not None and place.phase == INIT:
-            return playbook.never_seen(one.at)
+            return say("never seen", at=f" {one.at}" if one.at else "")
         return playbook.by_verdict(cause.verdict, one.at)
     if cause.verdict is Verdict.RANK_CRASHED and process is not None:
         return _crashed(context, cause, place, one, process)
@@ -89,11 +89,10 @@ def _owes(context: Context, cause: Cause, place: Place, one: _Accused) -> Advice
         dead = dead_thread(context, one.rank, place.group)
         if dead is not None:
             return _dead_thread(dead, one.at)
+    look = playbook.look_at(playbook.place_of(one.process, one.at))
     if place.phase.startswith(STORE):
-        return playbook.key_to_set(playbook.place_of(one.process, one.at))
-    return (
-        playbook.lock_to_release(playbook.place_of(one.process, one.at)) if is_lock(place) else None
-    )
+        return say("key to set", look=look)
+    return say("holds a lock", look=look) if is_lock(place) else None
 
 
 def _crashed(
@@ -116,7 +115,7 @@ def _crashed(
 def _exited(cause: Cause, place: Place | None, one: _Accused) -> Advice | None:
     if one.raised is None:
         left = place is not None and left_its_own_behind(cause, place)
-        return playbook.left_its_own_behind(rank_s(cause.culprits)) if left else None
+        return say("left its own behind", rank=rank_s(cause.culprits)) if left else None
     if one.raised.is_main_thread or is_secondary(one.raised.message):
         return None
     return _dead_thread(one.raised, one.at)
@@ -134,7 +133,8 @@ def with_dead_thread(context: Context, advice: Advice, rank: int) -> Advice:
 
 
 def _dead_thread(died: ExceptionFacts, at: str) -> Advice:
-    return playbook.dead_thread(died.thread_name, _and(where(innermost(died.stack)), at))
+    line = _and(where(innermost(died.stack)), at)
+    return say("dead thread", name=died.thread_name, at=f": {line}" if line else "")
 
 
 def _and(line: str, at: str) -> str:
