@@ -9,22 +9,19 @@ from dataclasses import dataclass, replace
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.causes.consequences import without_consequences
-from hangscope.diagnosis.causes.crashes import crash_causes
+from hangscope.diagnosis.causes.crashes import accuse_first_gone, crash_causes
 from hangscope.diagnosis.causes.departures import with_departures
 from hangscope.diagnosis.causes.differing_models import weigh_models
-from hangscope.diagnosis.causes.first_gone import accuse_first_gone
 from hangscope.diagnosis.causes.graph_causes import graph_causes
 from hangscope.diagnosis.causes.mismatches import conflict_causes, mismatch_causes
 from hangscope.diagnosis.causes.remote_calls import accuse_handlers
-from hangscope.diagnosis.causes.sibling_causes import sibling_causes
-from hangscope.diagnosis.causes.vanished_hosts import accuse_all_vanished
+from hangscope.diagnosis.causes.sibling_causes import merged_finding, sibling_causes
 from hangscope.diagnosis.context import Context, Inferred
 from hangscope.diagnosis.differences.callsites import with_first_divergence
 from hangscope.diagnosis.differences.crossed_p2p import doubt_crossed_p2p
 from hangscope.diagnosis.differences.group_creation_order import with_creation_order
 from hangscope.diagnosis.differences.world_conflicts import world_causes
-from hangscope.diagnosis.doubts.acquittals import acquitted
-from hangscope.diagnosis.doubts.doubt import capped
+from hangscope.diagnosis.doubts.doubt import acquitted, capped
 from hangscope.diagnosis.doubts.table import DOUBTS
 from hangscope.diagnosis.exits.after_standstill import (
     not_before_last_record,
@@ -34,7 +31,7 @@ from hangscope.diagnosis.exits.external_stop import Stop, external_stop
 from hangscope.diagnosis.exits.first_timeout import rewound_to_first_timeout
 from hangscope.diagnosis.exits.late_arrivals import without_late_arrivals
 from hangscope.diagnosis.exits.primary_failures import judge_ends
-from hangscope.diagnosis.exits.vanished_hosts import with_vanished
+from hangscope.diagnosis.exits.vanished_hosts import accuse_all_vanished, with_vanished
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.groups.memberships import with_credible_members
 from hangscope.diagnosis.model import Diagnosis, Verdict
@@ -57,14 +54,11 @@ from hangscope.diagnosis.waiting.without_timeout import (
     needs_no_timeout,
 )
 from hangscope.diagnosis.wording.answer import answer
-from hangscope.diagnosis.wording.findings import to_finding
-from hangscope.diagnosis.wording.hosts import with_hosts
+from hangscope.diagnosis.wording.findings import to_finding, with_hosts
 from hangscope.diagnosis.wording.log_clues import with_clues_of_logs
-from hangscope.diagnosis.wording.lost_messages import lost_messages
 from hangscope.diagnosis.wording.phrases import rank_s
-from hangscope.diagnosis.wording.sibling_findings import merged_finding
-from hangscope.diagnosis.wording.tolerated_waits import tolerated_wait
-from hangscope.diagnosis.wording.unattributed_messages import with_unattributed_messages
+from hangscope.diagnosis.wording.tolerated_waits import lost_messages, tolerated_wait
+from hangscope.diagnosis.wording.words_of_logs import with_unattributed_messages
 from hangscope.trace.clocks import align_clocks
 from hangscope.trace.model import Trace
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from hangscope.diagnosis.causes.sibling_causes import merged_finding
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
-from hangscope.diagnosis.wording.sibling_findings import merged_finding
 from tests.diagnosis.builder import Job
 
 

@@ -1,20 +1,28 @@
-"""Turns failures that the wait-for graph does not show into causes."""
+"""Failures that the wait-for graph does not show, and who went first of ranks that lost a peer.
+
+Ranks that lose a peer over the network end, and their own peers lose them in turn.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.cause import Cause, Words
+from hangscope.diagnosis.causes.consequences import is_of_waiting
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.exits.exit_status_only import known_by_status, may_have_given_up
+from hangscope.diagnosis.exits.lost_peers import LostPeers, lost_peers
 from hangscope.diagnosis.exits.primary_failures import (
     aborted_alone,
     had_destroyed_groups,
+    known_by_status,
+    may_have_given_up,
     primary_crashes,
     same_failure,
 )
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.process_state import End, ProcessState, is_unseen
+from hangscope.diagnosis.records.coverage import cut_short, lacks_last_rank
+from hangscope.diagnosis.wording.phrases import capital, is_are, rank_s
 
 
 def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
@@ -87,3 +95,125 @@ def _only_a_status(context: Context, rank: int) -> bool:
     """Whether nothing shows why a rank failed."""
     exit_ = context.trace.ranks[rank].exit
     return rank in context.unrecorded and exit_ is not None and exit_.kind == "code"
+
+
+_FEWEST = 2
+"""What one rank says of itself accuses no silent one: it may be all there is of the log."""
+_MOST = 2
+"""Of more ranks that say nothing, most are only missing from the log."""
+_WHY = (
+    "a rank that loses a peer is ended by its watchdog, and then its own peers lose it; who has "
+    "lost nobody went first"
+)
+
+
+def accuse_first_gone(context: Context, causes: list[Cause]) -> list[Cause]:
+    """If ranks lost their peers, accuse whoever lost nobody, and drop what only shows how far each
+    rank had come by then.
+
+    The job moved until its connections broke. Counters in the log of the ranks are of the moments
+    at which each of them noticed.
+    """
+    found = lost_peers(context)
+    if found is None:
+        return causes
+    recorded = not context.trace.only_logs
+    kept = [
+        cause
+        for cause in causes
+        if (not is_of_waiting(cause) and not _is_echo(context, cause, found))
+        or (recorded and _names_some_of(cause, found.first))
+    ]
+    if any(c.culprits for c in kept) or _accuses_others(context, found):
+        return kept
+    if _is_told(context, found):
+        return [_first_gone(context, found)]
+    unnamed = [c for c in causes if recorded and not c.culprits]
+    return unnamed or [_unknown_first(context, found)]
+
+
+def _is_echo(context: Context, cause: Cause, found: LostPeers) -> bool:
+    """Whether it names only ranks that ended because they had lost a peer."""
+    failed = {r for r in cause.culprits if r in context.processes and context.processes[r].failed}
+    return bool(cause.culprits) and found.lost_ns.keys() - failed >= set(cause.culprits)
+
+
+def _names_some_of(cause: Cause, ranks: tuple[int, ...]) -> bool:
+    return bool(cause.culprits) and set(cause.culprits) <= set(ranks)
+
+
+def _accuses_others(context: Context, found: LostPeers) -> bool:
+    """Whether a log says of another rank that it failed, without how its process ended."""
+    return any(set(claim.accused) - found.lost_ns.keys() for claim in context.trace.claims)
+
+
+def _is_told(context: Context, found: LostPeers) -> bool:
+    """Whether enough ranks speak to accuse those that do not. If half of them do not even appear,
+    the log is that of one of several nodes; if one beyond the last one heard of does not either, it
+    may be that one."""
+    speak = len(found.lost_ns) + len(found.outlived)
+    absent = set(found.first).intersection(context.gaps)
+    if 2 * len(absent) >= len(context.known_ranks) or (absent and lacks_last_rank(context.trace)):
+        return False
+    aborted = any(context.processes[r].aborted for r in found.first if r in context.processes)
+    if aborted and cut_short(context.trace):
+        return False  # why it did may be in the missing part
+    return 0 < len(found.first) <= min(_MOST, speak) and speak >= _FEWEST
+
+
+def _first_gone(context: Context, found: LostPeers) -> Cause:
+    first = found.first
+    verdicts = {_verdict(context, rank) for rank in first}
+    words = Words(
+        f"{capital(rank_s(first))} {_end(context, first)} without a word, and "
+        f"{rank_s(found.lost_ns)} lost connections to other ranks",
+        _WHY,
+    )
+    return Cause(
+        verdicts.pop() if len(verdicts) == 1 else Verdict.RANK_LOST,
+        first,
+        confidence=Confidence.LIKELY if len(first) == 1 else Confidence.AMBIGUOUS,
+        began_ns=found.began_ns,
+        victims=found.outlived.union(found.lost_ns),
+        words=words,
+        evidence=_said(found),
+    )
+
+
+def _unknown_first(context: Context, found: LostPeers) -> Cause:
+    """Ranks lost their peers, and it does not show whose end was the first."""
+    beyond = f"whether there is a rank {max(context.known_ranks) + 1}, which left nothing"
+    return Cause(
+        Verdict.INCONCLUSIVE,
+        (),
+        confidence=Confidence.LIKELY,
+        began_ns=found.began_ns,
+        victims=found.outlived.union(found.lost_ns),
+        words=Words(
+            f"{capital(rank_s(found.lost_ns))} lost connections to other ranks, and nothing on "
+            "record says which rank was gone first",
+            _WHY,
+            "look for a rank that ended otherwise: the launcher's table, the logs of other nodes, "
+            "the kernel's log (memory, Xid); if there is none, the network failed",
+        ),
+        unknowns=(f"how {rank_s(found.first)} ended" if found.first else beyond,),
+        evidence=_said(found),
+    )
+
+
+def _verdict(context: Context, rank: int) -> Verdict:
+    process = context.processes.get(rank)
+    if process is None or not process.gone:
+        return Verdict.RANK_LOST
+    return Verdict.RANK_EXITED if process.end is End.CLEAN else Verdict.RANK_CRASHED
+
+
+def _end(context: Context, ranks: tuple[int, ...]) -> str:
+    """How they ended, as a predicate."""
+    ends = [context.processes[r].end_text if r in context.processes else "" for r in ranks]
+    return f"ended ({ends[0]})" if ends[0] and len(set(ends)) == 1 else f"{is_are(ranks)} gone"
+
+
+def _said(found: LostPeers) -> tuple[str, ...]:
+    ordered = sorted(found.lost_ns, key=lambda rank: (found.lost_ns[rank] or 1 << 62, rank))
+    return tuple(f"log: rank {rank} lost a connection to another rank" for rank in ordered[:8])

@@ -9,8 +9,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.stacks import innermost, where
-from hangscope.diagnosis.records.dropped_halves import waits_for_dropped_half
-from hangscope.diagnosis.records.pairing import Half
+from hangscope.diagnosis.records.pairing import Half, waits_for_dropped_half
 from hangscope.diagnosis.wording.phrases import capital, rank_s, title_of
 
 

@@ -7,21 +7,28 @@ from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.causes.cycles import cycle_cause, ranks_with_sends_only
-from hangscope.diagnosis.causes.halted import needs_a_cause, without_own_waiting
 from hangscope.diagnosis.causes.left_over_halves import blame_left_over
 from hangscope.diagnosis.causes.lost import or_lost
-from hangscope.diagnosis.causes.ran_apart import ran_apart
 from hangscope.diagnosis.causes.sibling_cycles import Cycle, ranks_of_sibling_cycles
-from hangscope.diagnosis.causes.sinks import DisjointSets, sink_causes
-from hangscope.diagnosis.causes.unfit import blame_unfit
-from hangscope.diagnosis.causes.unlisted_members import wait_for_unlisted, waits_for_unlisted
+from hangscope.diagnosis.causes.sinks import (
+    DisjointSets,
+    needs_a_cause,
+    sink_causes,
+    without_own_waiting,
+)
+from hangscope.diagnosis.causes.unfit import (
+    blame_unfit,
+    ran_apart,
+    wait_for_unlisted,
+    waits_for_unlisted,
+)
 from hangscope.diagnosis.causes.unrecorded import (
     accuse_unseen,
     blame_missing_receive,
     blame_missing_send,
 )
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.differences.new_groups import name_different_calls
+from hangscope.diagnosis.differences.group_creation_order import name_different_calls
 from hangscope.diagnosis.differences.world_conflicts import note_loopback, world_conflict
 from hangscope.diagnosis.exits.dead_threads import ranks_of_dead_threads
 from hangscope.diagnosis.graph.components import components, cycles_without

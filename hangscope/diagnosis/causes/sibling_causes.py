@@ -1,4 +1,4 @@
-"""Merges causes that show the same mistake in several sibling groups.
+"""Merges causes, and their findings, that show the same mistake in several sibling groups.
 
 A data-parallel replica or a pipeline stage is a row of ranks, each in its own group with its
 counterparts. What the whole row left out shows up once in each of these groups, at the same number.
@@ -8,11 +8,13 @@ None of these causes explains another, yet it is one mistake.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, shown_place
 from hangscope.diagnosis.causes.cycle_breakers import places_at
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace.model import NONE
 
 _Shape = tuple[object, ...]
@@ -90,3 +92,30 @@ class _Shapes:
             self._places[group] = members
         places = tuple(members.get(rank, NONE) for rank in ranks)
         return self._context.kinds[group], len(members), seq, places
+
+
+_SHOWN = 7
+
+
+def merged_finding(merged: Sequence[Finding]) -> Finding:
+    """The first of these findings, with the others' culprits added and their summaries as
+    evidence."""
+    first, *others = merged
+    if not others:
+        return first
+    more = sorted({rank for finding in others for rank in finding.culprits})
+    culprits = tuple(sorted({*first.culprits, *more}))
+    victims = {rank for finding in merged for rank in finding.victims}
+    sure = all(finding.confidence is first.confidence for finding in merged)
+    groups = "a sibling group" if len(others) == 1 else f"{len(others)} sibling groups"
+    unknowns = dict.fromkeys(what for finding in merged for what in finding.unknowns)
+    return replace(
+        first,
+        culprits=culprits,
+        victims=tuple(sorted(victims.difference(culprits))),
+        confidence=first.confidence if sure else Confidence.LIKELY,
+        summary=f"{first.summary}; likewise {rank_s(more)} in {groups}",
+        evidence=(*first.evidence, *(finding.summary for finding in others[:_SHOWN])),
+        unknowns=tuple(unknowns),
+        began_ns=min((f.began_ns for f in merged if f.began_ns), default=0),
+    )

@@ -12,20 +12,35 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.differences.new_groups import Call, call_of
-from hangscope.diagnosis.graph.places import NEW_GROUP, Place
+from hangscope.diagnosis.graph.places import NEW_GROUP, Place, detail_in
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace import formats
-from hangscope.trace.model import NONE, Trace
+from hangscope.trace.model import NONE, RankFacts, Trace
 
 _SHOWN = 16
 """The recorder's detail of a call shows this many members."""
 _MAX_EDGES = 4096
 _NUMBER = re.compile(r"[1-9]\d{0,8}")
+
+_CALL = re.compile(r"call (\d{1,9})\b(?:, )?(.*)", re.DOTALL)
+"""The recorder's detail of the phase."""
+_RANKS = re.compile(r"ranks ([\d,]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A ``new_group`` call that a rank is in: its number, its members as far as shown, and the full
+    detail."""
+
+    number: int
+    members: tuple[int, ...]
+    words: str
+
 
 Reports = dict[int, dict[int, tuple[int, ...]]]
 """number of the call -> rank -> members it stands for there"""
@@ -226,4 +241,44 @@ def _words(culprits: tuple[int, ...], decided: bool, where: str) -> Words:
         f"{who} {verb} {what}, or in another order: {where}",
         "every rank must create every group, in the same order: members are matched by the "
         "number of the call",
+    )
+
+
+def call_of(facts: RankFacts) -> Call | None:
+    """The numbered call of ``new_group`` that a rank is in, if any."""
+    detail = detail_in(facts, NEW_GROUP)
+    found = _CALL.match(detail) if detail is not None else None
+    if found is None:
+        return None
+    ranks = _RANKS.search(found[2])
+    members = tuple(int(r) for r in ranks[1].split(",") if r) if ranks is not None else ()
+    return Call(int(found[1]), members, found[2])
+
+
+def name_different_calls(context: Context, place: Place, cause: Cause) -> Cause:
+    """If all ranks are in ``new_group`` but in different calls of it, say so."""
+    calls = {rank: call_of(context.trace.ranks[rank]) for rank in place.waiters}
+    by_number: dict[int, list[int]] = defaultdict(list)
+    made = set()
+    for rank, call in calls.items():
+        if call is None:
+            return cause
+        by_number[call.number].append(rank)
+        made.add(call.words)
+    if len(by_number) < 2 or len(made) > 1:
+        # Different groups may be created at one time, each by the ranks that wait for it.
+        return cause
+    sides = sorted(by_number.items(), key=lambda item: (-len(item[1]), item[0]))
+    decided = len(sides[0][1]) > len(sides[1][1])
+    conflict = " while ".join(
+        f"{rank_s(ranks)} {'is' if len(ranks) == 1 else 'are'} in call {number} of new_group"
+        for number, ranks in reversed(sides)
+    )
+    return replace(
+        cause,
+        verdict=Verdict.COLLECTIVE_MISMATCH,
+        culprits=tuple(sorted(r for _, ranks in sides[decided:] for r in ranks)),
+        confidence=Confidence.CERTAIN if decided else Confidence.AMBIGUOUS,
+        sides=tuple(tuple(ranks) for _, ranks in sides),
+        conflict=conflict,
     )

@@ -15,7 +15,7 @@ from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.failures import lost_a_peer
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.processes.stacks import in_framework, inside_package, is_library
-from hangscope.diagnosis.records.device_counts import counts_as_unfinished
+from hangscope.diagnosis.records.coverage import counts_as_unfinished
 from hangscope.diagnosis.wording.blocked import blocked_in
 from hangscope.diagnosis.wording.phrases import is_are, rank_s
 from hangscope.trace.facts import RUNNABLE

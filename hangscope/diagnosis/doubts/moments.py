@@ -11,7 +11,7 @@ from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, where
 from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.diagnosis.waiting.early_dumps import dumped_before, went_on_after_dump
-from hangscope.diagnosis.waiting.timeouts import SLOW_S, is_beyond_any_timeout
+from hangscope.diagnosis.waiting.wait_duration import SLOW_S, is_beyond_any_timeout
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace import formats
 from hangscope.trace.model import Flag, RankFacts, Stack, flagged

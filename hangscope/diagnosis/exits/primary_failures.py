@@ -10,8 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from hangscope.diagnosis.exits.lost_peers import aborted_first, lost_peer_ns
-from hangscope.diagnosis.exits.shared_stop_signals import ANSWERED_NS
-from hangscope.diagnosis.exits.stop_signals import with_isolated_stops, without_echoes_of_stop
+from hangscope.diagnosis.exits.shared_stop_signals import (
+    ANSWERED_NS,
+    with_isolated_stops,
+    without_echoes_of_stop,
+)
 from hangscope.diagnosis.processes.active_thread import newest_threads
 from hangscope.diagnosis.processes.embedded_exceptions import failed_ranks, own_places
 from hangscope.diagnosis.processes.failures import broke_over_gloo, compared_models
@@ -288,3 +291,20 @@ def own_errors(claims: tuple[Claim, ...]) -> dict[int, Claim]:
             for rank in claim.accused or ((claim.reporter,) if claim.reporter is not None else ()):
                 named.setdefault(rank, claim)
     return named
+
+
+def known_by_status(trace: Trace, rank: int) -> bool:
+    """Whether a log gives only the status of a rank's end."""
+    facts = trace.ranks[rank]
+    bare = facts.exception is None and facts.exit is not None and facts.exit.kind == "code"
+    return trace.only_logs and bare
+
+
+def may_have_given_up(trace: Trace) -> frozenset[int]:
+    """Ranks that may be the unnamed one that timed out according to the log.
+
+    Programs print what they catch without their rank, and exit with a status.
+    """
+    if not any(claim.kind == "timeout" and claim.reporter is None for claim in trace.claims):
+        return frozenset()
+    return frozenset(rank for rank in trace.ranks if known_by_status(trace, rank))

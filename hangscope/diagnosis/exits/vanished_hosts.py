@@ -12,6 +12,9 @@ from dataclasses import replace
 
 import numpy as np
 
+from hangscope.diagnosis.cause import Cause
+from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.failures import lost_a_peer
 from hangscope.trace.model import ExitFacts, RankFacts, Trace
 
@@ -115,3 +118,28 @@ def _late_ns(facts: RankFacts) -> int:
 def _end_unknown(facts: RankFacts) -> bool:
     """Whether a rank has recorded but nothing shows whether it ended."""
     return facts.alive is None and facts.exit is None and facts.heartbeat_ns > 0
+
+
+_SAME_MOMENT_NS = 2 * 10**9
+"""Heartbeats come about once a second."""
+
+
+def accuse_all_vanished(context: Context, causes: list[Cause]) -> list[Cause]:
+    """Also accuse ranks that fell silent together with an accused one."""
+    silent = {r: h.end_ns for r, h in context.processes.items() if h.end_text == UNHEARD}
+    return [_with_all_of_its_moment(cause, silent) for cause in causes]
+
+
+def _with_all_of_its_moment(cause: Cause, silent: dict[int, int]) -> Cause:
+    """The cause with all ranks that fell silent (when, in ns) at the same moment as one of the
+    accused."""
+    if cause.verdict is not Verdict.RANK_CRASHED or silent.keys().isdisjoint(cause.culprits):
+        return cause
+    moments = [silent[rank] for rank in cause.culprits if rank in silent]
+    beside = {
+        rank
+        for rank, at_ns in silent.items()
+        if min(abs(at_ns - moment) for moment in moments) <= _SAME_MOMENT_NS
+    }
+    culprits = tuple(sorted({*cause.culprits, *beside}))
+    return replace(cause, culprits=culprits, victims=cause.victims - beside)

@@ -1,21 +1,19 @@
-"""Unfinished sends and receives, and whom each of them waits for."""
+"""Unfinished sends and receives: whom each waits for, and what single sends hold up on a device."""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.processes.process_state import End, ProcessState, in_communication
 from hangscope.diagnosis.processes.stacks import is_library
-from hangscope.diagnosis.records.any_source import missing_senders
-from hangscope.diagnosis.records.dropped_halves import waits_for_dropped_half
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.records.kinds import is_on_host
 from hangscope.diagnosis.records.pace import had_stalled_before
-from hangscope.diagnosis.records.pairing import Half
+from hangscope.diagnosis.records.pairing import Half, missing_senders, waits_for_dropped_half
 from hangscope.trace.model import NONE, Flag, Trace
 
 _INCOMPLETE = 0
@@ -286,3 +284,75 @@ class HalfPlaces:
             both_ns = max(int(records[row]) for row in (half.row, half.partner_row) if row >= 0)
             return not had_stalled_before(self.trace, both_ns, process.beat_ns)
         return process.gone and process.end is not End.TORN_DOWN
+
+
+def held_up_by_sends(
+    places: list[Place], places_of: Mapping[int, list[int]], oldest_row: Mapping[int, int]
+) -> dict[int, list[int]]:
+    """Per rank held up by its sends, the places these keep it from; updates ``places`` accordingly.
+
+    A partner that has reached a half which the rank issued after the send waits for the rank, and
+    may in turn hold up another.
+    """
+    held: dict[int, list[int]] = {}
+    towards: dict[int, list[int]] = defaultdict(list)
+    for index, place in enumerate(places):
+        if place.half is not None:
+            towards[place.half.peer].append(index)
+    found = True
+    while found:
+        found = False
+        for rank, indexes in places_of.items():
+            if rank in held:
+                continue
+            kept, send = _held_up(places, rank, indexes, oldest_row.get(rank, NONE), held)
+            if send == NONE:
+                continue
+            held[rank], found = kept, True
+            for index in towards[rank]:
+                place = places[index]
+                met = place.half is not None and place.half.partner_row > send
+                if met and not place.targets:
+                    places[index] = replace(place, behind=(rank,))
+    return held
+
+
+def _held_up(
+    places: list[Place],
+    rank: int,
+    indexes: list[int],
+    oldest: int,
+    held: Collection[int],
+) -> tuple[list[int], int]:
+    """Places where a rank would wait but for earlier single sends, and the first of those sends.
+
+    The rank waits for nobody at such a place and everybody has arrived. Since a device executes the
+    send before later operations, the others wait for the rank. ``held``: ranks found held up so
+    far; any of them may be waited for at the same place. ``([], -1)`` for none.
+    """
+    older = [i for i in indexes if (p := places[i]).weak and p.row < oldest and p.targets]
+    if not older:
+        return [], NONE
+    strong = [i for i in indexes if not places[i].weak]
+    # Sends that the rank issued after the half it waits in do not precede anything here.
+    first = [i for i in strong if places[i].p2p and places[i].row == oldest]
+    first = first or [i for i in strong if not (places[i].p2p and places[i].row > oldest)]
+    for place in (places[i] for i in first):
+        whole = bool(place.half and place.half.matched)
+        come = {*place.waiters, *place.done, *place.behind}
+        if (
+            not set(place.targets).issubset(held)
+            or place.blind
+            or not (whole if place.p2p else come.issuperset(place.members))
+        ):
+            return [], NONE
+    if not first:
+        return [], NONE
+    for index in first:
+        place = places[index]
+        others = tuple(r for r in place.waiters if r != rank)
+        behind = (*place.behind, rank) if others else ()
+        places[index] = replace(place, waiters=others, behind=behind)
+    for index in older:
+        places[index] = replace(places[index], weak=False)
+    return first, min(places[index].row for index in older)

@@ -15,8 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.diagnosis.groups import meshes
-from hangscope.diagnosis.groups.ambiguous_names import split_ambiguous_names
-from hangscope.diagnosis.groups.local_numbers import split_local_numbers, split_logged_numbers
+from hangscope.diagnosis.groups.local_numbers import (
+    split_ambiguous_names,
+    split_local_numbers,
+    split_logged_numbers,
+)
 from hangscope.diagnosis.groups.unlisted_members import UNINFORMATIVE
 from hangscope.diagnosis.records.agreement import group_size
 from hangscope.trace import formats, operations

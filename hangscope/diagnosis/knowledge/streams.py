@@ -16,7 +16,7 @@ import numpy as np
 
 from hangscope.diagnosis.processes.stacks import user_frames
 from hangscope.diagnosis.records.frontier import Bools, Ints
-from hangscope.diagnosis.records.issue_order import in_issue_order
+from hangscope.diagnosis.records.kinds import in_issue_order
 from hangscope.trace.model import NONE, Flag, Records, Signature, Stack, flagged
 
 if TYPE_CHECKING:

@@ -11,8 +11,11 @@ from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, where
 from hangscope.diagnosis.wording import playbook
 from hangscope.diagnosis.wording.phrases import rank_s
-from hangscope.diagnosis.wording.stack_summary import places_of_stacks
-from hangscope.diagnosis.wording.unranked_processes import how_to_identify, places_of_unranked
+from hangscope.diagnosis.wording.stack_summary import (
+    how_to_identify,
+    places_of_stacks,
+    places_of_unranked,
+)
 from hangscope.trace import formats
 from hangscope.trace.job_log.hangscope_output import OWN_REPORT
 from hangscope.trace.model import Claim

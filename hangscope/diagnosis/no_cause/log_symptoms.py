@@ -9,8 +9,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.no_cause.final_tracebacks import places_of_waits
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.wording.phrases import capital, rank_s
-from hangscope.diagnosis.wording.stack_summary import places_of_stacks
-from hangscope.diagnosis.wording.unranked_processes import where_unranked_are
+from hangscope.diagnosis.wording.stack_summary import places_of_stacks, where_unranked_are
 from hangscope.trace.job_log.hangscope_output import OWN_ALL_CLEAR
 from hangscope.trace.model import Claim
 

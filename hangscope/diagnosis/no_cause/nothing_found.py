@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from hangscope.diagnosis.causes.remote_calls import unanswered_calls
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.exits.exit_status_only import may_have_given_up
 from hangscope.diagnosis.exits.external_stop import STATUS, UNSEEN
-from hangscope.diagnosis.exits.primary_failures import had_destroyed_groups
+from hangscope.diagnosis.exits.primary_failures import had_destroyed_groups, may_have_given_up
 from hangscope.diagnosis.model import Finding
-from hangscope.diagnosis.no_cause.claims import from_claims
+from hangscope.diagnosis.no_cause.claims import from_claims, secondary_failures
 from hangscope.diagnosis.no_cause.final_tracebacks import from_final_tracebacks
 from hangscope.diagnosis.no_cause.inconclusive import (
     ended_unseen,
@@ -21,7 +20,6 @@ from hangscope.diagnosis.no_cause.inconclusive import (
 from hangscope.diagnosis.no_cause.lingering_processes import lingering
 from hangscope.diagnosis.no_cause.log_symptoms import DEAD_THREAD
 from hangscope.diagnosis.no_cause.roll_call import by_roll_call
-from hangscope.diagnosis.no_cause.secondary_failures import secondary_failures
 from hangscope.diagnosis.no_cause.standstill import (
     after_silence,
     never_began,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.records.issue_order import in_issue_order
+from hangscope.diagnosis.records.kinds import in_issue_order
 from hangscope.trace.model import NONE, Records
 
 _NEWEST = 4096

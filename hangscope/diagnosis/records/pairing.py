@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -259,3 +259,69 @@ def _from_newest(table: _Table, waiting: Ints, others: Ints) -> Ints:
         for k, i in enumerate(waiting.tolist())
     ]
     return np.array(places, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class MissingSenders:
+    """``behind`` have sent less often than others, ``lost`` left nothing; both may be empty."""
+
+    behind: tuple[int, ...] = ()
+    lost: tuple[int, ...] = ()
+
+
+def missing_senders(
+    trace: Trace,
+    half: Half,
+    bounds: Mapping[int, tuple[int, int]],
+    recorded: Collection[int],
+    hidden: Collection[int],
+) -> MissingSenders:
+    """The ranks that owe the send a receive from any source waits for.
+
+    If the start of their records is gone, senders that serve only this receiver are compared by the
+    p2p counter in every entry.
+    """
+    members = [r for r in trace.groups[half.group].ranks if r != half.rank]
+    lost = tuple(r for r in members if r not in trace.ranks)
+    counts: dict[int, int] = {}
+    for rank in members:
+        if rank in recorded:
+            count = _sent(trace, rank, half, bounds.get(rank, (0, 0)), rank in hidden)
+            if count is not None:
+                counts[rank] = count
+    most = max(counts.values(), default=0)
+    behind = tuple(sorted(r for r, count in counts.items() if count < most))
+    return MissingSenders(behind, lost)
+
+
+def _sent(trace: Trace, rank: int, half: Half, bounds: tuple[int, int], hidden: bool) -> int | None:
+    """Number of sends a rank has issued to the receiver; None if unknown."""
+    part = trace.records[bounds[0] : bounds[1]]
+    pairs = part[(part["group"] == half.group) & (part["peer"] >= 0)]
+    own = pairs[pairs["peer"] == half.rank]
+    if not hidden:
+        sends = np.array([s.op == "send" for s in trace.signatures] or [False], bool)
+        return int(sends[own["signature"]].sum())
+    if len(own) != len(pairs):
+        return None
+    if trace.ranks[rank].only_active:
+        own = part[part["group"] == half.group]  # finished sends are not listed, but counted
+    return int(own["p2p_seq"].max()) if len(own) else None
+
+
+_WAITED = int(Flag.BLOCKING | Flag.WAITED)
+_DROPPED = int(Flag.ASYNC | Flag.UNOBSERVED)
+
+
+def waits_for_dropped_half(trace: Trace, half: Half) -> bool:
+    """Whether an unfinished half is waited for, and its other half was dropped."""
+    if half.partner_row == NONE:
+        return False
+    flags = trace.records["flags"]
+    own, other = int(flags[half.row]), int(flags[half.partner_row])
+    return (
+        own & _WAITED != 0
+        and not own & int(Flag.COALESCED_MEMBER)
+        and other & (_DROPPED | _WAITED) == _DROPPED
+        and is_on_host(trace.signatures[int(trace.records["signature"][half.row])])
+    )

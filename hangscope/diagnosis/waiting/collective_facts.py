@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -15,7 +16,7 @@ from hangscope.diagnosis.records.coverage import (
     rank_bounds,
     recorded_ranks,
 )
-from hangscope.diagnosis.records.frontier import Frontiers
+from hangscope.diagnosis.records.frontier import UNKNOWN, Bools, Frontiers, Ints
 from hangscope.diagnosis.records.kinds import (
     comes_from_root,
     groups_with,
@@ -167,3 +168,27 @@ class CollectiveFacts:
         rows = records[last]
         wrong = (rows["flags"] & int(Flag.FAILED) != 0) & (rows["completed_ns"] == 0)
         return set(rows["rank"][wrong].tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class GroupProgress:
+    """The members of a group about which anything is known, one row each in every column.
+
+    The columns start as those of `Frontiers`; facts about a process modify them in place.
+    """
+
+    ranks: Ints
+    enqueued: Ints
+    completed: Ints
+    pending: Ints
+    rows: Ints
+    """Rows of ``pending``, or -1."""
+    began_ns: Ints
+    finished: int
+    """The newest collective that any member has finished; 0 for none."""
+
+    @property
+    def known(self) -> Bools:
+        """Members for which it is known how much they have issued."""
+        found: Bools = self.enqueued != UNKNOWN
+        return found

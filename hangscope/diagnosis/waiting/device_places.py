@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hangscope.diagnosis.graph.places import Place
-from hangscope.diagnosis.records.device_counts import counted_by_backend
+from hangscope.diagnosis.records.coverage import counted_by_backend
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.waiting.collective_facts import CollectiveFacts
 from hangscope.trace.model import Trace

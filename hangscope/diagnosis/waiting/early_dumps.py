@@ -15,7 +15,7 @@ from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.records.frontier import UNKNOWN, Bools
-from hangscope.diagnosis.waiting.timeouts import SLOW_S, is_beyond_any_timeout
+from hangscope.diagnosis.waiting.wait_duration import SLOW_S, is_beyond_any_timeout
 from hangscope.trace import formats
 from hangscope.trace.model import Flag, Trace
 from hangscope.trace.units import SECOND_NS

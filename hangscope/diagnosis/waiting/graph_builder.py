@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from hangscope.diagnosis.graph.blocking_sends import held_up_by_sends
 from hangscope.diagnosis.graph.lock_places import lock_places
 from hangscope.diagnosis.graph.logged_batches import logged_batches
-from hangscope.diagnosis.graph.p2p_places import HalfPlaces, blocking_sends
+from hangscope.diagnosis.graph.p2p_places import HalfPlaces, blocking_sends, held_up_by_sends
 from hangscope.diagnosis.graph.phase_places import phase_places
 from hangscope.diagnosis.graph.places import Place, Waits
 from hangscope.diagnosis.graph.store_places import store_places
@@ -19,12 +18,11 @@ from hangscope.diagnosis.groups.unlisted_members import UnlistedMembers
 from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.records.coverage import end_is_unseen
 from hangscope.diagnosis.records.frontier import UNKNOWN, Frontiers, Ints
-from hangscope.diagnosis.records.issue_order import in_issue_order
+from hangscope.diagnosis.records.kinds import in_issue_order
 from hangscope.diagnosis.records.pairing import Half, pending_halves
-from hangscope.diagnosis.waiting.collective_facts import CollectiveFacts
+from hangscope.diagnosis.waiting.collective_facts import CollectiveFacts, GroupProgress
 from hangscope.diagnosis.waiting.device_not_started import late_devices
 from hangscope.diagnosis.waiting.device_places import device_places
-from hangscope.diagnosis.waiting.group_progress import GroupProgress
 from hangscope.diagnosis.waiting.relays import Relays
 from hangscope.trace.model import NONE, Flag, Trace
 

@@ -11,7 +11,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.diagnosis.waiting.early_dumps import overtaken
-from hangscope.diagnosis.waiting.timeouts import NEARLY, recorded_timeouts
+from hangscope.diagnosis.waiting.wait_duration import NEARLY, recorded_timeouts
 from hangscope.trace.units import SECOND_NS
 
 _SOON_S = 5.0

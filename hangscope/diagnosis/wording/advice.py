@@ -20,14 +20,15 @@ from hangscope.diagnosis.records.agreement import numel
 from hangscope.diagnosis.records.mismatch import Mismatch
 from hangscope.diagnosis.wording import playbook
 from hangscope.diagnosis.wording.cycle_crossing import Crossing, crossing
-from hangscope.diagnosis.wording.handled_exceptions import handled_alone
+from hangscope.diagnosis.wording.evidence import handled_alone
 from hangscope.diagnosis.wording.phrases import rank_s, title_of
 from hangscope.diagnosis.wording.playbook import Advice, say
 from hangscope.diagnosis.wording.process_advice import for_process, with_dead_thread
-from hangscope.diagnosis.wording.sides import guarded, in_backward
-from hangscope.diagnosis.wording.source_lines import (
+from hangscope.diagnosis.wording.sides import (
     been_there,
     diverging_lines,
+    guarded,
+    in_backward,
     in_finalizer,
     leaves_a_block,
     stands_behind,
