@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +31,6 @@ from hangscope.diagnosis.records.coverage import (
     without_order,
 )
 from hangscope.diagnosis.records.frontier import Frontiers, Ints
-from hangscope.diagnosis.records.kinds import groups_with, is_one_sided, records_where
 from hangscope.diagnosis.records.pairing import Half, pending_halves
 from hangscope.trace import formats
 from hangscope.trace.model import NONE, Flag, Records, Signature, Stack, Trace, flagged
@@ -47,8 +45,6 @@ class Inferred:
 
     members: frozenset[int] = frozenset()
     """Groups whose members no source lists completely."""
-    numbers: frozenset[int] = frozenset()
-    """Groups whose sequence numbers were inferred from times and the order of issue."""
     clocks: bool = False
     """Clocks that disagreed between hosts were aligned."""
     halves: frozenset[int] = frozenset()
@@ -81,23 +77,6 @@ class Context:
         flags, synthetic = self.trace.records["flags"], int(Flag.SYNTHETIC)
         return bool((flags[:1] & synthetic).all() and (flags & synthetic).all())
 
-    @cached_property
-    def uses_pairs(self) -> bool:
-        """Whether any send or receive is on record."""
-        return bool((self.trace.records["flags"] & int(Flag.P2P)).any())
-
-    @cached_property
-    def without_dump(self) -> frozenset[int]:
-        """Ranks that left no dump, not even one that cannot be read."""
-        missing = (self.unrecorded | self.undumped).union(self.trace.missing_ranks)
-        return missing - self.unreadable.keys()
-
-    @cached_property
-    def failed_undated(self) -> tuple[int, ...]:
-        """Ranks that failed on their own at a moment that nothing tells."""
-        failed = (rank for rank, process in self.processes.items() if process.failed)
-        return tuple(rank for rank in failed if self.trace.ranks[rank].failed_undated)
-
     def is_observed(self, rank: int) -> bool:
         """Whether anything is known about what the process does or how it ended."""
         process = self.processes.get(rank)
@@ -109,25 +88,18 @@ class Context:
         return rank_bounds(self.trace)
 
     @cached_property
-    def totals(self) -> dict[tuple[int, int], Any]:
-        """What `hangscope.diagnosis.pattern.operation_totals` has counted, by rank and group."""
-        return {}
-
-    @cached_property
     def known_ranks(self) -> frozenset[int]:
         """All ranks, also those that left nothing."""
         return known_ranks(self.trace)
 
     @cached_property
     def gaps(self) -> tuple[int, ...]:
-        """Ranks that left nothing; the world size, the groups or gaps in the numbering show they
-        exist."""
+        """Ranks that left nothing: others, groups or gaps in the numbering show that they exist."""
         return gaps(self.trace)
 
     @cached_property
     def unlisted(self) -> tuple[int, ...]:
-        """Those of `gaps` that no group lists, because the lists were derived from the given
-        dumps."""
+        """Those of `gaps` that no group lists: the lists were derived from the given dumps."""
         return unlisted(self.trace)
 
     @cached_property
@@ -262,30 +234,6 @@ class Context:
         rows, peers = self._halves_by_peer
         first, last = np.searchsorted(peers, [rank, rank + 1])
         return np.union1d(own, rows[first:last])
-
-    @cached_property
-    def with_collectives(self) -> frozenset[int]:
-        """Groups with a recorded collective."""
-        return groups_with(self.trace, self.front.collective)
-
-    @cached_property
-    def with_one_sided(self) -> frozenset[int]:
-        """Groups with a recorded collective that a member may finish alone."""
-        return groups_with(
-            self.trace, records_where(self.trace, is_one_sided) & self.front.collective
-        )
-
-    @cached_property
-    def with_p2p(self) -> frozenset[int]:
-        """Groups with a recorded send or receive."""
-        return groups_with(self.trace, self.front.p2p)
-
-    @cached_property
-    def p2p_counts(self) -> dict[tuple[int, int], int]:
-        """Number of sends and receives per (rank, group), where a counter reports it."""
-        counted = self.trace.members[self.trace.members["p2p_enqueued"] > 0]
-        places = zip(counted["rank"].tolist(), counted["group"].tolist(), strict=True)
-        return dict(zip(places, counted["p2p_enqueued"].tolist(), strict=True))
 
     @cached_property
     def newest_ns(self) -> int:

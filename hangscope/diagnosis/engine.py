@@ -40,7 +40,6 @@ from hangscope.diagnosis.no_cause.nothing_found import without_cause
 from hangscope.diagnosis.processes.embedded_exceptions import with_original_exceptions
 from hangscope.diagnosis.records.counters import with_first_numbers, with_own_counters
 from hangscope.diagnosis.records.frontier import frontiers
-from hangscope.diagnosis.records.inferred_numbers import with_inferred_numbers
 from hangscope.diagnosis.records.mismatch import diverged_before, mismatches
 from hangscope.diagnosis.records.refused_calls import with_refused_calls
 from hangscope.diagnosis.records.unobserved_p2p import with_unpaired_halves
@@ -57,7 +56,7 @@ from hangscope.diagnosis.wording.answer import answer
 from hangscope.diagnosis.wording.findings import to_finding, with_hosts
 from hangscope.diagnosis.wording.log_clues import with_clues_of_logs
 from hangscope.diagnosis.wording.phrases import rank_s
-from hangscope.diagnosis.wording.tolerated_waits import lost_messages, tolerated_wait
+from hangscope.diagnosis.wording.tolerated_waits import tolerated_wait
 from hangscope.diagnosis.wording.words_of_logs import with_unattributed_messages
 from hangscope.trace.clocks import align_clocks
 from hangscope.trace.model import Trace
@@ -141,8 +140,6 @@ def _judged(trace: Trace) -> tuple[Diagnosis, Context]:
             notes.append(f"{rank_s(trace.missing_ranks)} left no dump: nothing is known of them")
         if not findings and (waiting := tolerated_wait(job.context, job.tolerated)) is not None:
             notes.append(waiting)
-        if not findings and (lost := lost_messages(job.context)) is not None:
-            notes.append(lost)
     findings = with_unattributed_messages(job.context, with_monitor_verdict(job.context, findings))
     findings = with_clues_of_logs(job.context, findings)
     return answer(job.context, with_hosts(job.context, findings), notes), job.context
@@ -154,9 +151,9 @@ def _comparable(given: Trace) -> tuple[Trace, Inferred]:
     skewed = trace is not given
     trace = with_refused_calls(with_original_exceptions(with_vanished(trace)))
     trace, members = with_credible_members(trace)
-    trace, numbers = with_inferred_numbers(with_own_counters(with_first_numbers(trace)))
-    trace, halves = with_unpaired_halves(without_late_arrivals(rewound_to_first_timeout(trace)))
-    return trace, Inferred(members, numbers, clocks=skewed, halves=halves)
+    trace = rewound_to_first_timeout(with_own_counters(with_first_numbers(trace)))
+    trace, halves = with_unpaired_halves(without_late_arrivals(trace))
+    return trace, Inferred(members, clocks=skewed, halves=halves)
 
 
 def _standstill(trace: Trace, inferred: Inferred) -> _Standstill:

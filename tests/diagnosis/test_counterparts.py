@@ -8,15 +8,11 @@ from itertools import pairwise
 import pytest
 
 from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.graph.places import Waits
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
-from hangscope.diagnosis.pattern.counterparts import unlike_whom
-from hangscope.diagnosis.records.frontier import frontiers
 from hangscope.trace import formats
 from hangscope.trace.model import ExitFacts, Source
 
-from .builder import SECOND, START, Job, context_of
+from .builder import SECOND, START, Job
 
 
 class Mesh:
@@ -69,23 +65,11 @@ def blame(found: Diagnosis) -> tuple[Verdict, tuple[int, ...], Confidence]:
     return found.verdict, found.culprits, found.confidence
 
 
-def test_group_that_completed_both_shows_the_order_of_its_lost_members() -> None:
-    found = norm_left_out().without(3)
-    assert blame(found) == (Verdict.DEADLOCK_CYCLE, (1,), Confidence.LIKELY)
-
-
 def test_new_operation_in_a_cycle_is_no_deviation_if_the_counterpart_did_it_too() -> None:
     """A rank that reduces to another may complete that alone, so it does not show the order of that
     other rank."""
     found = norm_left_out("reduce").without(3)
     assert blame(found) == (Verdict.DEADLOCK_CYCLE, (0, 1), Confidence.AMBIGUOUS)
-
-
-def test_remaining_records_show_the_order_if_older_ones_are_overwritten() -> None:
-    mesh = norm_left_out()
-    mesh.job.rank(2, oldest_record_id=2)
-    found = mesh.without(3)
-    assert blame(found) == (Verdict.DEADLOCK_CYCLE, (1,), Confidence.LIKELY)
 
 
 def test_rank_waiting_for_a_lost_rank_after_a_new_operation_that_its_counterpart_did_too() -> None:
@@ -97,21 +81,6 @@ def test_rank_waiting_for_a_lost_rank_after_a_new_operation_that_its_counterpart
         mesh.gradients(rank)
     mesh.forward(3, done=False)
     assert blame(mesh.without(2)) == (Verdict.RANK_LOST, (2,), Confidence.LIKELY)
-
-
-def test_absent_counterpart_is_replaced_by_another_member() -> None:
-    """Rank 1 alone averages a loss; rank 0 waits for it in the norm and never reaches what rank 2
-    issued. Rank 2 did as always there, and has not deviated from rank 1."""
-    mesh = Mesh()
-    mesh.norm(0, done=False)
-    mesh.gradients(1, size=1, line=40)
-    for rank in (2, 3):
-        mesh.norm(rank, done=True)
-        mesh.forward(rank, done=True)
-        mesh.gradients(rank)
-    found = mesh.without(3)
-    assert blame(found) == (Verdict.SHAPE_MISMATCH, (1, 3), Confidence.AMBIGUOUS)
-    assert "Rank 1 came to all_reduce" in found.summary
 
 
 def seen_to_end(job: Job, lost: int) -> Diagnosis:
@@ -264,60 +233,3 @@ def test_rank_that_differs_from_half_of_its_counterparts_has_not_deviated(
         job.op(rank, size=(8,), done=False)
     job.lose(1)
     assert diagnose(job.trace()).culprits == culprits
-
-
-@pytest.mark.parametrize(("lengths", "apart"), [((3, 3, 3), (2, 4, 6)), ((1, 3, 4), ())])
-def test_counterparts_that_differ_from_each_other_are_no_measure(
-    lengths: tuple[int, ...], apart: tuple[int, ...]
-) -> None:
-    """Replicas with as many micro-batches as their data require are in step with no other rank."""
-    job = Job(8)
-    shards = [job.group(r, r + 1, desc="SHARD") for r in (0, 2, 4, 6)]
-    for step in ((2, 2, 2, 2), (2, *lengths)):
-        for shard, length in zip(shards, step, strict=True):
-            for _ in range(length):
-                job.all(group=shard)
-        job.all(size=(1,))
-    trace = job.trace()
-    context = Context(trace, frontiers(trace), {}, Waits([], {}, {}))
-    assert unlike_whom(context, 0, [shards[0]]) == apart
-
-
-def _pipelines(extra: dict[int, str]) -> Context:
-    """Three pairs exchange in six steps; in some steps rank 0 also sends a tensor of that dtype."""
-    job = Job(6)
-    pairs = [job.group(first, first + 1, desc="pipeline") for first in (0, 2, 4)]
-    for step in range(6):
-        for group in pairs:
-            sender, receiver = job.groups[group].ranks
-            job.op(sender, "send", group=group, peer=receiver)
-            job.op(receiver, "recv", group=group, peer=sender)
-        if step in extra:
-            job.op(0, "send", group=pairs[0], peer=1, dtype=extra[step])
-        job.all()
-    return context_of(job.trace())
-
-
-@pytest.mark.parametrize(("without", "unlike"), [((), (2, 4)), ((2,), (4,)), ((2, 4), ())], ids=str)
-def test_fellow_suspects_are_no_measure(without: tuple[int, ...], unlike: tuple[int, ...]) -> None:
-    assert unlike_whom(_pipelines({4: "Half"}), 0, [1], without) == unlike
-
-
-def test_like_counterparts_show_no_deviation() -> None:
-    assert unlike_whom(_pipelines({}), 0, [1]) == ()
-
-
-@pytest.mark.parametrize(("steps", "unlike"), [((6,), (2, 4)), ((1, 3, 5, 7), ())], ids=str)
-def test_group_that_diverges_again_and_again_runs_another_program(
-    steps: tuple[int, ...], unlike: tuple[int, ...]
-) -> None:
-    """A mistake is made once."""
-    job = Job(6)
-    pairs = [job.group(first, first + 1, desc="data") for first in (0, 2, 4)]
-    for step in range(8):
-        for group in pairs:
-            job.all(group=group)
-        if step in steps:
-            job.all(group=pairs[0])
-        job.all()
-    assert unlike_whom(context_of(job.trace()), 0, pairs[:1]) == unlike

@@ -59,10 +59,6 @@ def test_row_doing_the_same_leaves_both_ends_suspect() -> None:
     assert answers(without_lines(pipelines(2, 2))) == {((2, 3, 4, 5), AMBIGUOUS)}
 
 
-def test_history_of_each_decides_in_a_row_as_well() -> None:
-    assert answers(pipelines(2, 2).trace()) == {((4, 5), LIKELY)}
-
-
 def test_equally_suspect_rank_is_no_measure() -> None:
     """Both ranks of a tensor group skip a reduce; six other replicas' ranks did not. ``odd``: the
     rank that skips it. Its record shows that the other did the same."""

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import pytest
-
 from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.graph.places import Waits
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
-from hangscope.diagnosis.pattern.history import history_of
-from hangscope.diagnosis.records.frontier import frontiers
 
 from .builder import Job
 
@@ -110,13 +104,3 @@ def test_steps_of_two_lengths_are_both_usual() -> None:
     found = diagnose(job.trace())
     assert set(found.culprits) >= {0, 1}
     assert found.confidence is Confidence.AMBIGUOUS
-
-
-@pytest.mark.parametrize(("oldest", "whole"), [(1, True), (2, False)])
-def test_history_without_its_first_operation_is_incomplete(oldest: int, whole: bool) -> None:
-    job = Job(2)
-    job.steps(3)
-    job.rank(0, oldest_record_id=oldest)
-    trace = job.trace()
-    context = Context(trace, frontiers(trace), {}, Waits([], {}, {}))
-    assert history_of(context, 0, [0, 1]).whole is whole

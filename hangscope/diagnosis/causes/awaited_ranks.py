@@ -11,7 +11,6 @@ from hangscope.diagnosis.exits.primary_failures import own_errors, same_failure
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place
 from hangscope.diagnosis.graph.store_places import PREFIX, key_given_up, waits_in_store
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.pattern.habits import sent_unusually
 from hangscope.diagnosis.processes.process_state import End, in_communication, is_unseen
 from hangscope.diagnosis.processes.stacks import innermost
 from hangscope.diagnosis.wording.phrases import rank_s, title_of
@@ -153,17 +152,11 @@ def _could_not_connect(context: Context, cause: Cause, here: list[Place]) -> Cau
 
 def _partners_in_pairs(context: Context, ranks: tuple[int, ...], here: list[Place]) -> set[int]:
     """Ranks that wait for ranks which aborted unrecorded in a collective of two: either may be
-    wrong.
-
-    The same goes for the only rank that sent them something it never sent before. In a larger
-    group, members that agree with each other are right.
-    """
+    wrong. In a larger group, members that agree with each other are right."""
     aborted = all(context.processes[rank].aborted for rank in ranks)
     if not aborted or not context.unrecorded.issuperset(ranks):
         return set()
-    two = {w for p in here if not p.phase and not p.p2p and len(p.members) == 2 for w in p.waiters}
-    senders = {r for r in context.bounds if any(sent_unusually(context, r, to) for to in ranks)}
-    return two or (senders if len(senders) == 1 else set())
+    return {w for p in here if not p.phase and not p.p2p and len(p.members) == 2 for w in p.waiters}
 
 
 def _doubt_receives_from_any_source(cause: Cause, here: list[Place]) -> Cause:

@@ -8,18 +8,13 @@ from dataclasses import replace
 from hangscope.diagnosis.cause import Cause, Words, began, rank_list
 from hangscope.diagnosis.causes.awaited_ranks import UNKNOWN_KEY_SETTER
 from hangscope.diagnosis.causes.cycle_breakers import breakers_of, places_at, smallest_breaking_side
-from hangscope.diagnosis.causes.p2p_cycles import p2p_cycle_cause, pointing_to_halves
+from hangscope.diagnosis.causes.p2p_cycles import Row, p2p_cycle_cause, weighed
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.faults.contest import contest
 from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.graph.store_places import PREFIX
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.pattern.collective_order import ranks_out_of_order
-from hangscope.diagnosis.pattern.deviations import deviants
 from hangscope.diagnosis.pattern.majority import may_be_tie
-from hangscope.diagnosis.pattern.operation_totals import outliers_by_total
-from hangscope.diagnosis.pattern.step_deviations import alone_as_usual, deviating_rank, out_of_step
 from hangscope.diagnosis.pattern.unordered_groups import order_is_arbitrary
 from hangscope.diagnosis.processes.active_thread import has_no_free_thread
 from hangscope.diagnosis.processes.process_state import in_communication
@@ -76,30 +71,10 @@ def cycle_cause(
         return cause.naming_nobody(
             f"members are not listed, and {rank_list(context.gaps)} left no dump"
         )
+    fellows = Row(frozenset(ranks), fellow_suspects)
     if any(place.p2p for place in here):
-        settled = p2p_cycle_cause(context, cause, ranks, groups - {NONE}, fellow_suspects)
-        return _doubt_unfinished(_tried(context, settled, ranks, fellow_suspects), here)
-    return _collective_cycle(context, cause, ranks, groups - {NONE}, fellow_suspects)
-
-
-def _tried(
-    context: Context, cause: Cause, ranks: set[int], fellow_suspects: frozenset[int]
-) -> Cause:
-    """The cause of a cycle that nothing has decided, after all explanations were tried.
-
-    Cycles of its shape beside it have the same explanation: a row of ranks made one mistake.
-    """
-    if cause.confidence is not Confidence.AMBIGUOUS:
-        return cause
-    row = ranks | fellow_suspects
-    indices = sorted({i for rank in row for i in context.waits.out(rank)})
-    places = [p for p in context.waits.at(indices) if not row.isdisjoint(p.targets)]
-    accused = (contest(context, row, places) or frozenset()) & ranks
-    if not accused:
-        return cause
-    named = replace(cause, culprits=tuple(sorted(accused)), confidence=Confidence.LIKELY)
-    here = context.waits.at(cause.places)
-    return pointing_to_halves(context, named) if any(p.p2p for p in here) else named
+        return _doubt_unfinished(p2p_cycle_cause(context, cause, fellows), here)
+    return _collective_cycle(context, cause, fellows)
 
 
 def _sides(context: Context, ranks: set[int], places: set[int]) -> tuple[tuple[int, ...], ...]:
@@ -127,18 +102,12 @@ def _through_a_key(context: Context, cause: Cause, ranks: set[int]) -> Cause:
     return found.with_first(keys).with_unknown(UNKNOWN_KEY_SETTER)
 
 
-def _collective_cycle(
-    context: Context,
-    cause: Cause,
-    ranks: set[int],
-    groups: set[int],
-    fellow_suspects: frozenset[int],
-) -> Cause:
+def _collective_cycle(context: Context, cause: Cause, row: Row) -> Cause:
     """Decide who is to blame for a cycle of collectives only; if undecided, all its ranks are
     accused."""
     here = places_at(context, cause.places)
-    if order_is_arbitrary(context, ranks, here):
-        if all(_has_no_free_thread(context, rank, here) for rank in ranks):
+    if order_is_arbitrary(context, row.ranks, here):
+        if all(_has_no_free_thread(context, rank, here) for rank in row.ranks):
             return _smaller_side(context, cause, here)
         nobody = cause.naming_nobody(
             "what holds these ranks up: they have come to these groups in different orders before, "
@@ -147,8 +116,7 @@ def _collective_cycle(
         return replace(nobody, words=Words(fix=_LOOK_AT_THREADS))
     if any(place.blind for place in here):
         cause = replace(cause, confidence=Confidence.LIKELY)
-    settled = _doubt_unrecorded(_blame(context, cause, ranks, groups, fellow_suspects), here)
-    return _tried(context, settled, ranks, fellow_suspects)
+    return _doubt_unrecorded(_blame(context, cause, row), here)
 
 
 def _has_no_free_thread(context: Context, rank: int, here: list[Place]) -> bool:
@@ -174,36 +142,24 @@ def _is_even(context: Context, sides: tuple[tuple[int, ...], ...], here: list[Pl
     return may_be_tie(len(sides[0]), len(sides[1]), len(lost))
 
 
-def _blame(
-    context: Context,
-    cause: Cause,
-    ranks: set[int],
-    groups: set[int],
-    fellow_suspects: frozenset[int],
-) -> Cause:
+def _blame(context: Context, cause: Cause, row: Row) -> Cause:
     """The cycle with the ranks that explain it as culprits; all of them if nothing decides."""
-    everybody = replace(cause, culprits=tuple(sorted(ranks)), confidence=Confidence.AMBIGUOUS)
-    sides, here = cause.sides, places_at(context, cause.places)
+    ranks, sides, here = set(row.ranks), cause.sides, places_at(context, cause.places)
     breakers = breakers_of(here, ranks)
-    out_of_order = ranks_out_of_order(context, ranks, here)
-    if len(breakers) == 1 and (breakers[0] in out_of_order or not out_of_order):
-        as_ever = alone_as_usual(context, breakers[0], ranks)
-        return everybody if as_ever else replace(cause, culprits=(breakers[0],))
-    if out_of_order:
-        return replace(cause, culprits=out_of_order, confidence=Confidence.LIKELY)
-    if len(sides) == 2 and len(sides[1]) < len(sides[0]):
-        even = _is_even(context, sides, here)
-        return everybody if even else replace(cause, culprits=sides[1])
-    # A rank that only waits for one of the breakers has not deviated.
-    odd = deviants(context, breakers or ranks, groups, fellow_suspects, pairs=False)
-    odd = odd if len(odd) * 2 <= len(ranks) else ()
-    odd = odd or deviating_rank(context, ranks) or out_of_step(context, breakers)
-    odd = odd or outliers_by_total(context, breakers or ranks, groups, fellow_suspects)
-    odd = odd or (() if breakers else smallest_breaking_side(here, ranks))
-    if odd:
-        return replace(cause, culprits=odd, confidence=Confidence.LIKELY)
+    even = len(sides) == 2 and _is_even(context, sides, here)
+    shown: tuple[int, ...] = ()
+    if len(breakers) == 1:
+        shown = (breakers[0],)
+    elif len(sides) == 2 and not even:
+        shown = sides[1]
+    settled = weighed(context, cause, row, shown)
+    if settled is not None:
+        return settled
+    few = () if shown or breakers or even else smallest_breaking_side(here, ranks)
     # Any breaker alone explains the cycle; a rank that only waits for one of them does not.
-    return replace(everybody, culprits=tuple(breakers)) if breakers else everybody
+    culprits = few or (() if shown else tuple(breakers)) or tuple(sorted(ranks))
+    sure = Confidence.LIKELY if few else Confidence.AMBIGUOUS
+    return replace(cause, culprits=culprits, confidence=sure)
 
 
 def _doubt_unrecorded(cause: Cause, here: list[Place]) -> Cause:

@@ -34,10 +34,9 @@ from hangscope.diagnosis.exits.dead_threads import ranks_of_dead_threads
 from hangscope.diagnosis.graph.components import components, cycles_without
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.pattern.operation_totals import outliers_by_total
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.records.coverage import cut_off, cut_short
-from hangscope.diagnosis.wording.phrases import capital, label_of, rank_s, title_of
+from hangscope.diagnosis.wording.phrases import label_of, rank_s, title_of
 from hangscope.trace.model import NONE, Group
 
 _SMALLER = "{} issued something smaller, which is no longer on record"
@@ -99,9 +98,7 @@ def _cycles(context: Context, found: list[Cycle]) -> list[Cause]:
 
 def _with_other_evidence(context: Context, cause: Cause) -> Cause:
     """The cause after checking everything that places do not show, with all its victims."""
-    cause = _blame_different_totals(context, cause)
-    cause = accuse_unseen(context, cause)
-    cause = note_loopback(context, cause)
+    cause = note_loopback(context, accuse_unseen(context, cause))
     reachers = context.waits.reachers(cause.culprits, cause.places)
     cause = replace(cause, victims=cause.victims | (reachers - set(cause.culprits)))
     left_over = blame_left_over(context, cause)
@@ -199,32 +196,6 @@ def _clear_majority(context: Context, cause: Cause) -> Cause:
         return cause
     untold = _SMALLER.format(rank_s(perhaps_smaller))
     return cause.with_unknown(f"whether {untold}: compare the sizes that are passed there")
-
-
-def _blame_different_totals(context: Context, cause: Cause) -> Cause:
-    """A collective that nobody can finish may follow from a member leaving one out before it.
-
-    What members issued there is no longer recorded, or does not differ in anything recorded.
-    """
-    if cause.verdict is not Verdict.STUCK_COLLECTIVE or cause.culprits or not cause.places:
-        return cause
-    place = context.waits.places[cause.places[0]]
-    odd = (
-        () if place.p2p or place.phase else outliers_by_total(context, place.members, [place.group])
-    )
-    if not odd:
-        return cause
-    title, label = title_of(context, place), label_of(context, place.group)
-    words = Words(
-        f"{capital(rank_s(odd))} issued a different number of collectives in {label} than all "
-        f"others that came as far; nobody can finish {title}",
-        "one was skipped, or one too many was issued, so calls are matched that do not belong "
-        "together",
-        f"make every rank issue the same collectives in {label}: look for one that is guarded "
-        "or skipped by something that differs from rank to rank",
-    )
-    named = cause.accusing(odd, Confidence.LIKELY).with_victims(place.members)
-    return replace(named, verdict=Verdict.COLLECTIVE_MISMATCH, words=words)
 
 
 def _is_on_record(context: Context, place: Place, ranks: list[int]) -> bool:

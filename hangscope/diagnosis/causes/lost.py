@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from hangscope.diagnosis.cause import Cause, Words, began
-from hangscope.diagnosis.causes.alternatives_to_lost import (
-    LostRanks,
-    deviating_from_siblings,
-    idle_group_members,
-)
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.process_state import End
@@ -18,8 +15,19 @@ from hangscope.diagnosis.records.coverage import (
     could_not_be_recorded,
     cut_short,
     lacks_last_rank,
+    recorded_ranks,
 )
 from hangscope.diagnosis.wording.phrases import capital, rank_s, title_of
+
+
+@dataclass(frozen=True, slots=True)
+class LostRanks:
+    """Ranks that left nothing, and the places where others wait for them."""
+
+    ranks: tuple[int, ...]
+    places: tuple[int, ...]
+    began_ns: int
+    """When the first rank began to wait for them; 0 if unknown."""
 
 
 def lost_ranks(
@@ -137,16 +145,6 @@ def _one_rank_s_log(context: Context) -> bool:
     return len(context.trace.ranks) < 2 and context.trace.only_logs
 
 
-_BETTER_EXPLANATIONS = (
-    idle_group_members,
-    _could_not_record,
-    _collection_failed,
-    _excerpt_ends,
-    deviating_from_siblings,
-)
-"""Explanations preferred to accusing a lost rank alone; the first that applies counts."""
-
-
 def or_lost(context: Context, cause: Cause) -> Cause:
     """A device that alone cannot finish what several have, beside a member that left nothing.
 
@@ -171,3 +169,64 @@ def or_lost(context: Context, cause: Cause) -> Cause:
     )
     both = tuple(sorted((*cause.culprits, *lost)))
     return replace(cause.accusing(both, Confidence.AMBIGUOUS), words=words)
+
+
+def idle_group_members(context: Context, lost: LostRanks) -> Cause | None:
+    """Ranks sharing a group with a lost one that wait for nobody although the job stands still.
+
+    If the lost rank were the cause, they would be waiting for it. Those, if they are no more than
+    the lost ranks, are accused alone.
+    """
+    idle = sorted(
+        r
+        for r in _neighbours(context, lost)
+        if not context.waits.places_of.get(r)
+        and not context.processes[r].gone
+        and not context.trace.ranks[r].finalized
+        and _lags(context, r)
+    )
+    if not 0 < len(idle) <= len(lost.ranks):
+        return None
+    return Cause(
+        Verdict.MISSING_RANK,
+        tuple(idle),
+        lost.places,
+        Confidence.LIKELY,
+        lost.began_ns,
+        frozenset(lost.ranks),
+    )
+
+
+def _neighbours(context: Context, lost: LostRanks) -> set[int]:
+    """Ranks with records that share a group with a lost one."""
+    gone = set(lost.ranks)
+    beside = {r for g in context.trace.groups if gone & set(g.ranks) for r in g.ranks}
+    return beside & recorded_ranks(context.trace)
+
+
+def _lags(context: Context, rank: int) -> bool:
+    """Whether the rank is behind others in one of its groups or in a group of that kind.
+
+    A rank that is as far as any other owes nothing, and of a rank whose dump lists only what is
+    unfinished, without a counter, it is not known how far it is.
+    """
+    front, groups = context.front, context.trace.groups
+    for pair in context.pairs_of_rank.get(rank, ()):
+        group = int(front.group[pair])
+        desc = groups[group].desc
+        kind = [group]
+        if desc and desc not in ("default_pg", "undefined"):
+            kind = [i for i, g in enumerate(groups) if g.desc == desc]
+        furthest = int(front.enqueued[np.isin(front.group, kind)].max())
+        if front.enqueued[pair] < furthest:
+            return True
+    return not len(context.pairs_of_rank.get(rank, ())) and rank not in context.blank
+
+
+_BETTER_EXPLANATIONS = (
+    idle_group_members,
+    _could_not_record,
+    _collection_failed,
+    _excerpt_ends,
+)
+"""Explanations preferred to accusing a lost rank alone; the first that applies counts."""

@@ -12,7 +12,6 @@ from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence
 from hangscope.diagnosis.pattern.deviations import decide_mismatch
 from hangscope.diagnosis.pattern.majority import may_be_tie
-from hangscope.diagnosis.pattern.operation_totals import outliers_by_total
 from hangscope.diagnosis.pattern.thread_races import began_unseen, race_of_threads
 from hangscope.diagnosis.records.mismatch import Mismatch, minority
 from hangscope.diagnosis.wording.phrases import rank_s
@@ -42,7 +41,7 @@ def mismatch_causes(context: Context, found: list[Mismatch]) -> list[Cause]:
             culprits, decided = tuple(sorted(members)), False
         confidence = Confidence.CERTAIN if decided else Confidence.AMBIGUOUS
         if not decided and not raced and item.aspect != "history":
-            unlike = decide_mismatch(context, item) or _odd_side(context, item)
+            unlike = decide_mismatch(context, item)
             if unlike:
                 culprits, confidence = unlike, Confidence.LIKELY
                 item = item.with_last(unlike)
@@ -87,13 +86,6 @@ def _hosts_of_sides(context: Context, item: Mismatch) -> str:
     if not apart or known != hosts or len(item.ranks) <= len(item.parts):
         return ""
     return " and ".join(", ".join(sorted(side)[:3]) for side in known[:3])
-
-
-def _odd_side(context: Context, item: Mismatch) -> tuple[int, ...]:
-    """The side of a mismatch that has issued a different number of operations in its group."""
-    odd = set(outliers_by_total(context, item.ranks, [item.group]))
-    sides = [part.ranks for part in item.parts if odd.issuperset(part.ranks)]
-    return tuple(sorted(odd)) if odd and sum(map(len, sides)) == len(odd) else ()
 
 
 def _may_be_tie(context: Context, item: Mismatch, silent: int) -> bool:
@@ -168,13 +160,12 @@ def conflict_causes(context: Context) -> list[Cause]:
         conflict = size_conflict(context, place)
         if conflict is None:
             continue
-        odd = () if conflict.decided else outliers_by_total(context, place.members, [place.group])
         victims = context.waits.reachers(place.members, [index])
         cause = Cause(
             verdict_of(conflict.aspect),
-            odd or conflict.ranks,
+            conflict.ranks,
             (index,),
-            Confidence.LIKELY if conflict.decided or odd else Confidence.AMBIGUOUS,
+            Confidence.LIKELY if conflict.decided else Confidence.AMBIGUOUS,
             place.began_ns,
             conflict=conflict.text,
         ).with_victims(victims.union(place.members))

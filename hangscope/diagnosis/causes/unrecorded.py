@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.faults.contest import seen_to_depart
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.pattern.deviations import deviants
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.records.kinds import is_on_host
 from hangscope.diagnosis.wording.phrases import capital, rank_s
@@ -62,7 +62,7 @@ def blame_missing_receive(context: Context, cause: Cause) -> Cause:
     if not partners or not context.partly_recorded.isdisjoint(both):
         return cause
     overwritten = not context.hidden.isdisjoint(both)
-    odd = () if overwritten else deviants(context, both, {place.group for place in sent})
+    odd = () if overwritten else seen_to_depart(context, both, sent)
     if not odd and all(p.half is not None and p.half.matched for p in sent):
         return cause  # the receive was issued as well, so something before it hangs
     confidence = Confidence.LIKELY if odd else Confidence.AMBIGUOUS
@@ -102,7 +102,7 @@ def blame_missing_send(context: Context, cause: Cause) -> Cause:
     if not partners or process is None or process.cannot_run or process.end in _ENDED:
         return cause
     both = tuple(sorted({accused, *partners}))
-    odd = deviants(context, both, {half.group for half in receives})
+    odd = seen_to_depart(context, both, context.waits.at(cause.places))
     if not odd or accused in odd:
         return cause
     sources, wait = capital(rank_s(odd)), "wait" if len(odd) > 1 else "waits"

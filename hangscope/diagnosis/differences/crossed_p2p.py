@@ -14,88 +14,25 @@ import numpy as np
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.pattern.habits import abandoned_peer
 from hangscope.diagnosis.records.kinds import is_sending, records_where
 from hangscope.diagnosis.records.pairing import Half
-from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace.model import NONE
 
-_OF_PAIRS = (Verdict.P2P_UNMATCHED, Verdict.DEADLOCK_CYCLE, Verdict.RANK_LOST)
+_OF_PAIRS = (Verdict.P2P_UNMATCHED, Verdict.DEADLOCK_CYCLE)
 _ACCUSING = (Verdict.P2P_UNMATCHED, Verdict.MISSING_RANK, Verdict.RANK_EXITED)
 
 
 def doubt_crossed_p2p(context: Context, causes: list[Cause]) -> list[Cause]:
     """If a rank is accused of one missing half, check whether that half was requested by
     mistake."""
-    strays = _strays(context)
     return [
-        _of_stray(context, cause, strays)
-        or _of_wrong_partner(context, cause)
-        or _of_rival(context, cause)
-        or cause
-        for cause in causes
+        _of_wrong_partner(context, cause) or _of_rival(context, cause) or cause for cause in causes
     ]
-
-
-def _strays(context: Context) -> list[tuple[Half, int]]:
-    """Halves whose line had always named one other rank until now, and that rank.
-
-    If several ranks name someone new, the program does so by design.
-    """
-    found = []
-    for place in context.waits.places:
-        half = place.half
-        if half is None or half.peer == NONE or half.matched or half.rank not in place.waiters:
-            continue
-        usual = abandoned_peer(context, half)
-        if usual != NONE and not _Pairs(context, half).asked_before():
-            found.append((half, usual))
-    return found if len({half.rank for half, _ in found}) == 1 else []
-
-
-def _of_stray(context: Context, cause: Cause, strays: list[tuple[Half, int]]) -> Cause | None:
-    """Blame a rank that names someone new while its usual peer waits for it.
-
-    If the accused rank, or the usual peer with the new one accused, left nothing, either may be at
-    fault. None if the cause is not about this.
-    """
-    if cause.verdict not in _OF_PAIRS or not strays:
-        return None
-    half, usual = strays[0]
-    told = cause.verdict is not Verdict.DEADLOCK_CYCLE and half.rank in cause.culprits
-    if half.rank not in cause.involved or told:
-        return None
-    left_waiting = any(
-        p.half is not None
-        and usual in p.waiters
-        and p.half.peer == half.rank
-        and p.half.is_send != half.is_send
-        and not p.half.matched
-        for p in context.waits.places
-    )
-    lost = cause.verdict is Verdict.RANK_LOST
-    doubtful = usual not in context.bounds and cause.culprits in ((half.peer,), (usual,))
-    if not left_waiting and not doubtful:
-        return None
-    sure = left_waiting and not lost
-    named = (half.rank,) if sure else tuple(sorted({half.rank, *cause.culprits}))
-    if left_waiting:
-        told_of = _between(context, cause, half, usual, usual=True)
-        crossed = told_of.crossed
-        crossed += f", and {rank_s(cause.culprits)} left no dump" if lost else ""
-    else:
-        told_of = cause
-        does = "sends to" if half.is_send else "waits for"
-        gone = ", which left no dump" if usual not in context.bounds else ""
-        crossed = f"Rank {half.rank} {does} rank {half.peer} at a line that had always named rank "
-        crossed += f"{usual}{gone}"
-    found = told_of.accusing(named, Confidence.LIKELY if sure else Confidence.AMBIGUOUS)
-    return replace(found, verdict=Verdict.P2P_UNMATCHED, crossed=crossed)
 
 
 def _own_half(context: Context, cause: Cause) -> Half | None:
     """The one unmatched half in which the only accused rank waits itself."""
-    if cause.verdict is not Verdict.P2P_UNMATCHED or len(cause.culprits) != 1:
+    if cause.verdict not in _OF_PAIRS or len(cause.culprits) != 1:
         return None
     (accused,) = cause.culprits
     halves = [p.half for p in context.waits.of(accused)]
@@ -112,7 +49,8 @@ def _of_wrong_partner(context: Context, cause: Cause) -> Cause | None:
     rival = pairs.rival(overlooked=True)
     if rival == NONE or pairs.asked_before() or not pairs.paired_before(rival):
         return None
-    return _between(context, cause, half, rival, usual=True)
+    found = replace(cause, verdict=Verdict.P2P_UNMATCHED)
+    return _between(context, found, half, rival, usual=True)
 
 
 def _of_rival(context: Context, cause: Cause) -> Cause | None:

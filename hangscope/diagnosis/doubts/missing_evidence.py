@@ -18,7 +18,8 @@ _COUNTERS_LEFT = "only counters are left: the file is cut or damaged"
 
 def missing_dumps(context: Context, cause: Cause) -> str:
     """A rank left no dump: it could show somebody else at fault."""
-    missing = context.without_dump
+    missing = (context.unrecorded | context.undumped).union(context.trace.missing_ranks)
+    missing -= context.unreadable.keys()
     lost = cause.verdict is Verdict.RANK_LOST
     return f"{rank_s(missing)} left no dump" if missing and not lost else ""
 
@@ -66,16 +67,6 @@ def one_rank_more(context: Context, cause: Cause) -> str:
     )
 
 
-def inferred_numbers(context: Context, cause: Cause) -> str:
-    """Sequence numbers decide which operations are compared with each other."""
-    here = {place.group for place in context.waits.at(cause.places)}
-    if cause.mismatch is not None:
-        here.add(cause.mismatch.group)
-    if not here & context.inferred.numbers:
-        return ""
-    return "which records belong to one operation is inferred from their order and times"
-
-
 def inferred_wait(context: Context, cause: Cause) -> str:
     """That a send or receive waits follows from how many the other side issued."""
     rows = {place.row for place in context.waits.at(cause.places)}
@@ -115,7 +106,7 @@ def newest_records_lost(context: Context, cause: Cause) -> str:
     and receives, in which it might wait instead, or of standing in what others recorded."""
     named = cut_off(context.trace).intersection(cause.culprits)
     here = context.waits.at(cause.places)
-    pairs = context.uses_pairs or context.lists_in_part
+    pairs = context.front.p2p.any() or context.lists_in_part
     if not named:
         return ""
     if cause.verdict is Verdict.STUCK_COLLECTIVE and (not pairs or all(p.row >= 0 for p in here)):

@@ -151,9 +151,10 @@ def _outside_stack(facts: RankFacts | None) -> Stack:
 def undated_failure(context: Context, cause: Cause) -> str:
     """A log says that another rank failed on its own but not when: perhaps before all that is
     recorded."""
-    for rank in context.failed_undated:
-        if rank not in cause.culprits:
-            failed = shortened(context.processes[rank].end_text)
+    for rank, process in context.processes.items():
+        undated = process.failed and context.trace.ranks[rank].failed_undated
+        if undated and rank not in cause.culprits:
+            failed = shortened(process.end_text)
             return f"rank {rank} failed with {failed}, and nothing says when"
     return ""
 

@@ -10,7 +10,6 @@ _LIKELY = (
     missing_evidence.unreadable_files,
     missing_evidence.inferred_members,
     missing_evidence.unlisted_members,
-    missing_evidence.inferred_numbers,
     missing_evidence.inferred_wait,
     missing_evidence.counters_left,
     missing_evidence.logs_alone,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.faults.expect import Conduct, conduct_of
@@ -41,20 +42,33 @@ _MOST_ASKED = 256
 _MOST_SIBLINGS = 16
 
 
-def contest(context: Context, ranks: Collection[int], places: list[Place]) -> frozenset[int] | None:
-    """The ranks of ``ranks``, which wait for each other at ``places``, that explain it.
+class Outcome(NamedTuple):
+    """What the explanations of ranks that wait for each other come to.
 
-    None unless one explanation is better than all others, all ranks that it accuses were seen to
-    depart from what was expected of them, and something is known of every rank: a member that left
-    no record could stand with either side.
+    ``accused``: those of the best one; None unless it is better than all others, all ranks that it
+    accuses were seen to depart from what was expected of them, and something is known of every
+    rank. ``costs``: of each explanation;
+    ``seen``: those of which the records show that it may be true.
     """
-    if any(not context.on_record.issuperset(place.members) for place in places):
-        return None
+
+    accused: frozenset[int] | None
+    costs: Mapping[frozenset[int], float]
+    seen: frozenset[frozenset[int]]
+
+    def leaves(self, accused: Collection[int]) -> bool:
+        """Whether no other explanation was seen to be about as good as accusing these."""
+        limit = self.costs.get(frozenset(accused), 0.0) + _MARGIN - _EPSILON
+        return all(self.costs[one] >= limit for one in self.seen - {frozenset(accused)})
+
+
+def contest(context: Context, ranks: Collection[int], places: list[Place]) -> Outcome:
+    """Try the explanations of why these ranks wait for each other at these places."""
     case = _Case(context, frozenset(ranks), places)
     costs = {accused: case.cost(accused) for accused in case.candidates()}
     best, *others = sorted(costs, key=lambda a: (costs[a], len(a), sorted(a)))
     clear = not others or costs[others[0]] >= costs[best] + _MARGIN - _EPSILON
-    return best if clear and case.is_seen(best) else None
+    seen = frozenset(filter(case.is_seen, costs))
+    return Outcome(best if clear and best in seen else None, costs, seen)
 
 
 class _Case:
@@ -63,6 +77,7 @@ class _Case:
     def __init__(self, context: Context, ranks: frozenset[int], places: list[Place]) -> None:
         self._ranks = ranks
         self._places = places
+        self._is_whole = all(context.on_record.issuperset(place.members) for place in places)
         self._graph = CycleGraph(places, set(ranks))
         self._where = {r: (NONE, i) for i, p in enumerate(places) for r in p.waiters}
         self._by_halves = any(place.p2p for place in places)
@@ -128,11 +143,29 @@ class _Case:
         return accused == self._ranks and len(lines) == 1 and all(p.p2p for p in self._places)
 
     def is_seen(self, accused: frozenset[int]) -> bool:
-        """Whether all of the accused were seen to depart, and something is known of all others."""
+        """Whether all of the accused were seen to depart, and something is known of all others.
+
+        If all others did as they had always done, it is enough that the accused did not.
+        """
         conduct = self._conduct
-        if not all(its.departures or its.is_measured(accused) for its in conduct.values()):
+        if not accused <= conduct.keys():
             return False
-        return all(r in conduct and conduct[r].worst(accused)[0] >= SURE for r in accused)
+        others = [its for rank, its in conduct.items() if rank not in accused]
+        if others and all(its.as_ever and not its.departures for its in others):
+            return all(conduct[r].departures or conduct[r].begun for r in accused)
+        known = all(its.departures or its.is_measured(accused) for its in conduct.values())
+        if not (known and self._is_whole):
+            return False  # a member that left no record could stand with either side
+        return all(conduct[r].worst(accused)[0] >= SURE for r in accused)
+
+
+def seen_to_depart(
+    context: Context, ranks: Collection[int], places: list[Place]
+) -> tuple[int, ...]:
+    """Those of these ranks that were seen to depart from what was expected, unless all were."""
+    case = _Case(context, frozenset(ranks), places)
+    found = tuple(r for r in sorted(ranks) if case.is_seen(frozenset([r])))
+    return found if len(found) < len(ranks) else ()
 
 
 def measures(context: Context, ranks: Collection[int], places: list[Place]) -> list[int]:

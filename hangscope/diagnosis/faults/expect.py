@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -68,7 +69,8 @@ class Conduct:
 
     ``stands``: what it waits in, or issued last; ``followed``: ranks that did the same until there;
     ``ended``: ranks that did the same before it, and nothing since; ``past``: whether what it
-    stands in is unlike its own past.
+    stands in is unlike its own past; ``begun``: whether that is new to it;
+    ``as_ever``: since it last met the others, it did as after an earlier meeting.
     """
 
     departures: tuple[Departure, ...] = ()
@@ -76,6 +78,8 @@ class Conduct:
     ended: frozenset[int] = frozenset()
     past: bool | None = None
     stands: int = NONE
+    begun: bool = False
+    as_ever: bool = False
 
     def worst(self, accused: Collection[int] = ()) -> tuple[float, Departure | None]:
         """The surest departure and its weight, if ranks that are accused are no measure."""
@@ -144,27 +148,47 @@ def conduct_of(
         return Conduct(stands=int(own.what[at]))
     votes = _votes(context, own, asked, careful=careful)
     found = _departures(own, votes)
-    since = _last_meeting(context, own, at, suspects) + 1
-    for index in range(since, min(at + _WINDOW, len(own))):
+    met = _meetings(context, own, at, suspects)
+    past, by_steps = unlike_past(own.what, at), None
+    if context.streams.with_lines:
+        by_steps = _unlike_steps(own, met, at)
+    if past is None or (past and by_steps is False):
+        past = by_steps if past is None else None
+    for index in range(max([0, at - _WINDOW, *(i + 1 for i in met[-1:])]), len(own))[: 2 * _WINDOW]:
         # Behind what it stands in, only another round of the same is its own doing for sure.
-        if (index <= at or own.what[index] == own.what[at]) and unlike_past(own.what, index):
+        near = index <= at or own.what[index] == own.what[at]
+        if near and (past if index == at else unlike_past(own.what, index)):
             found.append(_departure(own, votes, index, past=True))
             break
     followed, _ = _counted(own, votes, at)
     ended = frozenset(r for r, vote in votes.items() if vote.end == vote.known == at)
-    past = unlike_past(own.what, at)
-    return Conduct(tuple(found), followed, ended, past, int(own.what[at]))
+    begun = is_new(own.what, at)
+    as_ever = by_steps is False
+    return Conduct(tuple(found), followed, ended, past, int(own.what[at]), begun, as_ever)
 
 
-def _last_meeting(context: Context, own: Stream, at: int, ranks: Collection[int]) -> int:
-    """Index of the last collective of all these ranks before ``at``; -1 if there is none near."""
+def _meetings(context: Context, own: Stream, at: int, ranks: Collection[int]) -> list[int]:
+    """Indices of the collectives of all these ranks before ``at``."""
     wanted = set(ranks)
     common = [i for i, g in enumerate(context.trace.groups) if wanted.issubset(g.ranks)]
-    low = max(0, at - _WINDOW)
-    rows = own.rows[low:at]
+    rows = own.rows[:at]
     met = np.isin(context.trace.records["group"][rows], common) & context.front.collective[rows]
-    hits = np.flatnonzero(met)
-    return low + int(hits[-1]) if len(hits) else low - 1
+    found: list[int] = np.flatnonzero(met).tolist()
+    return found
+
+
+def _unlike_steps(own: Stream, met: list[int], at: int) -> bool | None:
+    """Whether the rank, since it last met the others, did not begin as after any earlier meeting.
+
+    None without an earlier stretch that begins alike, or where it stands in something new.
+    """
+    starts = [-1, *met] if own.is_whole else met
+    newest = own.what[starts[-1] + 1 : at + 1] if starts else own.what[:0]
+    earlier = [own.what[a + 1 : b + 1] for a, b in pairwise(starts)]
+    alike = [one for one in earlier if len(one) and one[0] == newest[:1]]
+    if len(newest) < 2 or not any(newest[-1] in one for one in earlier) or not alike:
+        return None  # one operation says little
+    return not any(np.array_equal(one[: len(newest)], newest) for one in alike)
 
 
 def _votes(context: Context, own: Stream, asked: Iterable[int], *, careful: bool) -> _Votes:

@@ -93,7 +93,8 @@ class Streams:
         self._context = context
         self._streams: dict[int, Stream] = {}
         self._numbers: dict[_Operation, int] = {}
-        self._with_lines = bool((records["stack"] != NONE).all())
+        self.with_lines = bool((records["stack"] != NONE).all())
+        """Whether the line is on record that issued each operation."""
         self._with_dtypes = all(s.input_dtypes is not None for s in signatures)
         kinds: dict[object, int] = {}
         self._kind_of = np.array([kinds.setdefault(k, len(kinds)) for k in context.kinds], np.int64)
@@ -153,7 +154,7 @@ class Streams:
             context.families[signature] if signature != NONE else "",
             (ranks.index(peer) - ranks.index(rank)) % len(ranks) if within else NONE,
             self._tensors(trace.signatures[signature]) if signature != NONE else None,
-            user_frames(trace.stacks[stack]) if self._with_lines else (),
+            user_frames(trace.stacks[stack]) if self.with_lines else (),
         )
         known = self._numbers
         plain = known.setdefault(key._replace(lines=()), len(known))

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import permutations
 
+import numpy as np
+
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
-from hangscope.diagnosis.pattern.counterparts import progress_in
 
 _MOST_RANKS = 32
 _MOST_GROUPS = 4
@@ -42,7 +43,7 @@ def _counts(
     return [
         {
             seq: calls
-            for (group, seq), (calls, _) in progress_in(context, rank, one).items()
+            for (group, seq), (calls, _) in _progress_in(context, rank, one).items()
             if group == other and seq < below
         }
         for rank in ranks
@@ -61,3 +62,21 @@ def _caught_up(counts: Sequence[dict[int, int]]) -> bool:
         if apart and any(seq > apart[0] and first[seq] == its[seq] for seq in common):
             return True
     return False
+
+
+def _progress_in(context: Context, rank: int, group: int) -> dict[tuple[int, int], tuple[int, int]]:
+    """How far the rank was in ``group`` (collectives, p2p) when it issued each collective of other
+    groups."""
+    low, high = context.bounds.get(rank, (0, 0))
+    records = context.trace.records[low:high]
+    here = records["group"] == group
+    collective = context.front.collective[low:high]
+    pair = here & (records["peer"] >= 0)
+    done = np.maximum.accumulate(np.where(here & collective, records["collective_seq"], 0))
+    pairs = np.maximum.accumulate(np.where(pair, records["p2p_seq"], 0))
+    rows = np.flatnonzero(collective & ~here)[-256:]
+    return {
+        (int(records["group"][r]), int(records["collective_seq"][r])): (int(done[r]), int(pairs[r]))
+        for r in rows.tolist()
+        if done[r] > 0 or pairs[r] > 0
+    }

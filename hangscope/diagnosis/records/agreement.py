@@ -135,12 +135,6 @@ def terms(signature: Signature) -> Terms:
     return Terms(op, count, dtype, reduction.upper() if reduction else None, on_host=on_host)
 
 
-def has_rules(op: str) -> bool:
-    """Whether the matching rules of ``op`` are known."""
-    kind = family(op)
-    return kind in _BY_INPUT | _BY_OUTPUT | {"all_to_all", "barrier", "coalesced", *_NAMELESS}
-
-
 def _in_even_parts(signature: Signature) -> bool:
     """Whether one tensor is exchanged in equal parts: no split list was given."""
     given = (signature.input_splits, signature.output_splits)
