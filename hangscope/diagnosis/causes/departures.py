@@ -186,9 +186,12 @@ def _by_size(context: Context, rank: int, followed: Collection[int]) -> _Departe
     Before, all of them had passed the same. Sizes may follow the data: either may be right.
     """
     streams = [context.streams.of(r) for r in (rank, *sorted(followed)[:_MOST_ASKED])]
-    own, *others = [one for one in streams if one.is_whole and len(one)] or [None]
-    stands = np.flatnonzero(context.front.unfinished[own.rows]) if own is not None else ()
-    if own is None or own.rank != rank or not len(stands):
+    whole = [one for one in streams if one.is_whole and len(one)]
+    if not whole or whole[0].rank != rank:
+        return None
+    own, *others = whole
+    stands = np.flatnonzero(context.front.unfinished[own.rows])
+    if not len(stands):
         return None
     at = int(stands[0])
     before = np.flatnonzero(own.what[:at] == own.what[at])[-1:].tolist()
