@@ -102,7 +102,7 @@ def blame_missing_send(context: Context, cause: Cause) -> Cause:
     if not partners or process is None or process.cannot_run or process.end in _ENDED:
         return cause
     both = tuple(sorted({accused, *partners}))
-    odd = seen_to_depart(context, both, context.waits.at(cause.places))
+    odd = seen_to_depart(context, both, context.waits.at(cause.places), surely=False)
     if not odd or accused in odd:
         return cause
     sources, wait = capital(rank_s(odd)), "wait" if len(odd) > 1 else "waits"

@@ -48,17 +48,28 @@ class Outcome(NamedTuple):
     ``accused``: those of the best one; None unless it is better than all others, all ranks that it
     accuses were seen to depart from what was expected of them, and something is known of every
     rank. ``costs``: of each explanation;
-    ``seen``: those of which the records show that it may be true.
+    ``seen``: those of which the records show that it may be true; ``as_usual``: ranks that did as
+    their own past lets expect.
     """
 
     accused: frozenset[int] | None
     costs: Mapping[frozenset[int], float]
     seen: frozenset[frozenset[int]]
+    as_usual: frozenset[int]
 
     def leaves(self, accused: Collection[int]) -> bool:
-        """Whether no other explanation was seen to be about as good as accusing these."""
-        limit = self.costs.get(frozenset(accused), 0.0) + _MARGIN - _EPSILON
-        return all(self.costs[one] >= limit for one in self.seen - {frozenset(accused)})
+        """Whether no other explanation was seen to be about as good as accusing these.
+
+        One that was not seen must not be as good, either, if their own past speaks for them.
+        """
+        own = frozenset(accused)
+        cost = self.costs.get(own, 0.0)
+        limit = cost + _MARGIN - _EPSILON
+        if own <= self.as_usual and any(
+            self.costs[one] <= cost for one in self.costs.keys() - {own}
+        ):
+            return False
+        return all(self.costs[one] >= limit for one in self.seen - {own})
 
 
 def contest(context: Context, ranks: Collection[int], places: list[Place]) -> Outcome:
@@ -68,7 +79,7 @@ def contest(context: Context, ranks: Collection[int], places: list[Place]) -> Ou
     best, *others = sorted(costs, key=lambda a: (costs[a], len(a), sorted(a)))
     clear = not others or costs[others[0]] >= costs[best] + _MARGIN - _EPSILON
     seen = frozenset(filter(case.is_seen, costs))
-    return Outcome(best if clear and best in seen else None, costs, seen)
+    return Outcome(best if clear and best in seen else None, costs, seen, case.as_usual())
 
 
 class _Case:
@@ -142,6 +153,15 @@ class _Case:
         lines = {its.stands for its in self._conduct.values()}
         return accused == self._ranks and len(lines) == 1 and all(p.p2p for p in self._places)
 
+    def as_usual(self) -> frozenset[int]:
+        """Ranks that did as their own past lets expect, and nothing else that was not expected."""
+        found = (r for r, its in self._conduct.items() if its.past is False and not its.departures)
+        return frozenset(found)
+
+    def has_departed(self, rank: int) -> bool:
+        """Whether anything speaks against a rank."""
+        return rank in self._conduct and bool(self._conduct[rank].departures)
+
     def is_seen(self, accused: frozenset[int]) -> bool:
         """Whether all of the accused were seen to depart, and something is known of all others.
 
@@ -160,12 +180,16 @@ class _Case:
 
 
 def seen_to_depart(
-    context: Context, ranks: Collection[int], places: list[Place]
+    context: Context, ranks: Collection[int], places: list[Place], *, surely: bool = True
 ) -> tuple[int, ...]:
     """Those of these ranks that were seen to depart from what was expected, unless all were."""
     case = _Case(context, frozenset(ranks), places)
-    found = tuple(r for r in sorted(ranks) if case.is_seen(frozenset([r])))
-    return found if len(found) < len(ranks) else ()
+    found = [
+        rank
+        for rank in sorted(ranks)
+        if (case.is_seen(frozenset([rank])) if surely else case.has_departed(rank))
+    ]
+    return tuple(found) if len(found) < len(ranks) else ()
 
 
 def measures(context: Context, ranks: Collection[int], places: list[Place]) -> list[int]:
