@@ -160,7 +160,7 @@ class _Case:
 
     def has_departed(self, rank: int) -> bool:
         """Whether anything speaks against a rank."""
-        return rank in self._conduct and bool(self._conduct[rank].departures)
+        return rank in self._conduct and self._conduct[rank].worst()[0] > 0
 
     def is_seen(self, accused: frozenset[int]) -> bool:
         """Whether all of the accused were seen to depart, and something is known of all others.

@@ -186,8 +186,10 @@ def _unlike_steps(own: Stream, met: list[int], at: int) -> bool | None:
     newest = own.what[starts[-1] + 1 : at + 1] if starts else own.what[:0]
     earlier = [own.what[a + 1 : b + 1] for a, b in pairwise(starts)]
     alike = [one for one in earlier if len(one) and one[0] == newest[:1]]
-    if len(newest) < 2 or not any(newest[-1] in one for one in earlier) or not alike:
+    if not alike or (len(newest) < 2 and len(alike) < _OFTEN):
         return None  # one operation says little
+    if not any(newest[-1] in one for one in earlier):
+        return None
     return not any(np.array_equal(one[: len(newest)], newest) for one in alike)
 
 
