@@ -173,8 +173,7 @@ def _other_operations(
 
 
 def _one_call(few: Side, most: Side) -> str:
-    """The program's line that both sides are inside of, if they differ only in installed packages;
-    empty otherwise."""
+    """The program's line both are inside of, if they differ in installed packages only, or ""."""
     if few.stack == most.stack:
         return ""
     own, other = (tuple(f for f in s.full_stack if not is_library(f)) for s in (few, most))
