@@ -316,3 +316,19 @@ def test_abort_without_a_message_is_no_certain_crash(end: ExitFacts) -> None:
     found = diagnose(job.trace(after_s=6))
     assert blame(found) == ("rank_crashed", (1,))
     assert found.confidence is Confidence.LIKELY
+
+
+def test_addresses_at_which_nobody_listens_are_told_as_such() -> None:
+    """After a restart the store may still hold those of the attempt before."""
+    words = (
+        "Gloo connectFullMesh failed with [/w/third_party/gloo/gloo/transport/tcp/pair.cc:152] "
+        "timed out connecting: SO_ERROR: Connection refused, remote=[127.0.0.1]:29101$0"
+    )
+    job = Job(3)
+    for rank in range(3):
+        error = error_of("RuntimeError", words, TORCH, at_ns=END)
+        job.rank(rank, alive=False, exception=error, exit=ExitFacts("exception", 1, at_ns=END))
+    found = diagnose(job.trace(after_s=6))
+    assert (found.verdict, found.culprits) == (Verdict.INCONCLUSIVE, ())
+    assert found.summary.startswith("Ranks found nobody at the addresses")
+    assert "the attempt before" in found.findings[0].fix

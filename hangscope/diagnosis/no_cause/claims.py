@@ -217,6 +217,14 @@ def _failed_of_the_unknown(context: Context, failed: tuple[int, ...]) -> Finding
     if all(process.failure.replicas_differ for process in processes):
         summary = "The replicas differ, as every rank reports, and nothing says which is wrong"
         advice = crash(processes[0].end_text, "")
+    if all(process.failure.nobody_at_address for process in processes):
+        summary = "Ranks found nobody at the addresses that the store gave them to meet at"
+        advice = playbook.Advice(
+            "if the job was restarted, the store may still hold the addresses of the attempt "
+            "before: give each attempt a store, or keys, of its own; otherwise see whether a rank "
+            "ended or timed out just before",
+            "D19",
+        )
     if all(_has_lost_the_store(context, process) for process in processes):
         summary = "Ranks lost the store, and nothing on record says why"
         advice = playbook.Advice(

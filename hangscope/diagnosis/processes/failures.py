@@ -16,6 +16,8 @@ from hangscope.trace.model import ON_ITS_WAY_OUT, ExceptionFacts, ExitFacts
 
 _DIFFER = re.compile(r"inconsistent between workers|expects same model across all ranks", re.I)
 """All ranks raise this when they find that their replicas differ."""
+_NOBODY_THERE = re.compile(r"connectFullMesh failed.{0,400}connection refused", re.I | re.S)
+"""Gloo's first meeting: the store gave an address at which nobody listens."""
 _SECONDARY = re.compile(
     r"connection (?:was )?(?:closed|reset|refused|aborted)|broken pipe|socket closed|"
     r"timed out waiting \d+ ?ms for (?:recv|send)|"
@@ -129,6 +131,8 @@ class Failure:
     timed_out_over_gloo: bool = False
     replicas_differ: bool = False
     """All ranks raise this when they find that their replicas differ."""
+    nobody_at_address: bool = False
+    """At the first meeting, nobody listened at an address from the store."""
     lost_store: bool = False
     by_status: bool = False
     """Nothing but an exit status tells of it."""
@@ -164,6 +168,7 @@ def failure_of(
         waited_in_vain=bool(_WAITED_IN_VAIN.search(words)),
         timed_out_over_gloo=bool(_GLOO_TIMEOUT.search(words)),
         replicas_differ=bool(_DIFFER.search(words)),
+        nobody_at_address=bool(_NOBODY_THERE.search(words)),
         lost_store=bool(_LOST_STORE.match(words)),
         by_status=words.startswith(_STATUS),
         late=words.endswith(ON_ITS_WAY_OUT),
