@@ -69,8 +69,9 @@ class Conduct:
 
     ``stands``: what it waits in, or issued last; ``followed``: ranks that did the same until there;
     ``ended``: ranks that did the same before it, and nothing since; ``past``: whether what it
-    stands in is unlike its own past; ``begun``: whether that is new to it;
-    ``as_ever``: since it last met the others, it did as after an earlier meeting.
+    stands in is unlike its own past; ``begun``: whether that is new to it and, if it sends or
+    receives, not the first time of all; ``as_ever``: since it last met the others, it did as after
+    an earlier meeting.
     """
 
     departures: tuple[Departure, ...] = ()
@@ -162,7 +163,8 @@ def conduct_of(
             break
     followed, _ = _counted(own, votes, at)
     ended = frozenset(r for r, vote in votes.items() if vote.end == vote.known == at)
-    begun = is_new(own.what, at)
+    # A first send or receive of all does not tell which half of it is the mistake.
+    begun = is_new(own.what, at) and bool(own.numbers[at] or not all(own.numbers[:at]))
     as_ever = by_steps is False
     return Conduct(tuple(found), followed, ended, past, int(own.what[at]), begun, as_ever)
 
