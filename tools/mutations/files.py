@@ -299,6 +299,7 @@ def odd_files(folder: Path, rng: random.Random) -> None:
     rng.choice((rings, logs, pickles))(folder, rng)
     kind = rng.randrange(6)
     path = folder / rng.choice(("rank_9.ring", "x.log", "m.journal", "nccl_trace_rank_9"))
+    path.unlink(missing_ok=True)  # a mutated name may be the same
     if kind == 0:
         os.mkfifo(path)
     elif kind == 1:
