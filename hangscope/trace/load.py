@@ -167,15 +167,12 @@ def _read(
 
 
 def _with_time(trace: Trace, begun_ns: int) -> Trace:
-    """The trace as of now if a process was looked at while it was read, or one that cannot be seen
-    from here wrote heartbeats; else as of the last look.
+    """The trace as of now if a process was looked at while it was read, else as of the last look.
 
     What a monitor saw before is on record, like everything else: the answer must be the same an
     hour later, and on another machine.
     """
-    seen = [f.observed_ns for f in trace.ranks.values() if f.alive]
-    seen += [begun_ns for f in trace.ranks.values() if f.alive is None and f.beats_at(begun_ns)]
-    looked_ns = max(seen, default=0)
+    looked_ns = max((f.observed_ns for f in trace.ranks.values() if f.alive), default=0)
     current = looked_ns >= begun_ns
     return replace(
         trace,

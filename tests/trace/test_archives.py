@@ -185,6 +185,12 @@ def test_impossible_date_in_a_zip_is_ignored(tmp_path: Path) -> None:
     assert diagnose(load_trace([path])).culprits == (2,)
 
 
+def test_member_without_a_name_costs_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "job.zip"
+    path.write_bytes(zipped({"Qx": b"nothing", "a.log": WAITS}).replace(b"Qx", b"\0x"))
+    assert diagnose(load_trace([path])).verdict.value != "healthy"
+
+
 def test_encrypted_archive_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "job.zip"
     path.write_bytes(_patched_zip(6, b"\x01"))

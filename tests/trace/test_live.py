@@ -340,10 +340,12 @@ def test_ring_that_is_shortened_during_a_look(
 def test_job_whose_processes_nobody_can_see_is_live_while_it_beats(
     tmp_path: Path, age_s: int
 ) -> None:
-    """Without ``/proc`` nothing else tells; unknown is not gone."""
+    """Without ``/proc`` nothing else tells whoever follows it. A copy is not live for being fresh."""
     for rank in range(2):
         ring = RingRank(tmp_path, rank, 2, pid=7 + rank).ring  # of an unknown boot and namespace
         ring.put_i8("heartbeat_ns", time.time_ns() - age_s * 10**9)
-    for trace in (LiveRun(tmp_path).look(), load_trace([tmp_path])):
+    followed, read = LiveRun(tmp_path).look(), load_trace([tmp_path])
+    for trace in (followed, read):
         assert {facts.alive for facts in trace.ranks.values()} == {None}
-        assert (trace.live, scene(diagnose(trace)).endswith("live")) == (age_s == 1,) * 2
+    assert (followed.live, scene(diagnose(followed)).endswith("live")) == (age_s == 1,) * 2
+    assert not read.live

@@ -124,7 +124,7 @@ def _entries(path: str, kind: sniff.Kind) -> Iterator[tuple[str, float, Opener]]
     if kind.name == sniff.ZIP:
         with zipfile.ZipFile(path) as archive:
             for info in archive.infolist():
-                if not info.is_dir():
+                if info.filename and not info.is_dir():  # a nameless one breaks is_dir()
                     yield info.filename, _timestamp(info), Opener(archive, info)
         return
     inner = cast("BinaryIO", open_tolerant(path, kind.compression)) if kind.compression else None
