@@ -340,7 +340,7 @@ def test_ring_that_is_shortened_during_a_look(
 def test_job_whose_processes_nobody_can_see_is_live_while_it_beats(
     tmp_path: Path, age_s: int
 ) -> None:
-    """Without ``/proc`` nothing else tells whoever follows it. A copy is not live for being fresh."""
+    """Without ``/proc`` nothing else tells. A copy is not live because it is fresh."""
     for rank in range(2):
         ring = RingRank(tmp_path, rank, 2, pid=7 + rank).ring  # of an unknown boot and namespace
         ring.put_i8("heartbeat_ns", time.time_ns() - age_s * 10**9)
