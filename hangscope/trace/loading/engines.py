@@ -201,7 +201,7 @@ def _ray(address: str) -> Iterator[None]:
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise NoEngine(f"no Ray head answers at {address}: {error}"[:300]) from None
     try:
-        register_ray()
+        register_ray()  # type: ignore[no-untyped-call,unused-ignore]
         yield
     finally:
         ray.shutdown()
