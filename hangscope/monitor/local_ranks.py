@@ -60,8 +60,19 @@ class Counters(NamedTuple):
     @property
     def waiting_s(self) -> float:
         """How long the longest waiting collective has waited."""
-        since_ns = self.waiting_since_ns
-        return max(0.0, (time.time_ns() - since_ns) / 1e9) if since_ns else 0.0
+        return seconds_since(self.waiting_since_ns)
+
+
+def waiting_since_ns(groups: np.ndarray[tuple[int], np.dtype[np.void]]) -> int:
+    """When the longest waiting collective of these group tables was issued; 0 if none waits."""
+    waiting = (groups["commit"] == 1) & (groups["completed"] >= 0)
+    waiting &= groups["enqueued"] > groups["completed"]
+    return int(groups["enqueued_ns"][waiting].min()) if waiting.any() else 0
+
+
+def seconds_since(since_ns: int) -> float:
+    """How long ago that was; 0 for 0, which stands for never."""
+    return max(0.0, (time.time_ns() - since_ns) / 1e9) if since_ns else 0.0
 
 
 class LocalRanks:
@@ -162,10 +173,7 @@ class LocalRanks:
             progress[ring.rank] = b"".join((*(head[part] for part in _PROGRESS), table))
             tables[ring.rank] = table
         groups = np.frombuffer(b"".join(tables.values()), GROUP)
-        waiting = (groups["commit"] == 1) & (groups["completed"] >= 0)
-        waiting &= groups["enqueued"] > groups["completed"]
-        oldest_ns = int(groups["enqueued_ns"][waiting].min()) if waiting.any() else 0
-        return Counters(progress, tables, oldest_ns)
+        return Counters(progress, tables, waiting_since_ns(groups))
 
     @property
     def were_stopped(self) -> bool:

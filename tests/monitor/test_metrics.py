@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import threading
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from hangscope.monitor.metrics.publishing import Publishing
 from hangscope.ring.layout import GROUP
 from tests.monitor.conftest import Followed
 from tests.monitor.test_report_policy import diagnosis
+from tests.monitor.web_server import posts_to
 from tools.ports import free_port
 
 prometheus = pytest.importorskip("prometheus_client.parser")
@@ -82,21 +82,8 @@ def test_figures_of_each_rank_and_the_verdict_are_served() -> None:
 @pytest.fixture
 def collector() -> Iterator[tuple[str, list[bytes]]]:
     """A real web server in the place of a collector, and what it was sent."""
-    received: list[bytes] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            received.append(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(200 if self.path == "/v1/metrics" else 404)
-            self.end_headers()
-
-        def log_message(self, *words: object) -> None: ...
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", received
-    server.shutdown()
-    server.server_close()
+    with posts_to(lambda path: 200 if path == "/v1/metrics" else 404, bytes) as found:
+        yield found
 
 
 def test_collector_is_told_the_same(collector: tuple[str, list[bytes]]) -> None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -18,27 +16,14 @@ from hangscope.recording.settings import read_settings
 from hangscope.report.action import action_of
 from hangscope.trace.model import Frame
 from tests.monitor.test_report_policy import HEALTHY, diagnosis
+from tests.monitor.web_server import posts_to
 
 
 @pytest.fixture
 def hook() -> Iterator[tuple[str, list[dict[str, object]]]]:
     """A real web server, and what it was sent."""
-    received: list[dict[str, object]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            received.append(json.loads(body))
-            self.send_response(500 if self.path == "/broken" else 204)
-            self.end_headers()
-
-        def log_message(self, *words: object) -> None: ...
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", received
-    server.shutdown()
-    server.server_close()
+    with posts_to(lambda path: 500 if path == "/broken" else 204, json.loads) as found:
+        yield found
 
 
 def test_webhook_and_command_get_the_event(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from hangscope.diagnosis.model import Diagnosis
+from hangscope.monitor.local_ranks import seconds_since, waiting_since_ns
 from hangscope.ring.layout import GROUP
 
 
@@ -67,8 +67,6 @@ def standing_of(
 
 def _of_rank(groups: np.ndarray[tuple[int], np.dtype[np.void]]) -> RankStanding:
     groups = groups[groups["commit"] == 1]
-    issued, finished = groups["enqueued"], groups["completed"]
-    waiting = (finished >= 0) & (issued > finished)
-    since_ns = int(groups["enqueued_ns"][waiting].min()) if waiting.any() else 0
-    waiting_s = max(0.0, (time.time_ns() - since_ns) / 1e9) if since_ns else 0.0
-    return RankStanding(int(issued.sum()), int(np.maximum(finished, 0).sum()), waiting_s)
+    issued, finished = groups["enqueued"], np.maximum(groups["completed"], 0)
+    waiting_s = seconds_since(waiting_since_ns(groups))
+    return RankStanding(int(issued.sum()), int(finished.sum()), waiting_s)
