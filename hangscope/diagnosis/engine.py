@@ -54,10 +54,9 @@ from hangscope.diagnosis.waiting.without_timeout import (
 )
 from hangscope.diagnosis.wording.answer import answer
 from hangscope.diagnosis.wording.findings import to_finding, with_hosts
-from hangscope.diagnosis.wording.log_clues import with_clues_of_logs
+from hangscope.diagnosis.wording.logs import with_logs
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.diagnosis.wording.tolerated_waits import tolerated_wait
-from hangscope.diagnosis.wording.words_of_logs import with_unattributed_messages
 from hangscope.trace.clocks import align_clocks
 from hangscope.trace.model import Trace
 
@@ -137,11 +136,10 @@ def _judged(trace: Trace) -> tuple[Diagnosis, Context]:
         quiet = without_cause(job.context, stop.way if stop is not None else None, job.snapshot)
         findings = (quiet,) if quiet is not None else ()
         if not findings and trace.missing_ranks:
-            notes.append(f"{rank_s(trace.missing_ranks)} left no dump: nothing is known of them")
+            notes.append(f"{rank_s(trace.missing_ranks)} left no record: nothing is known of them")
         if not findings and (waiting := tolerated_wait(job.context, job.tolerated)) is not None:
             notes.append(waiting)
-    findings = with_unattributed_messages(job.context, with_monitor_verdict(job.context, findings))
-    findings = with_clues_of_logs(job.context, findings)
+    findings = with_logs(job.context, with_monitor_verdict(job.context, findings))
     return answer(job.context, with_hosts(job.context, findings), notes), job.context
 
 

@@ -202,7 +202,7 @@ class RankReport:
 
     ``role``: ``culprit``, ``victim``, ``bystander`` or ``unknown``. ``state``: ``running``,
     ``busy``, ``waiting``, ``sleeping``, ``stopped``, ``gil-held``, ``starved`` (gets hardly any CPU
-    time), ``exited``, ``crashed``, ``lost`` or ``unknown``.
+    time), ``exited``, ``crashed``, ``ended`` (not by its own doing), ``lost`` or ``unknown``.
     """
 
     rank: int

@@ -189,15 +189,28 @@ def _edge(edge: WaitEdge) -> dict[str, Any]:
 
 
 def _sources(sources: Iterable[Source]) -> list[dict[str, Any]]:
-    """Files by format and folder, each as name, rank and number of records."""
+    """Files by format and folder, each as name, rank and number of records.
+
+    ``path``, ``rank`` and ``records`` of a row are those of its file; if it has several, their
+    folder, no rank and the sum.
+    """
     found: dict[tuple[str, str, str, int], list[list[Any]]] = {}
     for source in sources:
         folder, slash, name = source.path.rpartition("/")
         key = (source.format, source.version, folder + slash, source.dropped)
         found.setdefault(key, []).append([name, source.rank, source.records])
     return [
-        {"format": f, "version": v, "folder": folder, "dropped": dropped, "files": rows}
-        for (f, v, folder, dropped), rows in found.items()
+        {
+            "path": folder + (rows[0][0] if len(rows) == 1 else "") or ".",
+            "format": format_,
+            "version": version,
+            "rank": rows[0][1] if len(rows) == 1 else None,
+            "records": sum(records for _, _, records in rows),
+            "dropped": dropped,
+            "folder": folder,
+            "files": rows,
+        }
+        for (format_, version, folder, dropped), rows in found.items()
     ]
 
 

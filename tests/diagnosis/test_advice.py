@@ -119,7 +119,7 @@ def test_healthy_partial_evidence_lists_what_is_missing() -> None:
     job.lose(0, 2)
     found = diagnose(job.trace())
     assert found.verdict.value == "healthy"
-    assert "ranks 0, 2 left no dump: nothing is known of them" in found.notes
+    assert "ranks 0, 2 left no record: nothing is known of them" in found.notes
 
 
 def _fix_of(job: Job) -> str:

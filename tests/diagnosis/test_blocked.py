@@ -8,7 +8,7 @@ import pytest
 
 from hangscope.diagnosis.processes.process_state import End, ProcessState, activity, process_of
 from hangscope.diagnosis.wording.blocked import blocked_in
-from hangscope.diagnosis.wording.playbook import missing
+from hangscope.diagnosis.wording.rank_advice import missing
 from hangscope.trace.facts import UNREAD_OUTPUT
 from hangscope.trace.model import Frame, KernelWait, RankFacts, Stack, ThreadStack
 

@@ -49,7 +49,7 @@ def test_log_without_a_word_about_the_hang_adds_nothing(tmp_path: Path, text: st
 
 
 def test_ranks_with_ordinary_output_count_as_not_collected(tmp_path: Path) -> None:
-    """Two of four ranks left no dump: that is no evidence against one of them."""
+    """Two of four ranks left no record: that is no evidence against one of them."""
     _dumps(tmp_path, lost=(1, 2))
     _logs(tmp_path, log_1=_WARNING.format(rank=1), log_2=_WARNING.format(rank=2))
     found = _diagnose(tmp_path)

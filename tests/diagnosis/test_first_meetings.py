@@ -65,7 +65,7 @@ def test_stage_before_a_lost_one_may_be_connecting_to_it(tmp_path: Path) -> None
     found = _diagnose(tmp_path, ranks, {"0": [0, 1, 2, 3]})
     assert found.culprits == (2, 3)
     assert found.confidence is Confidence.AMBIGUOUS
-    assert "rank 3 left no dump" in found.summary
+    assert "rank 3 left no record" in found.summary
     assert "creating a communicator" in found.findings[0].why
 
 

@@ -142,7 +142,7 @@ def moving(lost: tuple[int, ...], *, behind: tuple[int, ...] = ()) -> Diagnosis:
 def test_moving_job_is_healthy_although_a_dump_is_missing() -> None:
     found = moving((3,), behind=(0, 5, 6))
     assert blame(found) == (Verdict.HEALTHY, (), Confidence.LIKELY)
-    assert any("rank 3 left no dump" in note for note in found.notes)
+    assert any("rank 3 left no record" in note for note in found.notes)
 
 
 def test_half_a_job_is_never_healthy() -> None:

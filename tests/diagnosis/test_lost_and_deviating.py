@@ -1,4 +1,4 @@
-"""One rank left no dump, and another deviated from what it did in every step before."""
+"""One rank left no record, and another deviated from what it did in every step before."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def pipeline(*, left_out: bool) -> Trace:
     """Four stages, two micro-batches forth and back a step; then both ends meet, and then all.
 
     Every second step is one of evaluation, forward only, from lines of its own: that the end of a
-    step comes right behind a receive is nothing new. Rank 1 left no dump; ``left_out``: in the last
-    step the last stage does not send its second gradient back. Else rank 1 does not come.
+    step comes right behind a receive is nothing new. Rank 1 left no record; ``left_out``: in the
+    last step the last stage does not send its second gradient back. Else rank 1 does not come.
     """
     job = Job(4)
     ends = job.group(0, _LAST, desc="EMBEDDING")

@@ -40,4 +40,4 @@ def test_state_of_the_lost_rank_observed_by_the_monitor_is_used(
     assert (found.verdict, found.culprits) == (verdict, (culprit,))
     assert found.findings[0].confidence is Confidence.LIKELY
     unknowns = " ".join(found.findings[0].unknowns)
-    assert f"rank {lost} left no dump" in unknowns or f"what rank {lost} issued" in unknowns
+    assert f"rank {lost} left no record" in unknowns or f"what rank {lost} issued" in unknowns

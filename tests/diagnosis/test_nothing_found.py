@@ -107,7 +107,7 @@ def test_half_a_world_of_dumps_accuses_no_rank() -> None:
     job.lose(4, 5, 6, 7)
     found = diagnose(job.trace())
     assert blame(found) == ("inconclusive", ())
-    assert any("left no dump" in u for u in found.findings[0].unknowns)
+    assert any("left no record" in u for u in found.findings[0].unknowns)
 
 
 def test_ranks_that_all_exited_cleanly_wait_for_nothing() -> None:

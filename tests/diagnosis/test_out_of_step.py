@@ -80,7 +80,7 @@ def test_rank_with_a_new_partner_is_wrong_in_wrapped_rings_too(tmp_path: Path) -
 
 
 def test_lost_rank_is_found_by_an_unreceived_send(tmp_path: Path) -> None:
-    """All have reached the collective; before it rank 0 sent to a rank that left no dump."""
+    """All have reached the collective; before it rank 0 sent to a rank that left no record."""
     config = {
         "0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"},
         "7": {"name": "7", "desc": "PIPELINE", "ranks": "[0, 2]"},

@@ -65,7 +65,7 @@ def test_half_of_the_dumps_missing_accuses_no_rank_waited_for() -> None:
     job.lose(1, 3)
     found = diagnose(job.trace())
     assert _blame(found) == ("inconclusive", ())
-    assert any("2 of 4 ranks left no dump" in line for line in found.findings[0].unknowns)
+    assert any("2 of 4 ranks left no record" in line for line in found.findings[0].unknowns)
 
 
 CHECKPOINT = (

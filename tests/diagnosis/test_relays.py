@@ -98,7 +98,7 @@ def test_rank_whose_recorder_ran_on_would_have_noted_the_end(lived_s: float) -> 
 def test_headline_carries_the_doubt() -> None:
     lost = four_ranks(live=False, finished=(0,))
     lost.lose(2)
-    assert diagnose(lost.trace()).headline.startswith("Probably: Rank 2 left no dump")
+    assert diagnose(lost.trace()).headline.startswith("Probably: Rank 2 left no record")
     ended = four_ranks()
     ended.rank(2, **EXITED)
     certain = diagnose(ended.trace())

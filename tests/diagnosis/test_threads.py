@@ -142,7 +142,7 @@ def _checkpoint(job: Job, group: int, rank: int, thread: int) -> None:
 
 
 def _saving(*, first: bool) -> Job:
-    """Rank 1 left no dump in the middle of a second save; the others wait in both threads."""
+    """Rank 1 left no record in the middle of a second save; the others wait in both threads."""
     job = Job(3)
     saves = job.group(0, 1, 2, desc="saves")
     for step in range(4):

@@ -96,7 +96,7 @@ def test_unreadable_ring_is_not_a_missing_ring(tmp_path: Path, hidden: str) -> N
     assert f"rank {lost}: its dump cannot be read (too short for a ring" in "\n".join(
         diagnosis.findings[0].evidence
     )
-    assert "left no dump" not in diagnosis.summary
+    assert "left no record" not in diagnosis.summary
     if diagnosis.verdict is Verdict.RANK_LOST:
         assert "cannot be read" in diagnosis.summary
         assert f"make the files of rank {lost} readable" in diagnosis.findings[0].fix

@@ -9,7 +9,7 @@ import pytest
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.processes.failures import is_secondary
 from hangscope.diagnosis.processes.shorten import shortened
-from hangscope.diagnosis.wording.crash_advice import crash
+from hangscope.diagnosis.wording.rank_advice import crash
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame
 from tests.diagnosis.builder import START, Job

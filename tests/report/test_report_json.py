@@ -63,6 +63,16 @@ def test_sources_are_listed() -> None:
     assert (rings["format"], rings["version"]) == ("hangscope-ring", "1")
     assert (rings["folder"], rings["dropped"]) == ("", 0)
     assert rings["files"][2] == ["rank_2.ring", 2, 136]
+    counts = [records for _, _, records in rings["files"]]
+    assert (rings["path"], rings["rank"], rings["records"]) == (".", None, sum(counts))
+
+
+def test_source_in_a_folder_of_its_own_has_its_path() -> None:
+    given = samples.hang().diagnosis
+    rings = [Source(f"run/node{i}/rank_{i}.ring", "hangscope-ring", "1", i, 7) for i in range(2)]
+    document = json.loads(to_json(replace(given, sources=tuple(rings))))
+    known = [(row["path"], row["rank"], row["records"]) for row in document["sources"]]
+    assert known == [("run/node0/rank_0.ring", 0, 7), ("run/node1/rank_1.ring", 1, 7)]
 
 
 def test_large_job_takes_three_megabytes_at_most() -> None:

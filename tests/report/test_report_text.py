@@ -273,7 +273,7 @@ def test_crash_without_stacks_is_readable() -> None:
 
 def test_confidence_note_names_missing_evidence_only_if_any() -> None:
     likely = (Verdict.MISSING_RANK, Confidence.LIKELY)
-    assert "missing" in confidence_note(*likely, ("rank 1 left no dump",))
+    assert "missing" in confidence_note(*likely, ("rank 1 left no record",))
     assert "missing" not in confidence_note(*likely)
 
 

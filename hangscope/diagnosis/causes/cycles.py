@@ -69,7 +69,7 @@ def cycle_cause(
         return _through_a_lock(context, cause, ranks)
     if context.unlisted or (made_up and context.gaps):
         return cause.naming_nobody(
-            f"members are not listed, and {rank_list(context.gaps)} left no dump"
+            f"members are not listed, and {rank_list(context.gaps)} left no record"
         )
     fellows = Row(frozenset(ranks), fellow_suspects)
     if any(place.p2p for place in here):

@@ -14,8 +14,8 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.failures import differing_parameter
 from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
-from hangscope.diagnosis.wording.crash_advice import crash
 from hangscope.diagnosis.wording.phrases import describe, rank_s
+from hangscope.diagnosis.wording.rank_advice import crash
 from hangscope.trace.model import NONE
 
 _REFERENCE = 0

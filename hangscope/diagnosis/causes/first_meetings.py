@@ -51,7 +51,7 @@ def or_meeting_first(context: Context, cause: Cause) -> Cause:
     lost = [rank for rank in named if rank not in context.on_record]
     idle = [rank for rank in named if rank in context.on_record]
     both = [f"{rank_s(idle)} {wait_s(idle)} for nobody on record"] if idle else []
-    both += [f"{rank_s(lost)} left no dump"] if lost else []
+    both += [f"{rank_s(lost)} left no record"] if lost else []
     words = Words(
         f"{capital(', '.join(both))}, and others wait for them",
         "one of them did not come, and the others may be creating a communicator with it: that "

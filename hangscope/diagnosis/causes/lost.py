@@ -90,7 +90,7 @@ def _accused(
 
 
 def _collection_failed(context: Context, lost: LostRanks) -> Cause | None:
-    """If half of the world left no dump, the collection failed, or it is one node's log.
+    """If half of the world left no record, the collection failed, or it is one node's log.
 
     Then a wait for one of the missing ranks says nothing about what the other missing ranks do.
     """
@@ -100,7 +100,7 @@ def _collection_failed(context: Context, lost: LostRanks) -> Cause | None:
     total = len(context.known_ranks) + beyond
     if silent * 2 < total or (silent == 1 and not _one_rank_s_log(context)):
         return None
-    return _inconclusive(context, lost, f"{silent} of {total} ranks left no dump")
+    return _inconclusive(context, lost, f"{silent} of {total} ranks left no record")
 
 
 def _could_not_record(context: Context, lost: LostRanks) -> Cause | None:

@@ -17,11 +17,11 @@ _COUNTERS_LEFT = "only counters are left: the file is cut or damaged"
 
 
 def missing_dumps(context: Context, cause: Cause) -> str:
-    """A rank left no dump: it could show somebody else at fault."""
+    """A rank left no record: it could show somebody else at fault."""
     missing = (context.unrecorded | context.undumped).union(context.trace.missing_ranks)
     missing -= context.unreadable.keys()
     lost = cause.verdict is Verdict.RANK_LOST
-    return f"{rank_s(missing)} left no dump" if missing and not lost else ""
+    return f"{rank_s(missing)} left no record" if missing and not lost else ""
 
 
 def unreadable_files(context: Context, cause: Cause) -> str:
@@ -49,7 +49,7 @@ def unlisted_members(context: Context, cause: Cause) -> str:
     one_more = context.lists_in_part or cause.verdict is Verdict.STUCK_COLLECTIVE
     if group.ranks and (group.listed or not one_more):
         return ""
-    return "the group's members are not listed; the ranks with dumps stand in for them"
+    return "no source lists the group's members; the ranks that were heard of stand in for them"
 
 
 def one_rank_more(context: Context, cause: Cause) -> str:

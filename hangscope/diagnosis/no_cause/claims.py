@@ -11,9 +11,9 @@ from hangscope.diagnosis.processes.embedded_exceptions import failed_ranks, orig
 from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import user_frames, where
-from hangscope.diagnosis.wording import playbook
-from hangscope.diagnosis.wording.crash_advice import crash
 from hangscope.diagnosis.wording.phrases import rank_s
+from hangscope.diagnosis.wording.playbook import Advice, say
+from hangscope.diagnosis.wording.rank_advice import crash, missing
 from hangscope.trace.model import Claim
 from hangscope.trace.units import SECOND_NS
 
@@ -64,7 +64,7 @@ def accused_by_exceptions(context: Context) -> Finding | None:
         advice.fix,
         advice.playbook,
         evidence=tuple(f"rank {r}: {h.end_text}" for r, h in [*context.processes.items()][:8]),
-        unknowns=(f"{rank_s(accused)} left no dump",),
+        unknowns=(f"{rank_s(accused)} left no record",),
     )
 
 
@@ -81,13 +81,13 @@ def from_claims(claims: tuple[Claim, ...]) -> Finding | None:
         # Either one fault in all of them, or one of them and its echoes: a log does not show which.
         among_several = verdict is Verdict.RANK_CRASHED and len(accused) > 1
         certain = all(c.certain for c in naming) and not among_several
-        advice = playbook.say("op")
+        advice = say("op")
         if verdict is Verdict.RANK_CRASHED:
             advice = crash(naming[0].text, "")
         elif verdict is Verdict.RANK_LOST:
-            advice = playbook.by_verdict(verdict)
+            advice = say(verdict)
         elif verdict is Verdict.MISSING_RANK:
-            advice = playbook.missing(first=kind == "rendezvous")
+            advice = missing(first=kind == "rendezvous")
         if any(c.text.startswith("RAS: ") for c in naming):
             again = "run ncclras once more, since one snapshot may have been taken in between"
             advice = replace(advice, fix=f"{again}; {advice.fix}")
@@ -208,7 +208,7 @@ def _failed_of_the_unknown(context: Context, failed: tuple[int, ...]) -> Finding
     processes = [context.processes[rank] for rank in failed]
     keys = {key_given_up(process) for process in processes}
     summary = "Communication between ranks failed, and nothing on record says who broke it"
-    advice = playbook.by_verdict(Verdict.STUCK_COLLECTIVE)
+    advice = say(Verdict.STUCK_COLLECTIVE)
     if all(process.aborted for process in processes):
         summary = (
             f"{rank_s(failed).capitalize()} aborted, as a watchdog does after waiting too long, "
@@ -219,7 +219,7 @@ def _failed_of_the_unknown(context: Context, failed: tuple[int, ...]) -> Finding
         advice = crash(processes[0].end_text, "")
     if all(process.failure.nobody_at_address for process in processes):
         summary = "Ranks found nobody at the addresses that the store gave them to meet at"
-        advice = playbook.Advice(
+        advice = Advice(
             "if the job was restarted, the store may still hold the addresses of the attempt "
             "before: give each attempt a store, or keys, of its own; otherwise see whether a rank "
             "ended or timed out just before",
@@ -227,13 +227,13 @@ def _failed_of_the_unknown(context: Context, failed: tuple[int, ...]) -> Finding
         )
     if all(_has_lost_the_store(context, process) for process in processes):
         summary = "Ranks lost the store, and nothing on record says why"
-        advice = playbook.Advice(
+        advice = Advice(
             "find out how the process that hosts the store ended, or what keeps it from answering: "
             "rank 0's, or the launcher's on the first node (MASTER_ADDR)",
             "D19",
         )
     if "" not in keys:
-        advice = playbook.Advice(
+        advice = Advice(
             "look for the rank that had to set that key in the store, and at the wait's timeout",
             "D19",
         )

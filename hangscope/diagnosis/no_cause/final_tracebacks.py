@@ -23,8 +23,9 @@ from hangscope.diagnosis.processes.stacks import (
     where,
 )
 from hangscope.diagnosis.records.agreement import ONE_SIDED, family
-from hangscope.diagnosis.wording import playbook
 from hangscope.diagnosis.wording.phrases import rank_s
+from hangscope.diagnosis.wording.playbook import say
+from hangscope.diagnosis.wording.rank_advice import missing
 from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Stack
 
 _FEWEST = 3
@@ -312,12 +313,12 @@ def _finding(
     there, them = waits[most[0]], rank_s(most)
     who = rank_s(suspects).capitalize()
     many = len(suspects) > 1
-    advice = playbook.missing()
+    advice = missing()
     if left:
-        verdict, advice = Verdict.RANK_EXITED, playbook.by_verdict(Verdict.RANK_EXITED)
+        verdict, advice = Verdict.RANK_EXITED, say(Verdict.RANK_EXITED)
         summary = f"{who} had ended with status 0 when {them} gave up waiting in {there}"
     elif odd:
-        verdict, advice = Verdict.COLLECTIVE_MISMATCH, playbook.say("op")
+        verdict, advice = Verdict.COLLECTIVE_MISMATCH, say("op")
         lines = [where(waits[r].shown or innermost(waits[r].frames)) for r in (odd[0], most[0])]
         if all(lines) and lines[0] != lines[1]:
             advice = replace(advice, fix=f"compare {lines[0]} with {lines[1]}; {advice.fix}")
@@ -327,7 +328,7 @@ def _finding(
             elsewhere.append(f"{rank_s(silent)} had said nothing when the job was stopped")
         summary = f"{them.capitalize()} waited in {there}, {', '.join(elsewhere)}"
     elif _fell_silent(context, suspects, most):
-        verdict, advice = Verdict.RANK_LOST, playbook.by_verdict(Verdict.RANK_LOST)
+        verdict, advice = Verdict.RANK_LOST, say(Verdict.RANK_LOST)
         summary = (
             f"{who} left no trace; the connections of {them} closed while {_they(most)} waited in "
             f"{there}"

@@ -9,8 +9,9 @@ from hangscope.diagnosis.no_cause.log_symptoms import NO_MORE, rendezvous_advice
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, where
-from hangscope.diagnosis.wording import playbook
+from hangscope.diagnosis.wording.logs import undecided
 from hangscope.diagnosis.wording.phrases import rank_s
+from hangscope.diagnosis.wording.playbook import say
 from hangscope.diagnosis.wording.stack_summary import (
     how_to_identify,
     places_of_stacks,
@@ -30,7 +31,7 @@ _REPORTED = (
 
 def inconclusive(context: Context) -> Finding:
     """The finding that something hangs or failed, with everything known about it and what to do."""
-    advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
+    advice = undecided(context)
     fix, missing = advice.fix, context.trace.missing_ranks
     standing = places_of_stacks(context)
     unranked = places_of_unranked(context)
@@ -58,7 +59,7 @@ def inconclusive(context: Context) -> Finding:
         why,
         fix,
         advice.playbook,
-        unknowns=(f"{rank_s(missing)} left no dump",) if missing else (),
+        unknowns=(f"{rank_s(missing)} left no record",) if missing else (),
         evidence=places_of_waits(context)
         + standing
         + unranked
@@ -93,7 +94,7 @@ def stopped_on_request(context: Context, words: str) -> Finding:
         f"The job was told to stop from outside, and {before}",
         why,
         fix,
-        playbook.by_verdict(Verdict.INCONCLUSIVE).playbook,
+        say(Verdict.INCONCLUSIVE).playbook,
         evidence=(f"log: {shortened(words)}",),
     )
 
@@ -108,7 +109,7 @@ def ended_unseen(context: Context, status: str = "") -> Finding:
 
     ``status``: the exit status that all had at one moment.
     """
-    advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
+    advice = undecided(context)
     missing = context.trace.missing_ranks
     stood = {r: where(innermost(h.stack)) for r, h in context.processes.items() if h.stack}
     if missing:
@@ -172,7 +173,7 @@ def unearned(context: Context, *, moved: bool) -> Finding | None:
     why = (
         f"cannot be read ({shortened('; '.join(sorted(unread)), 120)})" if unread else "is missing"
     )
-    advice = playbook.by_verdict(Verdict.INCONCLUSIVE)
+    advice = say(Verdict.INCONCLUSIVE)
     return Finding(
         Verdict.INCONCLUSIVE,
         (),

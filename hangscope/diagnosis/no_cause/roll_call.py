@@ -15,8 +15,8 @@ from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.process_state import ProcessState, is_working
 from hangscope.diagnosis.processes.stacks import innermost, where
 from hangscope.diagnosis.records.kinds import is_on_host
-from hangscope.diagnosis.wording import playbook
 from hangscope.diagnosis.wording.phrases import capital, is_are, rank_s
+from hangscope.diagnosis.wording.rank_advice import missing
 from hangscope.trace.units import SECOND_NS
 
 _FEWEST = 2
@@ -40,7 +40,7 @@ def by_roll_call(context: Context) -> Finding | None:
         return None
     process = context.processes[few[0]]
     line = where(innermost(process.stack))
-    advice = playbook.missing(process)
+    advice = missing(process)
     return Finding(
         Verdict.MISSING_RANK,
         few,

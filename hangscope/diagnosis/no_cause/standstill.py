@@ -14,9 +14,9 @@ from hangscope.diagnosis.no_cause.roll_call import any_moves
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.records.coverage import end_is_unseen
 from hangscope.diagnosis.records.pace import longest_silence_s
-from hangscope.diagnosis.wording import playbook
 from hangscope.diagnosis.wording.blocked import blocked_in
 from hangscope.diagnosis.wording.phrases import capital, rank_s
+from hangscope.diagnosis.wording.playbook import say
 from hangscope.diagnosis.wording.stack_summary import places_of_threads, where_to_look
 from hangscope.trace.facts import Phase
 from hangscope.trace.model import Flag
@@ -105,7 +105,7 @@ def _does_not_begin(context: Context) -> Finding | None:
         f"still{': ' if len(places) > 1 else ' '}{first}",
         "no rank has issued anything: none waits for another in a collective",
         f"look at what is waited for {first}",
-        playbook.by_verdict(Verdict.QUIESCENT).playbook,
+        say(Verdict.QUIESCENT).playbook,
         evidence=places,
         unchanged_s=trace.timeout_s,
     )
@@ -154,7 +154,7 @@ def quiescent(context: Context, silent_s: float | None) -> Finding:
     # A dump of active entries only has counters, but no name for what they count.
     where = f" ({f'{last.op} ' if last.op else ''}#{last.seq})" if last is not None else ""
     since = f" for {lasting(silent_s)}" if silent_s is not None else ""
-    advice = playbook.by_verdict(Verdict.QUIESCENT)
+    advice = say(Verdict.QUIESCENT)
     seen = all(_end_is_seen(context, rank) for rank in context.trace.ranks)
     did = "finished" if seen else "issued"
     words = stuck_in_destruction(context) or Words(

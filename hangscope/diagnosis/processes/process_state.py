@@ -352,7 +352,7 @@ def is_unseen(facts: RankFacts) -> bool:
 def activity(process: ProcessState | None, facts: RankFacts | None) -> str:
     """What a rank without an operation was doing, in a few words."""
     if process is None or facts is None:
-        return "left no dump"
+        return "left no record"
     if process.end is End.CLEAN:
         return "exited with status 0" if process.end_text.endswith("0") else process.end_text
     if process.end is End.CRASHED:

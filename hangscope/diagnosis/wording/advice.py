@@ -18,12 +18,12 @@ from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.processes.stacks import innermost, is_library, user_frames, where
 from hangscope.diagnosis.records.agreement import numel
 from hangscope.diagnosis.records.mismatch import Mismatch
-from hangscope.diagnosis.wording import playbook
 from hangscope.diagnosis.wording.cycle_crossing import Crossing, crossing
 from hangscope.diagnosis.wording.evidence import handled_alone
+from hangscope.diagnosis.wording.logs import undecided
 from hangscope.diagnosis.wording.phrases import rank_s, title_of
 from hangscope.diagnosis.wording.playbook import Advice, say
-from hangscope.diagnosis.wording.process_advice import for_process, with_dead_thread
+from hangscope.diagnosis.wording.rank_advice import for_rank, missing, with_dead_thread
 from hangscope.diagnosis.wording.sides import (
     been_there,
     diverging_lines,
@@ -50,13 +50,8 @@ def advice(context: Context, cause: Cause, place: Place | None, sides: tuple[Sid
         return Advice(cause.words.fix, "D19")
     handled = handled_alone(context, cause)
     if handled is not None:
-        whose = rank_s((handled.rank,))
-        ended = handled.is_end_of_data
-        return (
-            say("data ended", rank=whose)
-            if ended
-            else say("handling", rank=whose, error=handled.words)
-        )
+        key = "data ended" if handled.is_end_of_data else "handling"
+        return say(key, rank=rank_s((handled.rank,)), error=handled.words)
     if cause.mismatch is not None:
         return _mismatch(context, cause, cause.mismatch, sides)
     if cause.crossed:
@@ -73,7 +68,7 @@ def advice(context: Context, cause: Cause, place: Place | None, sides: tuple[Sid
             return say("locks")
         held_at = [where(s.stack[0]) for s in sides if s.stack and {*s.ranks} & {*place.targets}]
         return say("release the lock", line=held_at[0] if held_at else "the collective")
-    return for_process(context, cause, place) or _for_all(context, cause, place, sides)
+    return for_rank(context, cause, place) or _for_all(context, cause, place, sides)
 
 
 def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side, ...]) -> Advice:
@@ -242,39 +237,38 @@ def _crossed(cause: Cause, sides: tuple[Side, ...]) -> Advice:
     lines = list(dict.fromkeys(where(side.stack[0]) for side in suspects if side.stack))
     what = "tag" if cause.conflict else "source or destination rank"
     named = f"{' and '.join(lines)} name" if len(lines) > 1 else f"{(*lines, 'its call')[0]} names"
-    return replace(playbook.by_verdict(cause.verdict), fix=f"check the {what} that {named}")
+    return say("names", what=what, named=named)
 
 
 def _contradiction(cause: Cause, place: Place | None) -> Advice:
     if cause.verdict is Verdict.COLLECTIVE_MISMATCH:
         return say("new groups")
     if place is not None and place.phase:
-        return playbook.missing(first=True)
+        return missing(first=True)
     if cause.verdict is Verdict.SHAPE_MISMATCH and place is not None and not place.p2p:
         return say("splits")
     return say("dtype" if cause.verdict is Verdict.DTYPE_MISMATCH else "numel")
 
 
 def _issued_extra(context: Context, cause: Cause) -> Advice:
-    advice = say("guarded")
     absent = cause.sides[0]
     processes = [context.processes[r] for r in absent]
     seen = [h.stack for h in processes if h.end is not End.CRASHED and h.stack]
     if not seen or any(h.end is End.CLEAN for h in processes):
-        return advice
+        return say("guarded")
     stands = where(innermost(seen[0]))
     held = (
         f"; if {rank_s(absent)} wait at {stands} for a lock or a file, "
         f"{rank_s(cause.culprits)} has to release it, or to write it, before the collective"
     )
-    return replace(advice, fix=advice.fix + held)
+    return say("guarded", held=held)
 
 
 def _for_all(
     context: Context, cause: Cause, place: Place | None, sides: tuple[Side, ...]
 ) -> Advice:
     """The verdict's own advice, extended by what places and sides show."""
-    advice = playbook.by_verdict(cause.verdict)
+    advice = say(cause.verdict)
     if cause.verdict is Verdict.STUCK_COLLECTIVE and place is not None:
         return _for_stuck(context, cause, place, sides) or advice
     if cause.verdict is Verdict.P2P_UNMATCHED:
@@ -282,10 +276,11 @@ def _for_all(
         return with_dead_thread(context, advice, cause.culprits[0]) if cause.culprits else advice
     if cause.verdict is Verdict.DEADLOCK_CYCLE:
         return _for_cycle(context, cause, advice, sides)
-    recorded = any(source.format == formats.RING for source in context.trace.sources)
-    if cause.verdict is Verdict.INCONCLUSIVE and recorded:
+    if cause.verdict is not Verdict.INCONCLUSIVE:
+        return advice
+    if any(source.format == formats.RING for source in context.trace.sources):
         return say("recorded elsewhere")
-    return advice
+    return undecided(context, (rank for side in sides for rank in side.ranks))
 
 
 def _for_stuck(
@@ -300,9 +295,11 @@ def _for_stuck(
             before=f" before {lines[0]}" if lines else "",
         )
     if place.counted:
-        return say("stuck", rest=", and what else is queued in their streams")
+        return say(Verdict.STUCK_COLLECTIVE, rest=", and what else is queued in their streams")
     if not _are_compared(context, place):
-        return say("stuck", rest="; whether all passed the same arguments is not recorded")
+        return say(
+            Verdict.STUCK_COLLECTIVE, rest="; whether all passed the same arguments is not recorded"
+        )
     return None
 
 

@@ -176,6 +176,8 @@ def _report(
     state = process.state
     if places and process.end in (End.ALIVE, End.UNKNOWN) and not process.cannot_run:
         state = "waiting"
+    if process.end is End.TORN_DOWN and state == "crashed":
+        state = "ended"  # what ended it came from outside, or from other ranks
     exception = facts.exception
     stack = process.stack or (exception.stack if exception is not None else ())
     began = min((p.began_ns for p in places if p.began_ns), default=0)

@@ -123,7 +123,7 @@ def _accused(context: Context, cause: Cause, rank: int) -> list[str]:
     if why:
         lines.append(f"rank {rank}: its dump cannot be read ({shortened(why, 80)})")
     if process is None or facts is None:
-        return lines or [f"rank {rank}: no dump and no log"]
+        return lines or [f"rank {rank}: it left no record"]
     state = _state(context, process, facts)
     if state and not _stands_in_it(context, cause, process):
         lines.append(f"rank {rank}: {state}")

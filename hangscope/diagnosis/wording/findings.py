@@ -16,7 +16,6 @@ from hangscope.diagnosis.wording.evidence import evidence
 from hangscope.diagnosis.wording.phrases import capital
 from hangscope.diagnosis.wording.sides import sides_of
 from hangscope.diagnosis.wording.summaries import sentences
-from hangscope.diagnosis.wording.words_of_logs import in_words_of_logs
 from hangscope.trace.digests.hosts import Host, hosts_s
 from hangscope.trace.model import RankFacts
 
@@ -36,7 +35,7 @@ def to_finding(context: Context, cause: Cause) -> Finding:
     sides = sides_of(context, cause, place)
     todo = advice(context, cause, place, sides)
     subject = _subject(context, cause, place)
-    finding = Finding(
+    return Finding(
         verdict=cause.verdict,
         culprits=cause.culprits,
         victims=tuple(sorted(cause.victims - set(cause.culprits))),
@@ -53,7 +52,6 @@ def to_finding(context: Context, cause: Cause) -> Finding:
         unknowns=tuple(cause.unknowns),
         began_ns=cause.began_ns,
     )
-    return in_words_of_logs(context, finding)
 
 
 def _subject(context: Context, cause: Cause, place: Place | None) -> _Subject:

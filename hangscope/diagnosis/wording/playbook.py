@@ -1,6 +1,7 @@
-"""What to do about each kind of finding, in one sentence, with its hang class (D1-D23).
+"""What to do: one table of sentences, keyed by verdict or by what the evidence shows, with the hang
+classes (D1-D23) of each.
 
-The sentences are one table, `say`; the functions choose among them by what a process does.
+`advice` and `rank_advice` choose among them.
 """
 
 from __future__ import annotations
@@ -8,12 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hangscope.diagnosis.model import Verdict
-from hangscope.diagnosis.processes.process_state import CHECKPOINT, LOADER, ProcessState
-from hangscope.diagnosis.processes.stacks import innermost, is_over, where
-from hangscope.diagnosis.wording.blocked import blocked_in, frame_names
-
-_WORKS = ("busy", "running")
-SYMPTOM = "; the hang of the others is its symptom"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +25,18 @@ _GUARD = (
 )
 _FEWER = (
     "equalise the number of batches over ranks (sampler and drop_last), or wrap the loop in "
-    "Join{more}; if they are equal already, look for a step that it skipped (`continue`, a NaN "
+    "Join; if they are equal already, look for a step that it skipped (`continue`, a NaN "
     "check, a caught exception) or a loop that it left early (early stopping, a time limit): all "
     "ranks must decide that together"
 )
-_SAYINGS = {
+_SLOW = (
+    "{look}; if that is just slow, raise the timeouts (of init_process_group, and "
+    "HANGSCOPE_TIMEOUT)"
+)
+_SAYINGS: dict[str, tuple[str, str]] = {
     # Members that issued incompatible operations, by the aspect of the `Mismatch`.
     "op": ("make every member issue the same operations in the same order", "D19, D21"),
-    "guarded": (_GUARD, "D21, D19"),
+    "guarded": (_GUARD + "{held}", "D21, D19"),
     "numel": (
         "give every member tensors of the same size: pad the last batch, or gather the sizes first",
         "D19, D22",
@@ -117,6 +116,7 @@ _SAYINGS = {
         "another must be what that one expects from it",
         "D19",
     ),
+    "names": ("check the {what} that {named}", "D19"),
     "same half first": (
         "every rank of the cycle waits in {verb} before it does its other half: let some of them "
         "start with the other half, or issue both at once (isend and irecv, batch_isend_irecv); if "
@@ -157,11 +157,14 @@ _SAYINGS = {
     "buckets": (  # gradient buckets of different sizes, or one that a rank never reduced
         "use the same parameters on every rank in every step: a branch that one rank skips, or a "
         "loss without some output, leaves gradient buckets out (find_unused_parameters=True only "
-        "if a branch is skipped on purpose)",
+        "if a branch is skipped on purpose){at}",
         "D8, D19",
     ),
-    "cycle": ("use the groups, sends and receives in the same order on all ranks", "D19, D21"),
-    "pair": (
+    Verdict.DEADLOCK_CYCLE: (
+        "use the groups, sends and receives in the same order on all ranks",
+        "D19, D21",
+    ),
+    Verdict.P2P_UNMATCHED: (
         "issue the matching send or recv, in the order in which the partner issues its halves",
         "D19",
     ),
@@ -171,16 +174,15 @@ _SAYINGS = {
         "`finally` or `__exit__` must not wait for the others",
         "D20, D19",
     ),
-    "fewer steps": (_FEWER.replace("{more}", ""), "D9, D22"),
-    "exited": (_FEWER.replace("{more}", ", or keep the rank until all have finished"), "D9, D22"),
+    "fewer steps": (_FEWER, "D9, D22"),
+    Verdict.RANK_EXITED: (_FEWER + "; or keep the rank until all have finished", "D9, D22"),
     "left its own behind": (
         "let {rank} wait for what it has issued before it exits: work.wait() on asynchronous "
         "operations, destroy_process_group or a barrier at the end; os._exit waits for nothing",
         "D20, D9",
     ),
     "data ended": (
-        "the data of {rank} ended before that of the others: equalise the number of batches over "
-        "ranks (sampler and drop_last), or wrap the loop in Join",
+        "the data of {rank} ended before that of the others: " + _FEWER,
         "D9, D22",
     ),
     "release the lock": (
@@ -188,10 +190,7 @@ _SAYINGS = {
         "that they need to get there",
         "D19, D23",
     ),
-    "holds a lock": (
-        "{look}: the others cannot go on until it releases that lock",
-        "D19, D23",
-    ),
+    "holds a lock": ("{look}: the others cannot go on until it releases that lock", "D19, D23"),
     "locks": ("take these locks in the same order on all ranks, or use one lock", "D19, D23"),
     "key to set": (
         "{look}: it has to set that key, under exactly that name, before it goes on to anything "
@@ -208,6 +207,28 @@ _SAYINGS = {
         "init_process_group; if not, see the launcher's, scheduler's and kernel log",
         "D1, D20",
     ),
+    "stopped": ("resume the stopped process (kill -CONT){on}", "D19"),
+    "held": ("let the process go on: {by} holds it{on}", "D19"),
+    "was stopped": ("find out what had stopped the process ({by}){on}", "D19"),
+    "holds the GIL": (
+        "{look}{then} C code holds the GIL there, so nothing else of this process can run",
+        "D19",
+    ),
+    "over": ("{look}; " + _FEWER, "D9, D22"),
+    "not begun": (
+        "{look}{dump}; check RANK, WORLD_SIZE and MASTER_ADDR of that process and what runs before "
+        "init_process_group",
+        "D1, D2",
+    ),
+    "checkpoint": (
+        "{look}; a checkpoint written by one rank must not outlast the timeout of the others",
+        "D23, D21",
+    ),
+    "slow": (_SLOW, "D19"),
+    "slow data": (_SLOW, "D22"),
+    "data": ("{look}; if loaders differ in length, equalise them or use Join", "D9, D22"),
+    "blocked": ("{look}", "D19"),
+    "elsewhere": ("{look}; every rank must reach the operation that the others wait in", "D19"),
     "dead thread": (
         "fix what ended that rank's thread {name}{at}; and let the process fail with its threads, "
         "so that the launcher stops the others",
@@ -223,9 +244,9 @@ _SAYINGS = {
         "again: they show where that rank was",
         "D20",
     ),
-    "stuck": (
+    Verdict.STUCK_COLLECTIVE: (
         "check the network and the devices of the members (NCCL_DEBUG=INFO, Xid and link errors)"
-        "{rest}",
+        "{rest}; where the ranks stand (py-spy dump) tells more",
         "D19",
     ),
     "held device": (
@@ -237,140 +258,136 @@ _SAYINGS = {
         "give every process a RANK of its own: two processes say that they are {ranks}",
         "D1, D4",
     ),
-    # Ends, and nothing.
-    "crashed": ("fix the first error of that rank{at}" + SYMPTOM, "D20"),
-    "lost": (
+    # Ends: `error` and `symptom` are empty, or others, if no rank is left to hang.
+    Verdict.RANK_CRASHED: ("fix {error}{at}{symptom}", "D20"),
+    "way out": (
+        "that rank had left its program while the others still needed it: look for what ended it "
+        "(SystemExit, the end of its data){at}; and call destroy_process_group before a process "
+        "ends",
+        "D20, D9",
+    ),
+    "exited there": (
+        "find out why that rank exited{at}: the last lines of its log may say; let all ranks "
+        "decide together to stop{symptom}",
+        "D20",
+    ),
+    "late abort": (
+        "its program was over: look for threads that still run during interpreter shutdown (of a "
+        "data loader, a background checkpoint, torch itself){destroy}{at}",
+        "D20",
+    ),
+    "typed": (
+        "remove the breakpoint or the prompt: under a launcher nobody can type an answer{at}",
+        "D19, D20",
+    ),
+    "ready twice": (
+        "use every parameter once per backward pass, or set static_graph=True{at}",
+        "D8, D20",
+    ),
+    "models": (
+        "build the same model on every rank, with the same number and sizes of parameters{at}",
+        "D19, D20",
+    ),
+    "replicas": (
+        "compare the replicas (hangscope.sync_parameters) and look for what a rank skips in a "
+        "step{at}",
+        "D10, D20",
+    ),
+    "one device": (
+        "give every process a device of its own: torch.cuda.set_device(LOCAL_RANK) before anything "
+        "else{at}",
+        "D3",
+    ),
+    "memory": (
+        "that rank ran out of memory: cap its longest batch or shard further{symptom}{at}",
+        "D20, D7",
+    ),
+    "not finite": (
+        "that rank's numbers are not finite: look at its batch of that step, its learning rate and "
+        "its inputs; let all ranks decide together to skip a step or to stop{at}",
+        "D20",
+    ),
+    "loader died": (
+        "a data loader worker of that rank died: look at its memory and shared memory "
+        "(/dev/shm){at}",
+        "D20, D22",
+    ),
+    "index": (
+        "nearly always the program's own fault, such as an index out of range (a token or label id "
+        "beyond the table's size): run that rank with CUDA_LAUNCH_BLOCKING=1, which shows the "
+        "line, and check what it indexes with{at}",
+        "D20",
+    ),
+    "device failed": (
+        "the device of that rank failed: take its host out of service and check the kernel log "
+        "(Xid){at}",
+        "D20",
+    ),
+    "device or program": (
+        "find out whether the program or the device failed: the kernel log of that host (Xid) "
+        "shows a failed device; CUDA_LAUNCH_BLOCKING=1 shows the line of the program{at}",
+        "D20",
+    ),
+    "no launcher": (
+        "launch it with torchrun, or give every rank RANK, WORLD_SIZE, MASTER_ADDR and "
+        "MASTER_PORT{at}",
+        "D1",
+    ),
+    "port": ("give every job a port of its own, or --rdzv-endpoint=localhost:0{at}", "D4"),
+    "unheard": (
+        "find out what happened to that rank{at}: whether the host is up and reachable, and what "
+        "its kernel log and the scheduler say{symptom}",
+        "D20",
+    ),
+    "killed": (
+        "find out who killed that rank{at}: dmesg there shows whether memory ran out, the "
+        "scheduler's log whether a limit was reached{symptom}",
+        "D20",
+    ),
+    "told": (
+        "find out who stopped that rank{at}: the scheduler (preemption, time limit), a script "
+        "around the job, or somebody by hand{symptom}",
+        "D20",
+    ),
+    "native": (
+        "look for that rank's native stack{at}: a core dump, or the last lines of its log with "
+        "PYTHONFAULTHANDLER=1{symptom}",
+        "D20",
+    ),
+    "status": (
+        "read the last lines of that rank's log{at}: it ended by itself and nothing on record says "
+        "why{symptom}",
+        "D20",
+    ),
+    # Nobody.
+    Verdict.RANK_LOST: (
         "look for that rank's process and host{at}: scheduler and kernel log, and its dump if it "
         "wrote one",
         "D20",
     ),
-    "inconclusive": (
+    Verdict.INCONCLUSIVE: (
         "collect the dumps or logs of the other ranks; if there are none, run it again with "
         "HANGSCOPE=1",
         "D19",
     ),
-    "quiescent": (
+    Verdict.QUIESCENT: (
         "no rank waits in a collective: look at what the ranks do outside (stacks, I/O, "
         "evaluation on one rank)",
         "D23",
     ),
 }
-"""Per key the sentence, with names in braces for what a case tells, and its hang classes."""
-_OF_VERDICT = {
-    Verdict.RANK_CRASHED: "crashed",
-    Verdict.RANK_EXITED: "exited",
-    Verdict.RANK_LOST: "lost",
-    Verdict.DEADLOCK_CYCLE: "cycle",
-    Verdict.P2P_UNMATCHED: "pair",
-    Verdict.STUCK_COLLECTIVE: "stuck",
-    Verdict.INCONCLUSIVE: "inconclusive",
-    Verdict.QUIESCENT: "quiescent",
-}
+"""Per verdict, or per key for what narrows it down: the sentence, with names in braces for what a
+case tells, and its hang classes."""
+
+
+class _Told(dict[str, str]):
+    """What a case tells; nothing for what it does not."""
+
+    def __missing__(self, key: str) -> str:
+        return ""
 
 
 def say(key: str, **told: str) -> Advice:
-    """The advice of that key, with what the case tells in its place."""
+    """The advice of a verdict or key, with what the case tells in its place."""
     fix, classes = _SAYINGS[key]
-    return Advice(fix.format(**told), classes)
-
-
-def by_verdict(verdict: Verdict, detail: str = "") -> Advice:
-    """What to do if nothing but the verdict decides; ``detail``: a line or a host."""
-    key = _OF_VERDICT[verdict]
-    at = _at(detail) if key == "crashed" else f" {detail}" if detail else ""
-    return say(key, at=at, rest="; where the ranks stand (py-spy dump) tells more")
-
-
-def place_of(process: ProcessState | None, address: str) -> str:
-    """``data.py:41 in load_batch on host node0 (pid 4711)``, as far as known."""
-    frame = innermost(process.stack) if process is not None else None
-    return " ".join(x for x in (where(frame), address) if x)
-
-
-def look_at(place: str) -> str:
-    """Where to look first; ``place`` may be unknown."""
-    return f"look at {place or 'what runs there instead'}"
-
-
-def _at(detail: str) -> str:
-    """A line after a colon, a host without a line after a comma; empty for nothing."""
-    return "" if not detail else f"{', ' if detail.startswith('on host') else ': '}{detail}"
-
-
-def missing(
-    process: ProcessState | None = None,
-    address: str = "",
-    *,
-    first: bool = False,
-    finalized: bool = False,
-) -> Advice:
-    """A live rank that did not arrive; ``address`` is what `phrases.address` says about it.
-
-    ``first``: the others still wait for it to reach ``init_process_group``; ``finalized``: it has
-    destroyed its groups.
-    """
-    if process is not None and process.state == "stopped":
-        return _stopped(process, address)
-    stack = process.stack if process is not None else ()
-    look = look_at(place_of(process, address))
-    if not stack:
-        look = look_at("") + _at(address).removeprefix(",")
-    inside = blocked_in(process)
-    if inside:
-        look += f": {inside}"
-    if process is not None and process.state == "gil-held":
-        return Advice(
-            f"{look}{';' if inside else ':'} C code holds the GIL there, so nothing else of this "
-            "process can run",
-            "D19",
-        )
-    if finalized or (process is not None and process.phase == "destroy_process_group"):
-        return say("fewer steps")
-    if is_over(stack):
-        more = say("fewer steps")
-        return Advice(f"{look}; {more.fix}", more.playbook)
-    if first:
-        if process is not None and process.is_observed and not (process.gone or stack):
-            look += ": py-spy dump shows it even before torch is imported"
-        return Advice(
-            f"{look}; check RANK, WORLD_SIZE and MASTER_ADDR of that process and what runs before "
-            "init_process_group",
-            "D1, D2",
-        )
-    return _by_names(process, look, blocked=bool(inside))
-
-
-def _stopped(process: ProcessState, address: str) -> Advice:
-    """A process that does not run, dead or alive."""
-    if process.gone:
-        fix = f"find out what had stopped the process ({process.held_by or 'SIGSTOP'})"
-    elif process.held_by:
-        fix = f"let the process go on: {process.held_by} holds it"
-    else:
-        fix = "resume the stopped process (kill -CONT)"
-    return Advice(f"{fix}, {address}".rstrip(", "), "D19")
-
-
-def _by_names(process: ProcessState | None, look: str, *, blocked: bool) -> Advice:
-    """A rank that runs something else, which its function names identify.
-
-    ``look``: where to look; ``blocked``: that text says what the rank waits for.
-    """
-    names = frame_names(process)
-    phase = process.phase if process is not None else None
-    if CHECKPOINT.search(phase or "") or CHECKPOINT.search(names):
-        return Advice(
-            f"{look}; a checkpoint written by one rank must not outlast the timeout of the others",
-            "D23, D21",
-        )
-    loads = LOADER.search(names) is not None
-    if not blocked and process is not None and (process.state in _WORKS or process.wakes):
-        return Advice(
-            f"{look}; if that is just slow, raise the timeouts (of init_process_group, and "
-            "HANGSCOPE_TIMEOUT)",
-            "D22" if loads else "D19",
-        )
-    if loads and not blocked:
-        return Advice(f"{look}; if loaders differ in length, equalise them or use Join", "D9, D22")
-    must = "" if blocked else "; every rank must reach the operation that the others wait in"
-    return Advice(look + must, "D19")
+    return Advice(fix.format_map(_Told(told)), classes)

@@ -225,8 +225,7 @@ def _activity(context: Context, ranks: tuple[int, ...], stack: Stack) -> str:
         return "its dump cannot be read" if len(ranks) == 1 else "their dumps cannot be read"
     process = context.processes.get(ranks[0])
     seen = replace(process, stack=stack) if process is not None else None
-    doing = activity(seen, context.trace.ranks.get(ranks[0]))
-    return doing.replace("left no dump", "left no line") if context.trace.only_logs else doing
+    return activity(seen, context.trace.ranks.get(ranks[0]))
 
 
 def _with_divergence(sides: list[Side]) -> tuple[Side, ...]:

@@ -14,9 +14,9 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.process_state import End, in_communication
 from hangscope.diagnosis.processes.stacks import inside_package, is_library, user_frames, where
-from hangscope.diagnosis.wording import playbook
 from hangscope.diagnosis.wording.blocked import blocked_in
 from hangscope.diagnosis.wording.phrases import capital, is_are, rank_s
+from hangscope.diagnosis.wording.rank_advice import missing
 from hangscope.trace.model import Frame, Stack, UnrankedProcess
 
 _FEWEST = 3
@@ -42,7 +42,7 @@ def by_stacks(context: Context) -> Finding | None:
     place = place_of(user_frames(stacks[elsewhere[0]]))
     process = context.processes[elsewhere[0]]
     is_sample = process.stack == stacks[elsewhere[0]]
-    advice = playbook.missing(process) if is_sample else playbook.missing(address=place)
+    advice = missing(process) if is_sample else missing(address=place)
     alone = len(elsewhere) == 1
     return Finding(
         Verdict.MISSING_RANK,

@@ -178,12 +178,12 @@ def left_its_own_behind(cause: Cause, place: Place) -> bool:
 
 
 def _lost(context: Context, cause: Cause, place: Place) -> Words:
-    left = "left no dump and no sign of life"
+    left = "left no record and no sign of life"
     why = {context.unreadable.get(rank, "") for rank in cause.culprits}
     if "" not in why:
         left = f"left a dump that cannot be read ({shortened(', '.join(sorted(why)), 80)})"
     elif context.undumped.issuperset(cause.culprits):
-        left = "left no dump and only ordinary output"
+        left = "left no record, only ordinary output"
     elif context.trace.only_logs:
         left = f"{'does' if len(cause.culprits) == 1 else 'do'} not appear in the log"
     return Words(
@@ -257,7 +257,7 @@ def _inconclusive(context: Context, cause: Cause, place: Place) -> Words:
     return Words(
         f"{capital(_waiters(place))} {wait_s(place.waiters)} in {title_of(context, place)}"
         f"{members_of(context, place)}, and there is too little evidence to name a rank",
-        f"no dump of {rank_s(place.unknown)}" if place.unknown else "",
+        f"{rank_s(place.unknown)} left no record" if place.unknown else "",
     )
 
 
