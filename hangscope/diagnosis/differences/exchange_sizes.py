@@ -18,7 +18,6 @@ from hangscope.diagnosis.records.agreement import family, input_numel, output_nu
 from hangscope.diagnosis.records.frontier import Ints
 from hangscope.diagnosis.records.kinds import is_sending, records_where
 from hangscope.diagnosis.records.pairing import Half, tags_count
-from hangscope.trace import formats
 from hangscope.trace.model import NONE, Flag, Signature, State, flagged
 
 _MAX_BROKEN = 4096
@@ -204,11 +203,11 @@ def _new_on_channel(context: Context, rank: int, row: int, aspect: str) -> bool:
 def _all_to_all(context: Context, place: Place) -> SizeConflict | None:
     records = context.trace.records
     rows = context.rows_at(place.group, place.seq)
-    members = context.trace.groups[place.group].ranks
+    group = context.trace.groups[place.group]
+    members = group.ranks
     row_of = {int(records["rank"][r]): int(r) for r in rows.tolist()}
-    # Neither the oldest dumps nor logs list members: a missing one would be missing in the total.
-    made_up = any(s.version == "none" or s.format == formats.LOG for s in context.trace.sources)
-    if not members or not set(row_of) <= set(members) or made_up:
+    # Of a group that no source lists, a missing member would be missing in the total.
+    if not members or not set(row_of) <= set(members) or not group.listed:
         return None
     signatures = {
         r: context.trace.signatures[int(records["signature"][row])] for r, row in row_of.items()
