@@ -66,6 +66,8 @@ class ExceptionFacts:
     is_main_thread: bool = True
     native_id: int = 0
     """The thread's native id, as in the records; 0 if the source does not say."""
+    may_be_handled: bool = False
+    """Known only from a log in which nothing shows that it ended the process."""
 
     @property
     def is_interrupt(self) -> bool:
@@ -241,6 +243,8 @@ class RankFacts:
     exit: ExitFacts | None = None
     exception: ExceptionFacts | None = None
     """The uncaught exception."""
+    printed: ExceptionFacts | None = None
+    """An exception that stands in its log and did not end it."""
     handled: ExceptionFacts | None = None
     """The exception being handled when the rank issued its newest operation with `Flag.HANDLING`;
     its time is that of the first such operation."""

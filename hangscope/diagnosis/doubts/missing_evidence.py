@@ -163,8 +163,10 @@ def ended_unnamed(context: Context, cause: Cause) -> str:
 
 
 def local_number(context: Context, cause: Cause) -> str:
-    """A log gives a number that another node gives as well."""
+    """A log gives a number that another node gives as well, and no recorder saw the rank end."""
+    ranks = context.trace.ranks
     local = {c.reporter for c in context.trace.claims if c.details.get("by_local_rank")}
+    local = {rank for rank in local if rank in ranks and not ranks[rank].heartbeat_ns}
     if cause.verdict is not Verdict.RANK_CRASHED or local.isdisjoint(cause.culprits):
         return ""
     return "the log gives a local rank or a task number, which on another node is another rank"

@@ -35,6 +35,7 @@ def end_of(notes: RankNotes) -> RankEnd:
             at_ns=fatal.at_ns or notes.exit_ns,
             thread_name=fatal.thread_name,
             is_main_thread=fatal.thread_name == "MainThread",
+            may_be_handled=not fatal.uncaught and notes.exit_code is None,
         )
     return RankEnd(_exit(notes, exception), exception, fatal)
 

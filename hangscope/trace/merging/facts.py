@@ -23,6 +23,7 @@ TRUST = {name: place for place, name in enumerate(_BY_TRUST)}
 _LATE_NS = SECOND_NS
 """A look at what a process waits for is ignored if it is this much older than the newest look."""
 _OWN_WORDS = ("exception", "code", "clean")
+_FAILED = ("exception", "code", "oom")
 _EXIT_ORDER = ("oom", "exception", "signal", "code", "clean", "unknown")
 _SPECIAL = {
     "rank",
@@ -51,7 +52,7 @@ def merge_facts(said: Sequence[tuple[str, RankFacts]]) -> RankFacts:
     A value wins over None. Between values the more trusted source wins, or, for anything that
     changes with time, the newer look.
     """
-    said = _without_outdated_looks(said)
+    said = _without_survived(_without_outdated_looks(said))
     if len(said) == 1:
         return said[0][1]
     ordered = [f for _, f in sorted(said, key=lambda pair: TRUST.get(pair[0], 9))]
@@ -118,6 +119,36 @@ def _without_outdated_looks(said: Sequence[tuple[str, RankFacts]]) -> list[tuple
                 facts = replace(facts, process_state=state, gil_blocked=None)
         kept.append((name, facts))
     return kept
+
+
+def _without_survived(said: Sequence[tuple[str, RankFacts]]) -> list[tuple[str, RankFacts]]:
+    """Drop tracebacks in a log that did not end the process, according to what it recorded.
+
+    A log shows that a traceback was printed, not that it was the end: programs print what they
+    handle. HangScope's recorder notes every exception that nobody handles; one that it does not
+    know counts only if the process ended with a status of its own, or after the ring was read. A
+    dump shows that its process lived to write it, so it outweighs what the program itself printed.
+    """
+    ends = [f.exit for name, f in said if f.exit is not None and name != formats.LOG]
+    if any(e.kind in _FAILED or e.aborted for e in ends):
+        return list(said)
+    rings = [f for name, f in said if name == formats.RING]
+    if any(f.exception is not None for f in rings):
+        return list(said)
+    read_ns = max((f.observed_ns for f in rings), default=0)
+    dumped = any(name in formats.DUMPS for name, _ in said)
+    return [
+        (name, _survived(facts, read_ns, dumped=dumped) if name == formats.LOG else facts)
+        for name, facts in said
+    ]
+
+
+def _survived(facts: RankFacts, read_ns: int, *, dumped: bool) -> RankFacts:
+    error = facts.exception
+    if error is None or not (0 <= error.at_ns < read_ns or (dumped and error.may_be_handled)):
+        return facts
+    exit_ = facts.exit if facts.exit is not None and facts.exit.kind != "exception" else None
+    return replace(facts, exception=None, exit=exit_, printed=error)
 
 
 def _merge_waits(newest: Sequence[RankFacts]) -> KernelWait | None:
