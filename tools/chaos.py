@@ -19,8 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hangscope.nccl_plugin.background import prepare_plugin
-from hangscope.replay import Expected, FixtureError, write_fixture
+from hangscope.replay import Expected, write_fixture
 from hangscope.ring.checks import RingError
 from hangscope.ring.reader import RingReader
 from tools.chaos_faults import FAULTS, HEALTHY, OUTSIDE, Draw, draw
@@ -70,13 +69,9 @@ def run(
         if keep is not None and result.problems:
             shutil.rmtree(keep, ignore_errors=True)
             expected = _expected(truth, keep.name)
-            try:
-                write_fixture(
-                    trace, diagnosis, [directory], keep, redact=True, expected=expected, check=False
-                )
-            except FixtureError as error:
-                print(f"     kept as it is: {error}")
-                shutil.copytree(directory, keep)
+            write_fixture(
+                trace, diagnosis, [directory], keep, redact=True, expected=expected, check=False
+            )
             shutil.copy(place / "job.log", keep)
     finally:
         server.end()
@@ -175,8 +170,6 @@ def main() -> int:
     if arguments.table is not None:
         return _conclude([_parse(line) for path in arguments.table for line in path.open()])
     results = []
-    if arguments.device == "cuda":
-        prepare_plugin()  # the first job would run without it
     os.nice(5)
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asking must not prevent the fork
     server = Server(PRELOAD)

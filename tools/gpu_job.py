@@ -87,8 +87,9 @@ def spin() -> None:
 
 
 def trip() -> None:
-    """A device assertion: a value that must not be zero."""
-    torch._assert_async(torch.zeros(1, dtype=torch.int32).to("cuda"))
+    """A device assertion: an index outside of its table."""
+    table = torch.zeros(4, device="cuda")
+    table[torch.full((8,), 1000, device="cuda")] += 1
     torch.cuda.synchronize()
 
 

@@ -27,10 +27,9 @@ from hangscope.diagnosis.exits.after_standstill import (
     not_before_last_record,
     without_ends_after_standstill,
 )
-from hangscope.diagnosis.exits.external_stop import Stop, external_stop
 from hangscope.diagnosis.exits.first_timeout import rewound_to_first_timeout
-from hangscope.diagnosis.exits.late_arrivals import without_late_arrivals
 from hangscope.diagnosis.exits.primary_failures import judge_ends
+from hangscope.diagnosis.exits.stops import Stop, external_stop
 from hangscope.diagnosis.exits.vanished_hosts import accuse_all_vanished, with_vanished
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.groups.memberships import with_credible_members
@@ -150,7 +149,7 @@ def _comparable(given: Trace) -> tuple[Trace, Inferred]:
     trace = with_refused_calls(with_original_exceptions(with_vanished(trace)))
     trace, members = with_credible_members(trace)
     trace = rewound_to_first_timeout(with_own_counters(with_first_numbers(trace)))
-    trace, halves = with_unpaired_halves(without_late_arrivals(trace))
+    trace, halves = with_unpaired_halves(trace)
     return trace, Inferred(members, clocks=skewed, halves=halves)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hangscope.diagnosis.exits.late_arrivals import MARGIN_NS, came_too_late
+from hangscope.diagnosis.exits.first_timeout import MARGIN_NS, came_too_late
 from hangscope.diagnosis.exits.primary_failures import (
     first_to_fail,
     judge_ends,
@@ -29,7 +29,7 @@ def state(
     """A process that ended so many seconds after the job began; 0: nobody noted when."""
     return ProcessState(
         rank, end, "gone", end_ns=int(at_s * SECOND) and START + int(at_s * SECOND),
-        end_text=text, failure=failure_of(text, None, None, echo=False), **how,
+        end_text=text, failure=failure_of(text), **how,
     )  # fmt: skip
 
 

@@ -62,18 +62,3 @@ def test_rank_in_a_second_init_waits_for_those_in_the_first_world() -> None:
     found = diagnose(job.trace())
     assert found.culprits == (1,)
     assert found.verdict.value in ("deadlock_cycle", "missing_rank")
-
-
-def test_late_arrival_in_a_job_whose_steps_take_nearly_as_long_as_its_timeout() -> None:
-    """Nothing shows a standstill by then, but the late rank was never there with the others."""
-    job = Job(4, timeout_s=120.0)
-    for step in range(5):
-        job.all(at=float(step))
-    for rank in (0, 2, 3):
-        job.op(rank, done=False, flags=Flag.RETIRED, at=5.0)
-        _failed(job, rank, _IN_VAIN, 15.0)
-    job.op(1, done=False, flags=Flag.RETIRED, at=40.0)
-    _failed(job, 1, _CLOSED, 40.1)
-    found = diagnose(job.trace(after_s=1.0))
-    assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
-    assert found.findings[0].victims == (0, 2, 3)

@@ -23,7 +23,7 @@ from hangscope.diagnosis.causes.awaited_ranks import (
 )
 from hangscope.diagnosis.causes.lost import lost_ranks
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.exits.late_arrivals import came_too_late
+from hangscope.diagnosis.exits.first_timeout import came_too_late
 from hangscope.diagnosis.exits.primary_failures import first_to_fail, own_errors
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place, Waits
 from hangscope.diagnosis.graph.store_places import without_store_waits

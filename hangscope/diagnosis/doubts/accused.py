@@ -8,7 +8,7 @@ from itertools import takewhile
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.duration_text import lasting
-from hangscope.diagnosis.exits.shared_stop_signals import signal_of, signalled_alone
+from hangscope.diagnosis.exits.stops import signal_of, signalled_alone
 from hangscope.diagnosis.graph.lock_places import is_lock, is_polled
 from hangscope.diagnosis.groups.left import has_left_group
 from hangscope.diagnosis.model import Verdict

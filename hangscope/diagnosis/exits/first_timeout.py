@@ -1,26 +1,30 @@
 """Rewinds a hang to the moment the first rank timed out: what came after is not part of it.
 
 A rank that times out releases its locks and connections. Others then return from their waits and
-issue further operations, and in the end every rank seems to have been everywhere. The same goes for
-what a rank issues on its way out once somebody ends the job: in a signal handler, in a ``finally``
-clause, at exit.
+issue further operations, and in the end every rank seems to have been everywhere; so does one that
+was busy elsewhere and comes to where the others have waited in vain. The same goes for what a rank
+issues on its way out once somebody ends the job: in a signal handler, in a ``finally`` clause, at
+exit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.diagnosis.exits.late_arrivals import MARGIN_NS, gave_up_ns, rewind_counters
+from hangscope.diagnosis.processes.failures import waited_in_vain
+from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.records.coverage import rank_bounds
 from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.trace.facts import LEFT
 from hangscope.trace.model import Flag, RankFacts, State, Trace
 from hangscope.trace.units import SECOND_NS
 
+MARGIN_NS = SECOND_NS
+"""Aligned clocks of different hosts deviate by less."""
 _MS_NS = 1_000_000
 
 
@@ -34,7 +38,14 @@ def rewound_to_first_timeout(trace: Trace) -> Trace:
     if not gave_up and not left:
         return trace
     first, at_ns = min([*gave_up.items(), *left.items()], key=lambda item: item[1])
-    records, moments = trace.records, _until_ns(trace, first, at_ns)
+    host = trace.ranks[first].host
+    until_ns = {
+        rank: at_ns if host and facts.host == host else at_ns + MARGIN_NS
+        for rank, facts in trace.ranks.items()
+    }
+    records = trace.records
+    near = [rank for rank, moment_ns in until_ns.items() if moment_ns == at_ns]
+    moments = np.where(np.isin(records["rank"], near), at_ns, at_ns + MARGIN_NS)
     issued = records["created_ns"] > moments
     ended = (records["completed_ns"] > moments) & (records["state"] == int(State.COMPLETED))
     if not (issued | ended).any():
@@ -47,7 +58,6 @@ def rewound_to_first_timeout(trace: Trace) -> Trace:
         return trace
     if first not in gave_up and not _somebody_waits(trace, issued, ended):
         return trace  # a program that computed for long before its end
-    until_ns = {r: _moment_ns(trace, r, first, at_ns) for r in trace.ranks}
     leaving = {r: _signalled_to_end(trace.ranks[r], until_ns[r]) for r in left}
     trace = replace(trace, ranks={**trace.ranks, **leaving})
     return _rewound(trace, issued, ended, until_ns)
@@ -109,20 +119,6 @@ def _left_ns(trace: Trace) -> dict[int, int]:
     return left
 
 
-def _moment_ns(trace: Trace, rank: int, first: int, at_ns: int) -> int:
-    """The moment after which what a rank did no longer counts."""
-    host = trace.ranks[first].host
-    near = bool(host) and rank in trace.ranks and trace.ranks[rank].host == host
-    return at_ns if near else at_ns + MARGIN_NS
-
-
-def _until_ns(trace: Trace, first: int, at_ns: int) -> npt.NDArray[np.int64]:
-    """Per record the moment after which it no longer counts."""
-    ranks = trace.records["rank"].astype(np.int64)
-    near = [rank for rank in trace.ranks if _moment_ns(trace, rank, first, at_ns) == at_ns]
-    return np.where(np.isin(ranks, near), at_ns, at_ns + MARGIN_NS)
-
-
 def _facts_at(facts: RankFacts, until_ns: int, last_ns: int) -> RankFacts:
     """The facts about a process, without where its threads and phases were afterwards.
 
@@ -166,9 +162,15 @@ def _rewound(
     records, members = trace.records.copy(), trace.members.copy()
     records["state"][ended] = int(State.SCHEDULED)
     records["completed_ns"][ended] = 0
-    alone = (records["flags"] & int(Flag.P2P)) == 0
-    undone = {"enqueued": records[issued & alone], "completed": records[(ended | issued) & alone]}
-    rewind_counters(members, undone)
+    collective = (records["flags"] & int(Flag.P2P)) == 0
+    pairs = zip(members["rank"].tolist(), members["group"].tolist(), strict=True)
+    place = {pair: index for index, pair in enumerate(pairs)}
+    for counter, undone in (("enqueued", issued), ("completed", ended | issued)):
+        for row in records[undone & collective]:
+            index = place.get((int(row["rank"]), int(row["group"])))
+            if index is not None:
+                before = int(row["collective_seq"]) - 1
+                members[counter][index] = min(int(members[counter][index]), before)
     kept = replace(trace, records=records[~issued], members=members)
     last_ns = {rank: int(kept.records["created_ns"][high - 1])
                for rank, (low, high) in rank_bounds(kept).items() if high > low}  # fmt: skip
@@ -179,3 +181,38 @@ def _rewound(
             for rank, facts in trace.ranks.items()
         },
     )
+
+
+def came_too_late(
+    process: ProcessState, waiters: Sequence[ProcessState | None], ranks: Mapping[int, RankFacts]
+) -> bool:
+    """Whether a rank failed only because all ranks that had waited for it timed out and ended.
+
+    Its own end comes after theirs and explains nothing: until then it was elsewhere. ``ranks``: on
+    one host, times are exact.
+    """
+    if process.end is not End.CRASHED or not process.secondary or not process.end_ns:
+        return False
+    known = [one for one in waiters if one is not None and one.gone and one.secondary]
+    here = ranks[process.rank].host
+    exact = here is not None and all(ranks[one.rank].host == here for one in known)
+    before_ns = process.end_ns - (0 if exact else MARGIN_NS)
+    return (
+        len(known) == len(waiters) > 0
+        and any(one.failure.waited_in_vain for one in known)
+        and all(0 < one.end_ns < before_ns for one in known)
+    )
+
+
+def gave_up_ns(trace: Trace) -> dict[int, int]:
+    """Ranks that ended because their wait timed out, and when (ns)."""
+    recorded = rank_bounds(trace)
+    return {
+        rank: facts.exception.at_ns
+        for rank, facts in trace.ranks.items()
+        if facts.exception is not None
+        and rank in recorded
+        and facts.exception.is_main_thread
+        and facts.exception.at_ns
+        and waited_in_vain(facts.exception)
+    }

@@ -6,12 +6,13 @@ A launcher ends all ranks once one has failed, and peers fail because of its fai
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from hangscope.diagnosis.exits.lost_peers import aborted_first, lost_peer_ns
-from hangscope.diagnosis.exits.shared_stop_signals import (
+from hangscope.diagnosis.exits.stops import (
     ANSWERED_NS,
+    left_by_itself,
     with_isolated_stops,
     without_echoes_of_stop,
 )
@@ -44,9 +45,8 @@ def judge_ends(trace: Trace) -> dict[int, ProcessState]:
         for rank, facts in trace.ranks.items()
     }
     processes = without_echoes_of_stop(_named_by_all(processes, trace), trace)
-    processes = with_isolated_stops(processes, trace)
-    processes = _answering(_after_the_stop(processes, trace), trace)
-    return _outlived_a_failure(_victims_of_launcher(processes, trace), trace)
+    processes = _with_reactions(with_isolated_stops(processes, trace), trace)
+    return _victims_of_launcher(processes, trace)
 
 
 def _victims_of_launcher(
@@ -131,62 +131,52 @@ def _with_another_model(
     return {r: replace(h, secondary=True) if r in right else h for r, h in processes.items()}
 
 
-def _after_the_stop(processes: dict[int, ProcessState], trace: Trace) -> dict[int, ProcessState]:
-    """Ranks that failed after others of their host had been stopped, with nobody failing earlier.
+def _with_reactions(processes: dict[int, ProcessState], trace: Trace) -> dict[int, ProcessState]:
+    """Ends that may be reactions to an earlier one on their host, whose clock dates both.
 
-    They were told to stop too and reacted in their own way: a handler saves and exits with a
-    status, or raises. It was not their failure that stopped the others.
+    A rank of unobserved end that was alive after a failure was ended by the launcher, or with it.
+    One that left only an exit status raised as it lost another: a rank that a signal killed, or one
+    that left without destroying its groups, if others report what that breaks. Where all failures
+    came after ranks had been stopped, nobody failed: those ranks were told to stop, too, and saved
+    first, or raised.
     """
-    stopped: dict[str, int] = {}
-    for rank, process in processes.items():
-        name = trace.ranks[rank].host
-        if process.end is End.TORN_DOWN and name and process.end_ns:
-            stopped[name] = min(stopped.get(name, process.end_ns), process.end_ns)
-    failed = {r: h for r, h in processes.items() if h.failed}
-    late = {
-        rank
-        for rank, process in failed.items()
-        if 0 < stopped.get(trace.ranks[rank].host or "", 0) < process.end_ns - ANSWERED_NS
-        and left_by_itself(trace.ranks[rank])
-    }
-    if late != failed.keys():
-        return processes
-    return {
-        r: replace(h, end=End.TORN_DOWN, secondary=True) if r in late else h
-        for r, h in processes.items()
-    }
+    ranks, quiet = trace.ranks, frozenset(known_only_from_journal(trace))
+    crashed = [process for process in processes.values() if process.end is End.CRASHED]
+    unseen = {h.rank for h in crashed if is_unseen(ranks[h.rank])}
+    killed = [h for h in crashed if (exit_ := ranks[h.rank].exit) is not None and exit_.signal]
+    broken = any(h.secondary and h.rank not in quiet for h in crashed)
+    left = [h for h in processes.values() if h.end is End.CLEAN and h.rank not in quiet]
+    left = [h for h in left if broken and not ranks[h.rank].finalized]
+    failed = _first_by_host((h for h in crashed if h.rank not in unseen), trace)
+    gone = _first_by_host([*killed, *left], trace)
+    stopped = _first_by_host((h for h in processes.values() if h.end is End.TORN_DOWN), trace)
 
+    def follows(first: Mapping[str, int], process: ProcessState, at_ns: int) -> bool:
+        return 0 < first.get(ranks[process.rank].host or "", 0) < at_ns
 
-def _answering(processes: dict[int, ProcessState], trace: Trace) -> dict[int, ProcessState]:
-    """Ranks that left only an exit status after a signal had killed another rank of their host, or
-    after a rank had left without destroying its groups and a third one reports what that breaks.
-
-    What they raised is lost with their record: most likely that the connection was closed.
-    """
-    gone: dict[str, int] = {}
-    quiet = known_only_from_journal(trace)
-    broken = any(
-        h.end is End.CRASHED and h.secondary for r, h in processes.items() if r not in quiet
-    )
-    for rank, process in processes.items():
-        facts = trace.ranks[rank]
-        exit_, name = facts.exit, facts.host
-        killed = process.end is End.CRASHED and exit_ is not None and exit_.signal
-        left = broken and process.end is End.CLEAN and not facts.finalized and rank not in quiet
-        if (killed or left) and name and process.end_ns:
-            gone[name] = min(gone.get(name, process.end_ns), process.end_ns)
     result = dict(processes)
-    for rank in quiet if gone else ():
-        process, facts = processes[rank], trace.ranks[rank]
-        after = 0 < gone.get(facts.host or "", 0) < process.end_ns
-        if after and process.end is End.CRASHED and left_by_itself(facts):
+    for process in crashed:
+        rank, facts = process.rank, ranks[process.rank]
+        if rank in unseen and follows(failed, process, facts.heartbeat_ns):
+            result[rank] = replace(process, end=End.TORN_DOWN, secondary=True)
+        elif rank in quiet and left_by_itself(facts) and follows(gone, process, process.end_ns):
             result[rank] = replace(process, secondary=True)
+    own = [h for h in result.values() if h.failed]
+    if all(
+        left_by_itself(ranks[h.rank]) and follows(stopped, h, h.end_ns - ANSWERED_NS) for h in own
+    ):
+        result |= {h.rank: replace(h, end=End.TORN_DOWN, secondary=True) for h in own}
     return result
 
 
-def left_by_itself(facts: RankFacts) -> bool:
-    exit_ = facts.exit
-    return exit_ is not None and exit_.kind in ("code", "exception") and exit_.signal is None
+def _first_by_host(ends: Iterable[ProcessState], trace: Trace) -> dict[str, int]:
+    """When the first of these ends came on each host (ns)."""
+    first: dict[str, int] = {}
+    for process in ends:
+        host = trace.ranks[process.rank].host
+        if host and process.end_ns:
+            first[host] = min(first.get(host, process.end_ns), process.end_ns)
+    return first
 
 
 def had_destroyed_groups(facts: RankFacts) -> bool:
@@ -197,34 +187,6 @@ def had_destroyed_groups(facts: RankFacts) -> bool:
     exit_ = facts.exit
     silent = exit_ is not None and exit_.kind == "code" and exit_.text == WITHOUT_A_WORD
     return (silent or is_unseen(facts)) and bool(facts.finalized)
-
-
-def _outlived_a_failure(
-    processes: dict[int, ProcessState], trace: Trace
-) -> dict[int, ProcessState]:
-    """Ranks with an unobserved end that were alive after another rank had failed.
-
-    They are not the cause: the launcher ended them, or that failure did. Clocks of different hosts
-    are not compared.
-    """
-    failed: dict[str, int] = {}
-    for rank, process in processes.items():
-        name = trace.ranks[rank].host
-        if (
-            process.end is End.CRASHED
-            and not is_unseen(trace.ranks[rank])
-            and name
-            and process.end_ns
-        ):
-            failed[name] = min(failed.get(name, process.end_ns), process.end_ns)
-    result = dict(processes)
-    for rank, process in processes.items():
-        facts = trace.ranks[rank]
-        first_ns = failed.get(facts.host or "")
-        unseen = process.end is End.CRASHED and is_unseen(facts)
-        if unseen and first_ns is not None and facts.heartbeat_ns > first_ns:
-            result[rank] = replace(process, end=End.TORN_DOWN, secondary=True)
-    return result
 
 
 def primary_crashes(

@@ -7,7 +7,7 @@ host), the others are heard from long afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -29,61 +29,43 @@ UNHEARD = "fell silent together with the whole host"
 
 
 def with_vanished(trace: Trace) -> Trace:
-    """The trace with the ranks of vanished hosts marked as ended."""
+    """The trace with the ranks of vanished hosts marked as ended.
+
+    All others lost their connections before these were heard of again; or the host fell silent when
+    the others began to wait, long before they ended. A ring copied while the job hung was still
+    written after that, and one copied earlier knows less than what the others have finished with
+    its rank.
+    """
     of_host: dict[str | None, list[RankFacts]] = {}
     for facts in trace.ranks.values():
         of_host.setdefault(facts.host, []).append(facts)
-    silent = {h: own for h, own in of_host.items() if all(map(_end_unknown, own))}
-    others = [f for host, own in of_host.items() if host not in silent for f in own]
+    silent = [own for own in of_host.values() if all(map(_end_unknown, own))]
+    quiet = {facts.rank for own in silent for facts in own}
+    others = [facts for rank, facts in trace.ranks.items() if rank not in quiet]
     if not silent or not others:
         return trace
-    if _is_first_failure(trace, silent, others):
-        gone = [replace(facts, alive=False) for own in silent.values() for facts in own]
-    else:
-        gone = [_ended(facts) for facts in _outlived(trace, silent, others)]
-    return replace(trace, ranks={**trace.ranks, **{f.rank: f for f in gone}}) if gone else trace
+    last_ns, broke_ns = max(map(_heard_ns, others)), _broke_ns(trace, others)
+    gone: dict[int, RankFacts] = {}
+    for own in silent:
+        members = {facts.rank for facts in own}
+        beat_ns, late_ns = max(f.heartbeat_ns for f in own), max(map(_late_ns, own))
+        issued_ns, finished_ns = _newest(trace, {facts.rank for facts in others}, members)
+        in_wait = finished_ns - late_ns <= beat_ns <= issued_ns + late_ns
+        if (in_wait and last_ns - beat_ns >= _SILENT_NS) or beat_ns - late_ns <= broke_ns:
+            gone |= {facts.rank: _ended(facts) for facts in own}
+    return replace(trace, ranks={**trace.ranks, **gone}) if gone else trace
 
 
-def _is_first_failure(
-    trace: Trace, silent: Mapping[str | None, list[RankFacts]], others: list[RankFacts]
-) -> bool:
-    """Whether all others lost the connections to these hosts, which were not heard of since.
-
-    Inferred only if the first failure is such a connection, and if every rank of the other hosts is
-    known to have ended, none of them cleanly.
-    """
-    gone = [facts for own in silent.values() for facts in own]
+def _broke_ns(trace: Trace, others: list[RankFacts]) -> int:
+    """When the first failure was that of a connection, if every one of these ranks is known to have
+    ended and none cleanly; else 0."""
     if trace.live or trace.missing_ranks:
-        return False
+        return 0
     if any(f.alive is not False or (f.exit and f.exit.kind == "clean") for f in others):
-        return False
+        return 0
     failures = [f.exception for f in others if f.exception is not None and f.exception.at_ns]
     first = min(failures, key=lambda failure: failure.at_ns, default=None)
-    if first is None or not lost_a_peer(first):
-        return False
-    return max(f.heartbeat_ns - _late_ns(f) for f in gone) <= first.at_ns
-
-
-def _outlived(
-    trace: Trace, silent: Mapping[str | None, list[RankFacts]], others: list[RankFacts]
-) -> list[RankFacts]:
-    """Ranks of hosts that fell silent when the others began to wait, long before these ended.
-
-    A ring copied while the job hung was still written after that, and one copied earlier knows less
-    than what the others have finished with its rank.
-    """
-    found: list[RankFacts] = []
-    last_ns = max(map(_heard_ns, others))
-    known = {facts.rank for facts in others}
-    for own in silent.values():
-        beat_ns, late_ns = max(f.heartbeat_ns for f in own), max(map(_late_ns, own))
-        issued_ns, finished_ns = _newest(trace, known, {facts.rank for facts in own})
-        if (
-            last_ns - beat_ns >= _SILENT_NS
-            and finished_ns - late_ns <= beat_ns <= issued_ns + late_ns
-        ):
-            found += own
-    return found
+    return first.at_ns if first is not None and lost_a_peer(first) else 0
 
 
 def _newest(trace: Trace, ranks: Collection[int], members: Collection[int]) -> tuple[int, int]:

@@ -26,8 +26,6 @@ from hangscope.trace import formats, operations
 from hangscope.trace.flight_recorder.p2p import global_peer
 from hangscope.trace.model import NONE, Flag, Group, Trace, flagged
 
-_MOST_LOST = 8
-
 
 def with_credible_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
     """The trace with members inferred where possible and without made-up lists.
@@ -43,15 +41,14 @@ def with_credible_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
     nameless = all_nameless(trace)
     if dumps:
         trace = split_ambiguous_names(trace)
-    alike = _alike(trace.groups)
     if trace.only_logs:
-        trace = replace(trace, world_size=meshes.world_of(trace, alike))
+        trace = _with_world(trace)
         whole = _whole(trace)
         short = [s and i not in whole for i, s in enumerate(_as_seen(trace))]
     elif dumps and (nameless or any(g.ranks and not g.listed for g in trace.groups)):
         if nameless:
             trace = split_local_numbers(trace, sizes_of_groups(trace))
-        trace = replace(trace, world_size=_world_by_tiling(trace, alike))
+        trace = _with_world(trace)
         missing = set(trace.missing_ranks) | (set() if nameless else _silent(trace))
         short = _short(trace, missing, nameless)
         if nameless and not missing:
@@ -60,7 +57,9 @@ def with_credible_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
         return trace, frozenset()
     if not any(short):
         return trace, frozenset()
-    inferred = _shared_out(trace) | meshes.by_places(trace, alike, sizes_of_groups(trace))
+    inferred: dict[int, tuple[int, ...]] = {}
+    for dimension in _dimensions(trace):
+        inferred |= meshes.members_of(dimension, trace.world_size or 0)
     groups = tuple(
         _settled(g, made_up, inferred.get(i))
         for i, (g, made_up) in enumerate(zip(trace.groups, short, strict=True))
@@ -123,25 +122,19 @@ def set_peers(trace: Trace, rows: npt.NDArray[np.intp]) -> None:
             )
 
 
-def _world_by_tiling(trace: Trace, alike: dict[str, list[int]]) -> int | None:
-    """The world size: groups with one description have equal sizes, so a short one lacks a member.
-
-    Only if every description with several groups gives the same size.
-    """
+def _with_world(trace: Trace) -> Trace:
+    """The trace with the world size as stated, else the smallest one that its meshes allow: those
+    with known places, and those that share all known ranks out."""
     world = trace.world_size
-    if world is None:
-        return None
-    seen = _seen(trace)
-    named = named_places(trace)
-    said = set()
-    for indexes in alike.values():
-        sizes = [len(seen[i]) for i in indexes if seen[i]]
-        largest = max(sizes, default=0)
-        size = max([largest, *(named.get(i, 0) for i in indexes)])
-        if (len(sizes) > 1 or size > largest) and sum(sizes) == len(trace.ranks):
-            said.add(size * len(sizes))
-    wider = said.pop() if len(said) == 1 else world
-    return wider if world < wider <= world + _MOST_LOST else world
+    if world is None or any(facts.world_size for facts in trace.ranks.values()):
+        return trace
+    certain = [
+        dimension
+        for dimension in _dimensions(trace)
+        if any(seen.places for seen in dimension.values())
+        or sum(len(seen.ranks) for seen in dimension.values()) == len(trace.ranks)
+    ]
+    return replace(trace, world_size=meshes.world_of(certain, world))
 
 
 def _settled(group: Group, made_up: bool, members: tuple[int, ...] | None) -> Group:
@@ -185,66 +178,24 @@ def _seen(trace: Trace) -> list[set[int]]:
     return seen
 
 
-def _shared_out(trace: Trace) -> dict[int, tuple[int, ...]]:
-    """Members per group, if there is one way for groups of its description to partition the
-    world."""
-    world = trace.world_size or 0
-    seen = _seen(trace)
+def _dimensions(trace: Trace) -> list[meshes.Dimension]:
+    """What was seen of the groups of each description that can be one mesh dimension: no rank is in
+    two of them."""
+    seen, places = _seen(trace), meshes.places_of(trace)
     sizes, named = sizes_of_groups(trace), named_places(trace)
-    found: dict[int, tuple[int, ...]] = {}
-    for indexes in _alike(trace.groups).values():
-        known = {i: seen[i] | set(trace.groups[i].ranks) for i in indexes}
-        known = {i: ranks for i, ranks in known.items() if ranks}
-        if not known or sum(map(len, known.values())) != len(set().union(*known.values())):
-            continue  # one name for several meshes
-        stated = {sizes[i] for i in known if i in sizes}
-        size = stated.pop() if len(stated) == 1 else 0
-        if not size and not stated:
-            size = max(map(len, known.values()))
-            size = max([size, *(named.get(i, 0) for i in known)])
-            if size * len(known) != world:
-                continue
-        found |= _one_mesh(known, size, world)
-    return found
-
-
-def _alike(groups: tuple[Group, ...]) -> dict[str, list[int]]:
-    """Groups by description, if it identifies a mesh dimension."""
-    alike: dict[str, list[int]] = defaultdict(list)
-    for index, group in enumerate(groups):
-        if group.desc not in UNINFORMATIVE:
-            alike[group.desc].append(index)
-    return alike
-
-
-def _one_mesh(known: dict[int, set[int]], size: int, world: int) -> dict[int, tuple[int, ...]]:
-    """Members of the groups of one mesh dimension: the observed ones, completed to ``size``."""
-    if size < 2 or world % size or max(map(len, known.values())) > size:
-        return {}
-    full = {i: tuple(sorted(ranks)) for i, ranks in known.items() if len(ranks) == size}
-    short = {i: ranks for i, ranks in known.items() if len(ranks) < size}
-    rest = set(range(world)) - set().union(*known.values())
-    strides = {_stride(ranks) for ranks in full.values()}
-    if len(strides) == 1 and (stride := strides.pop()):
-        completed = {i: meshes.block(min(ranks), stride, size, world) for i, ranks in short.items()}
-        fits = all(
-            members and known[i] <= set(members) and set(members) <= known[i] | rest
-            for i, members in completed.items()
-        )
-        regular = all(
-            meshes.block(ranks[0], stride, size, world) == ranks for ranks in full.values()
-        )
-        return full | completed if fits and regular else full
-    if len(short) == 1 and len(known) * size == world:
-        ((index, ranks),) = short.items()
-        return full | {index: tuple(sorted(ranks | rest))}
-    return full
-
-
-def _stride(ranks: tuple[int, ...]) -> int:
-    """The common distance of neighbours; 0 if there is none."""
-    steps = {b - a for a, b in pairwise(ranks)}
-    return steps.pop() if len(steps) == 1 else 0
+    found: dict[str, dict[int, meshes.Seen]] = defaultdict(dict)
+    for index, group in enumerate(trace.groups):
+        ranks = seen[index] | set(group.ranks)
+        if group.desc not in UNINFORMATIVE and meshes.is_dimension(group.desc) and ranks:
+            found[group.desc][index] = meshes.Seen(
+                ranks, places.get(index, {}), named.get(index, 0), sizes.get(index, 0)
+            )
+    apart: list[meshes.Dimension] = []
+    for dimension in found.values():
+        ranks_of = [seen.ranks for seen in dimension.values()]
+        if sum(map(len, ranks_of)) == len(set().union(*ranks_of)):
+            apart.append(dimension)
+    return apart
 
 
 def named_places(trace: Trace) -> dict[int, int]:

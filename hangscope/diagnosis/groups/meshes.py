@@ -1,8 +1,8 @@
-"""Regular meshes: infers all members of groups from the places some ranks state.
+"""Regular meshes: infers all members of groups from some of them, and from their places.
 
-A log's labels give a rank's place in a group (``Rank 2`` of a tensor group). The groups of a mesh
-dimension have one stride and one size, tile the world and start at multiples, so a few places
-determine the rest. Nothing is guessed: only members that every possible size includes are filled
+The groups of a mesh dimension have one stride and one size, tile the world and start at multiples,
+so a few members, or places in a group (``Rank 2`` of a tensor group, as a log's labels say),
+determine the rest. Nothing is guessed: only members that every possible mesh includes are filled
 in.
 """
 
@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
 from math import isqrt
 
 from hangscope.trace.model import Trace
@@ -21,7 +22,6 @@ _LARGEST = 1 << 17
 """Larger worlds are a damaged number."""
 _COMBINED = re.compile(r"_AND_|EMBEDDING|^MODEL_PARALLEL|MODEL_PIPELINE|PARTIAL", re.I)
 """Groups over several dimensions, or over the ends of one: their strides are not even."""
-Alike = Mapping[str, Sequence[int]]
 Places = dict[int, dict[int, int]]
 """Per group the rank at each known place."""
 
@@ -44,67 +44,96 @@ def block(rank: int, stride: int, size: int, world: int) -> tuple[int, ...]:
     return tuple(range(first, first + stride * size, stride))
 
 
-def world_of(trace: Trace, alike: Alike) -> int | None:
-    """The world size: as stated, else the smallest one that the known places allow.
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What was seen of one group: its members, those at known places, and how many it has."""
+
+    ranks: Collection[int]
+    places: Mapping[int, int]
+    """The rank at each known place."""
+    least: int
+    """It has at least so many members."""
+    size: int = 0
+    """As its operations show it; 0: unknown."""
+
+    def fits(self, stride: int, size: int, world: int) -> bool:
+        """Whether it can be a block of such a mesh, with every rank at its place."""
+        own = block(min(self.ranks), stride, size, world)
+        return set(own) >= set(self.ranks) and all(
+            place < size and own[place] == rank for place, rank in self.places.items()
+        )
+
+
+Dimension = Mapping[int, Seen]
+"""The groups of one mesh dimension."""
+
+
+def world_of(dimensions: Iterable[Dimension], world: int) -> int:
+    """The smallest world size, from that of the known ranks on, that every dimension allows.
 
     The highest ranks may have left nothing: seven ranks cannot hold tensor groups that start at 4
-    and have a place 2, eight can.
+    and have a place 2, eight can. Nor can they share groups of four out.
     """
-    world = trace.world_size
-    if world is None or world > _LARGEST or any(f.world_size for f in trace.ranks.values()):
-        return world
-    dimensions = _dimensions(trace, alike)
-    for wider in range(world, min(2 * world, world + _WIDER) + 1):
-        if all(_shapes(places, wider, set()) for places in dimensions):
+    found = list(dimensions)
+    for wider in range(world, min(2 * world, world + _WIDER) + 1 if world <= _LARGEST else world):
+        if all(_shapes(dimension, wider) for dimension in found):
             return wider
     return world
 
 
-def by_places(trace: Trace, alike: Alike, sizes: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
-    """Members per group, as far as the places of one mesh dimension determine them.
+def members_of(dimension: Dimension, world: int) -> dict[int, tuple[int, ...]]:
+    """Members per group, as far as the meshes that fit determine them.
 
-    A group without missing members is listed only if its shape is unambiguous.
+    Every mesh that fits counts, unless the largest groups as they were seen share the world out.
+    Where none fits, groups that do may still have only one with room.
     """
-    world = trace.world_size or 0
     if not 0 < world <= _LARGEST:
         return {}
+    shapes = _shapes(dimension, world)
+    size = max(max(seen.least, len(seen.ranks)) for seen in dimension.values())
+    if size * len(dimension) == world:
+        shapes = [shape for shape in shapes if shape[1] == size]
+    elif not all(seen.size or len(seen.places) == len(seen.ranks) for seen in dimension.values()):
+        return {}  # how large the groups are is not known
     found: dict[int, tuple[int, ...]] = {}
-    for groups in _dimensions(trace, alike):
-        stated = {sizes[i] for i in groups if i in sizes}
-        shapes = _shapes(groups, world, stated)
-        for index, places in groups.items():
-            rank = next(iter(places.values()))
-            blocks = [block(rank, stride, size, world) for stride, size in shapes]
-            if not blocks:
-                continue
-            common = set(blocks[0]).intersection(*blocks[1:])
-            if len(blocks) == 1 or len(common) > len(places):
-                found[index] = tuple(sorted(common))
-    return found
+    for index, seen in dimension.items():
+        blocks = [block(min(seen.ranks), stride, size, world) for stride, size in shapes]
+        common = set(blocks[0]).intersection(*blocks[1:]) if blocks else set()
+        if len(blocks) == 1 or len(common) > len(seen.ranks):
+            found[index] = tuple(sorted(common))
+    return found if shapes else _with_room(dimension, world)
 
 
-def _dimensions(trace: Trace, alike: Alike) -> list[Places]:
-    """The known places for every description that can be one mesh dimension."""
-    known = places_of(trace)
-    found = []
-    for desc, indexes in alike.items():
-        places = {i: known[i] for i in indexes if i in known}
-        if places and not _COMBINED.search(desc):
-            found.append(places)
-    return found
+def _with_room(dimension: Dimension, world: int) -> dict[int, tuple[int, ...]]:
+    """The members, if equal groups without a pattern share the world out: those of full groups, and
+    the ranks of no group in the only one with room."""
+    size = max(max(seen.size, seen.least, len(seen.ranks)) for seen in dimension.values())
+    if size < 2 or size * len(dimension) != world:
+        return {}
+    full = {i: tuple(sorted(s.ranks)) for i, s in dimension.items() if len(s.ranks) == size}
+    rest = set(range(world)).difference(*full.values())
+    short = [index for index in dimension if index not in full]
+    return full | ({short[0]: tuple(sorted(rest))} if len(short) == 1 else {})
 
 
-def _shapes(groups: Places, world: int, stated: set[int]) -> list[tuple[int, int]]:
-    """Every (stride, size) that puts each known place where it should be."""
-    least = 1 + max(place for places in groups.values() for place in places)
-    fitting = []
-    for size in divisors(world):
-        if size < max(least, 2) or (stated and size not in stated) or len(groups) * size > world:
-            continue
-        fitting += [
-            (stride, size) for stride in divisors(world // size) if _fits(groups, stride, size)
-        ]
-    return fitting
+def _shapes(dimension: Dimension, world: int) -> list[tuple[int, int]]:
+    """Every (stride, size) of a mesh in which the groups are distinct blocks."""
+    groups = dimension.values()
+    least = max(max(seen.least, len(seen.ranks), *seen.places, 1) for seen in groups)
+    stated = {seen.size for seen in groups if seen.size}
+    return [
+        (stride, size)
+        for size in divisors(world)
+        if size >= max(least, 2) and stated <= {size} and len(groups) * size <= world
+        for stride in divisors(world // size)
+        if all(seen.fits(stride, size, world) for seen in groups)
+        and len({block(min(s.ranks), stride, size, world) for s in groups}) == len(groups)
+    ]
+
+
+def is_dimension(desc: str) -> bool:
+    """Whether groups of this description may be those of one mesh dimension."""
+    return not _COMBINED.search(desc)
 
 
 @functools.lru_cache(4096)
@@ -112,15 +141,3 @@ def divisors(number: int) -> tuple[int, ...]:
     """All divisors of a number, smallest first."""
     small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
     return tuple(sorted({*small, *(number // n for n in small)}))
-
-
-def _fits(groups: Places, stride: int, size: int) -> bool:
-    """Whether the groups are distinct blocks of such a mesh with every rank at its place."""
-    firsts = set()
-    for places in groups.values():
-        for place, rank in places.items():
-            first = rank - place * stride
-            if first < 0 or first != rank // (stride * size) * (stride * size) + rank % stride:
-                return False
-        firsts.add(first)
-    return len(firsts) == len(groups)

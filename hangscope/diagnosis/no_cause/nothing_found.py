@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from hangscope.diagnosis.causes.remote_calls import unanswered_calls
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.exits.external_stop import STATUS, UNSEEN
 from hangscope.diagnosis.exits.primary_failures import had_destroyed_groups, may_have_given_up
+from hangscope.diagnosis.exits.stops import STATUS, UNSEEN
 from hangscope.diagnosis.model import Finding
 from hangscope.diagnosis.no_cause.claims import from_claims, secondary_failures
 from hangscope.diagnosis.no_cause.final_tracebacks import from_final_tracebacks

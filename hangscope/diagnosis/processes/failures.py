@@ -1,4 +1,4 @@
-"""What a failure is, classified once: its own, an echo of another rank's, or on somebody's request.
+"""What a failure says, classified once: whether it is about another rank, and what it was about.
 
 This is the one place in the diagnosis that reads messages of failures. Everything else asks a
 `Failure`, or one of the functions below.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import Enum
 from typing import NamedTuple
 
 from hangscope.trace.message_template import mask_numbers
@@ -104,28 +103,14 @@ _STATUS = "exit status"
 _ABORTED = "killed by SIGABRT"
 
 
-class FailureKind(str, Enum):
-    """Why a rank failed."""
-
-    UNKNOWN = "unknown"
-    """It ended without a word, or did not fail."""
-    OWN = "own"
-    ECHO = "echo"
-    """Another rank had failed, or did not come."""
-    TOLD = "told to stop"
-    ABORTED = "aborted"
-    """It aborted itself, or its watchdog or Gloo did."""
-
-
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """How a process failed. Its end lies between ``from_ns`` and ``until_ns`` (0: unknown)."""
+    """What the words of a failure say."""
 
-    kind: FailureKind = FailureKind.UNKNOWN
-    from_ns: int = 0
-    until_ns: int = 0
     template: str = ""
     """Its words without numbers: equal for one fault on several ranks."""
+    aborted: bool = False
+    """It aborted itself, or its watchdog or Gloo did."""
     waited_in_vain: bool = False
     """A wait for others timed out."""
     timed_out_over_gloo: bool = False
@@ -145,26 +130,12 @@ class Failure:
 NO_FAILURE = Failure()
 
 
-def failure_of(
-    words: str, exception: ExceptionFacts | None, exit_: ExitFacts | None, *, echo: bool
-) -> Failure:
-    """Classify how a process ended.
-
-    ``words``: the end in one line; ``echo``: it speaks of another rank.
-    """
+def failure_of(words: str) -> Failure:
+    """Classify how a process ended, told in one line."""
     key = _STORE_KEY.search(words)
-    aborted = words == _ABORTED
-    told = exception is not None and exception.is_interrupt
-    told |= exit_ is not None and exit_.by_launcher
-    kind = FailureKind.OWN if words else FailureKind.UNKNOWN
-    kind = FailureKind.ABORTED if aborted else kind
-    kind = FailureKind.ECHO if echo else FailureKind.TOLD if told else kind
-    times = [at.at_ns for at in (exception, exit_) if at is not None and at.at_ns]
     return Failure(
-        kind,
-        min(times, default=0),
-        max(times, default=0),
         mask_numbers(words),
+        aborted=words == _ABORTED,
         waited_in_vain=bool(_WAITED_IN_VAIN.search(words)),
         timed_out_over_gloo=bool(_GLOO_TIMEOUT.search(words)),
         replicas_differ=bool(_DIFFER.search(words)),

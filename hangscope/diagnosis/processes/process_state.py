@@ -11,7 +11,6 @@ from hangscope.diagnosis.processes.active_thread import awaited_threads, working
 from hangscope.diagnosis.processes.failures import (
     NO_FAILURE,
     Failure,
-    FailureKind,
     failure_of,
     speaks_of_others,
 )
@@ -64,6 +63,9 @@ class End(str, Enum):
     CLEAN = "clean"
     CRASHED = "crashed"
     TORN_DOWN = "torn down"
+
+
+_GONE = {End.CLEAN: "exited", End.TORN_DOWN: "exited", End.CRASHED: "crashed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ class ProcessState:
     @property
     def aborted(self) -> bool:
         """Whether it ended by SIGABRT: its own, a watchdog's or Gloo's."""
-        return self.failure.kind is FailureKind.ABORTED or self.end_text == "killed by SIGABRT"
+        return self.failure.aborted
 
 
 def process_of(
@@ -159,20 +161,40 @@ def process_of(
     neighbours:
         The ranks of processes on the same host.
     """
-    wakes = bool(facts.alive) and (facts.wakeups_hz or 0.0) > _WAKES_HZ
-    process = _process_of(facts, thread)
-    echo = process.secondary and process.end is End.CRASHED
-    failure = failure_of(process.end_text, facts.exception, facts.exit, echo=echo)
-    process = replace(process, beat_ns=facts.heartbeat_ns, wakes=wakes, failure=failure)
+    end = _end_of(facts)
+    gone = end not in (End.ALIVE, End.UNKNOWN)
+    state, frozen = _alive_state(facts)
+    if gone:  # how a monitor last saw it, unless it went on
+        state = state if frozen and not _went_on(facts) else _GONE[end]
+    words = _last_words(facts) if gone else ""
+    stack = _stack_of(facts, end, thread)
+    over = end is End.TORN_DOWN and stack and facts.is_only_leaving  # it was where its stack shows
+    process = ProcessState(
+        facts.rank,
+        end,
+        state,
+        _ended_ns(facts, end) if gone else 0,
+        words,
+        frozen or gone,
+        end is End.TORN_DOWN
+        or (end is End.CRASHED and speaks_of_others(facts.exception, facts.exit)),
+        stack,
+        None if over or not facts.phases else facts.phases[-1].name,
+        (facts.held_by or "") if state == "stopped" else "",
+        in_kernel=not gone and facts.process_state == "disk-sleep",
+        awaited=() if gone else awaited_threads(facts, stack),
+        wakes=bool(facts.alive) and (facts.wakeups_hz or 0.0) > _WAKES_HZ,
+        beat_ns=facts.heartbeat_ns,
+        failure=failure_of(words),
+    )
     wait = facts.wait
     if wait is None or process.stack is not facts.main_stack or _went_on(facts):
         return process
     if wait.kind == RUNNABLE and not _starves(facts, wait):
         wait = replace(wait, kind="")
     if wait.kind == RUNNABLE and process.state == "gil-held":
-        process = replace(
-            process, state=STARVED
-        )  # the heartbeat then stops as well, whoever has the GIL
+        # The heartbeat then stops as well, whoever has the GIL.
+        process = replace(process, state=STARVED)
     ranks = {(neighbours or {}).get(pid) for pid in wait.processes} - {None, facts.rank}
     return replace(process, wait=wait, waits_for=tuple(sorted(r for r in ranks if r is not None)))
 
@@ -183,68 +205,35 @@ def _starves(facts: RankFacts, wait: KernelWait) -> bool:
     return hardly and wait.seen_ns - wait.since_ns > _STARVED_NS
 
 
-def _process_of(facts: RankFacts, thread: int | None) -> ProcessState:
-    rank, exit_ = facts.rank, facts.exit
-    own_failure = _own_failure(facts)
-    phase = facts.phases[-1].name if facts.phases else None
-    stack = working_stack(facts, thread)
+def _end_of(facts: RankFacts) -> End:
+    """How the process ended, taken by itself."""
+    exit_, own_failure = facts.exit, _own_failure(facts)
     if exit_ is not None and exit_.kind == "clean" and own_failure is None:
-        how = "exit status 0" if exit_.code == 0 else "exited on its own, with a status nobody saw"
-        return ProcessState(rank, End.CLEAN, "exited", exit_.at_ns, how, True, phase=phase)
+        return End.CLEAN
     gone = exit_ is not None or facts.alive is False or facts.process_state in ("zombie", "gone")
     if own_failure is None and not gone:
-        state, frozen = _alive_state(facts)
-        return ProcessState(
-            rank,
-            End.ALIVE if facts.alive else End.UNKNOWN,
-            state,
-            frozen=frozen,
-            phase=phase,
-            stack=stack,
-            held_by=(facts.held_by or "") if state == "stopped" else "",
-            in_kernel=facts.process_state == "disk-sleep",
-            awaited=awaited_threads(facts, stack),
-        )
-    # The exception precedes the exit it leads to; its time counts.
-    ended_ns = own_failure.at_ns if own_failure else 0
-    ended_ns = ended_ns or (exit_.at_ns if exit_ else 0) or facts.heartbeat_ns
-    how = _failure(facts) or _how(facts)
-    held_up = _held_up_to_the_end(facts)
-    held_by = (facts.held_by or "") if held_up == "stopped" else ""
-    if _torn_down(facts):
-        state = held_up or "exited"
-        stack = stack or (facts.exception.stack if facts.exception is not None else ())
-        if stack and facts.is_only_leaving:
-            phase = None  # until told to stop, it was where its stack shows
-        return ProcessState(
-            rank,
-            End.TORN_DOWN,
-            state,
-            ended_ns,
-            how,
-            True,
-            True,
-            phase=phase,
-            stack=stack,
-            held_by=held_by,
-        )
-    if facts.is_only_leaving and facts.exception is None and not facts.is_seen_leaving:
+        return End.ALIVE if facts.alive else End.UNKNOWN
+    return End.TORN_DOWN if _torn_down(facts) else End.CRASHED
+
+
+def _ended_ns(facts: RankFacts, end: End) -> int:
+    """When it ended; the exception precedes the exit it leads to."""
+    own_failure, exit_ = _own_failure(facts), facts.exit
+    raised_ns = own_failure.at_ns if own_failure is not None else 0
+    ended_ns = raised_ns or (exit_.at_ns if exit_ is not None else 0)
+    return ended_ns if end is End.CLEAN else ended_ns or facts.heartbeat_ns
+
+
+def _stack_of(facts: RankFacts, end: End, thread: int | None) -> Stack:
+    """The stack that shows where the process is or was."""
+    if end is End.CLEAN:
+        return ()
+    stack = working_stack(facts, thread)
+    left = facts.is_only_leaving and facts.exception is None and not facts.is_seen_leaving
+    if end is End.CRASHED and left:
         stack = ()  # it was sampled before the process left
-    if not stack and facts.exception is not None:
-        stack = facts.exception.stack
-    state, secondary = held_up or "crashed", speaks_of_others(facts.exception, facts.exit)
-    return ProcessState(
-        rank,
-        End.CRASHED,
-        state,
-        ended_ns,
-        how,
-        True,
-        secondary,
-        phase=phase,
-        stack=stack,
-        held_by=held_by,
-    )
+    gone = end in (End.CRASHED, End.TORN_DOWN)
+    return stack or (facts.exception.stack if gone and facts.exception is not None else ())
 
 
 def _own_failure(facts: RankFacts) -> ExceptionFacts | None:
@@ -284,33 +273,28 @@ def _failure(facts: RankFacts) -> str:
     return text
 
 
-def _how(facts: RankFacts) -> str:
+def _last_words(facts: RankFacts) -> str:
+    """How the process ended, in one line."""
     exit_ = facts.exit
+    if exit_ is not None and exit_.kind == "clean" and _own_failure(facts) is None:
+        return "exit status 0" if exit_.code == 0 else "exited on its own, with a status nobody saw"
+    if words := _failure(facts):
+        return words
     if exit_ is None or exit_.kind == "unknown":
         return (exit_.text if exit_ else "") or "its process is gone and left no exception"
     if exit_.kind == "oom":
         return "killed for memory (OOM)"
-    if exit_.kind == "signal" and exit_.signal is not None:
+    code = exit_.code or 0
+    signal = -code if exit_.signal is None and code < 0 else exit_.signal
+    if signal is not None:
         when = f" {ON_ITS_WAY_OUT}" if exit_.text == ON_ITS_WAY_OUT else ""
-        return f"killed by {name_of(exit_.signal)}{when}"
-    if exit_.signal is not None:
-        return f"killed by {name_of(exit_.signal)}"
-    if exit_.code is not None:
-        if exit_.code < 0:
-            return f"killed by {name_of(-exit_.code)}"
-        return f"exit status {exit_.code}"
-    return exit_.text or exit_.kind
+        return f"killed by {name_of(signal)}{when}"
+    return f"exit status {exit_.code}" if exit_.code is not None else exit_.text or exit_.kind
 
 
 def is_late_abort(process: ProcessState) -> bool:
     """Whether a signal killed the process after its program had already ended."""
     return process.end is End.CRASHED and process.failure.late
-
-
-def _held_up_to_the_end(facts: RankFacts) -> str:
-    """What kept a process from running until it was killed, as a monitor last saw it."""
-    state, frozen = _alive_state(facts)
-    return state if frozen and not _went_on(facts) else ""
 
 
 def _went_on(facts: RankFacts) -> bool:

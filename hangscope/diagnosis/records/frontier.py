@@ -42,7 +42,6 @@ class Frontiers:
     pending_row: Ints
     pending_ns: Ints
     first: Ints
-    last_row: Ints
     ended: Ints
     """The newest collective that needs all members and that some member has finished (0: none)."""
     late: Bools
@@ -73,269 +72,204 @@ class Frontiers:
         return {int(self.rank[p[0]]): p for p in parts if len(p)}
 
 
-@dataclass(frozen=True, slots=True)
-class _Kinds:
-    """The kind of each record: one value per record."""
+class _Columns:
+    """What `frontiers` works on: the kind of every record, and its (rank, group) pair."""
 
-    p2p: Bools
-    member: Bools
-    """Member of a batch, which executes as a whole."""
-    batch_row: Ints
-    """Row of the batch that a member belongs to, or -1."""
-    p2p_batch: Bools
-    """Is the row of a batch of sends and receives."""
-    collective: Bools
-
-
-@dataclass(frozen=True, slots=True)
-class _Pairs:
-    """The (rank, group) pairs of a trace, each as ``rank * groups + group``, and each record's
-    pair."""
-
-    keys: Ints
-    """Sorted, one per pair."""
-    groups: int
-    """Number of groups, at least one."""
-    of_record: Ints
-    of_member: Ints
-
-    @property
-    def group(self) -> Ints:
-        """The group of each pair."""
-        return self.keys % self.groups
-
-    @property
-    def rank(self) -> Ints:
-        """The rank of each pair."""
-        return self.keys // self.groups
+    def __init__(self, trace: Trace) -> None:
+        records, members = trace.records, trace.members
+        self.trace = trace
+        self.flags = records["flags"]
+        self.seq = records["collective_seq"]
+        self.p2p = flagged(self.flags, Flag.P2P)
+        self.member = flagged(self.flags, Flag.COALESCED_MEMBER)
+        """Per record: is a member of a batch, which executes as a whole."""
+        self.groups = max(len(trace.groups), 1)
+        key = records["rank"].astype(np.int64) * self.groups + records["group"]
+        self.batch_row, self.p2p_batch = self._batches(key)
+        # The terminator of a p2p batch concerns only its partners: other members of the group need
+        # not have one, so it is never aligned by its collective number.
+        self.collective = ~self.p2p & ~self.member & ~self.p2p_batch & (self.seq > 0)
+        of_members = members["rank"].astype(np.int64) * self.groups + members["group"]
+        self.keys, pair = index_of(np.concatenate([key, of_members]))
+        """Sorted, one per pair: ``rank * groups + group``."""
+        self.of_record, self.of_member = pair[: len(records)], pair[len(records) :]
+        self.rank, self.group = self.keys // self.groups, self.keys % self.groups
+        self.only_active = np.array([r for r, f in trace.ranks.items() if f.only_active], np.int64)
 
     def filled(self, value: int) -> Ints:
         """One value per pair."""
         return np.full(len(self.keys), value, np.int64)
 
+    def newest(self, where: Bools, least: Ints) -> Ints:
+        """Per pair the highest number of the records ``where``, at least ``least``."""
+        found = least.copy()
+        np.maximum.at(found, self.of_record[where], self.seq[where])
+        return found
 
-@dataclass(frozen=True, slots=True)
-class _Ends:
-    """What has finished: by its own record, or because something later could not have finished
-    otherwise."""
+    def oldest(self, where: Bools) -> Ints:
+        """Per pair the lowest number of the records ``where``; 0: none."""
+        found = self.filled(_FAR)
+        np.minimum.at(found, self.of_record[where], self.seq[where])
+        found[found == _FAR] = 0
+        return found
 
-    done: Bools
-    """Per record."""
-    everybody: Ints
-    """Per group the newest collective that needs all members and that some member has finished."""
-    late: Bools
-    """Per pair, see `Frontiers`."""
+    def _batches(self, key: Ints) -> tuple[Ints, Bools]:
+        """For each batch member the row of its batch, and which batches consist of p2p only.
+
+        A batch's row (the terminator) follows its members and has the same rank and group
+        (``key``).
+        """
+        records, p2p = self.trace.records, self.p2p
+        batch_row = np.full(len(records), -1, np.int64)
+        p2p_batch = np.zeros(len(records), bool)
+        members = np.flatnonzero(self.member)
+        batches = np.flatnonzero(flagged(self.flags, Flag.COALESCED_BATCH))
+        if not len(members) or not len(batches):
+            return batch_row, p2p_batch
+        scale = len(records) + 1
+        keyed = np.sort(key[batches] * scale + batches)
+        slot = np.searchsorted(keyed, key[members] * scale + members)
+        found = slot < len(keyed)
+        target = keyed[np.minimum(slot, len(keyed) - 1)]
+        found &= target // scale == key[members]
+        rows = np.where(found, target % scale, -1)
+        # If finished batches are not listed, the next terminator does not belong to these members.
+        mine, its = records["p2p_seq"][members], records["p2p_seq"][rows]
+        rows = np.where(p2p[members] & (mine > 0) & (its > 0) & (mine != its), -1, rows)
+        batch_row[members] = rows
+        p2p_batch[rows[(rows >= 0) & p2p[members]]] = True
+        return batch_row, p2p_batch
+
+    def counted(self) -> tuple[Ints, Ints]:
+        """Per pair the collectives completed and issued according to its counters, else `UNKNOWN`.
+
+        Native counters do not separate sends from collectives: groups with both, or with sends
+        only, are not counted.
+        """
+        members = self.trace.members
+        with_p2p = np.zeros(self.groups, bool)
+        with_p2p[self.trace.records["group"][self.p2p | self.p2p_batch]] = True
+        pure = ~with_p2p[members["group"]] | (members["p2p_enqueued"] >= 0)
+        counted = (members["completed"] >= 0) & pure
+        completed, enqueued = self.filled(UNKNOWN), self.filled(UNKNOWN)
+        np.maximum.at(completed, self.of_member[counted], members["completed"][counted])
+        np.maximum.at(enqueued, self.of_member[pure], members["enqueued"][pure])
+        return completed, enqueued
+
+    def counts_alone(self, counter: Ints) -> Bools:
+        """Pairs for which ``counter`` shows what is pending without a record (a log line, or an
+        only-active dump that lost entries).
+
+        A ring's counter (and that of its export) stops at anything it cannot observe, where the
+        record knows better. A native counter is the backend's own; it adds nothing if the next
+        number is a batch of sends and receives.
+        """
+        on_record = np.zeros(len(self.keys), bool)
+        known = (self.collective & from_rings(self.trace)) | self.p2p_batch
+        on_record[self.of_record[known & (self.seq == counter[self.of_record] + 1)]] = True
+        alone: Bools = (counter >= 0) & ~on_record
+        return alone
+
+    def ends(self) -> tuple[Bools, Ints, Bools]:
+        """What has finished: by its own record, or because something later could not have finished
+        otherwise.
+
+        Returns
+        -------
+        tuple
+            Per record, whether it is done; per group, the newest collective that needs all members
+            and that some member has finished; per pair, ``late`` as in `Frontiers`.
+        """
+        records, collective, group = (
+            self.trace.records,
+            self.collective,
+            self.trace.records["group"],
+        )
+        done = records["state"] == int(State.COMPLETED)
+        if len(records):  # a batch member, with its batch
+            done |= (self.batch_row >= 0) & done[self.batch_row]
+        done |= returned(self.trace)
+        # Nobody can finish a later collective of all members while an earlier one waits for a
+        # member.
+        needs_all = ~records_where(self.trace, is_one_sided)
+        implied = self.newest(collective & done & needs_all, self.filled(0))
+        done |= collective & (self.seq < implied[self.of_record])
+        # A peer's completion proves that every member issued the operation, so a rank that finished
+        # something later in the group does not wait in it: the rank was stopped or killed before it
+        # noticed.
+        everybody = np.zeros(self.groups, np.int64)
+        np.maximum.at(everybody, self.group, implied)
+        later = self.newest(collective & done, self.filled(0))
+        done |= collective & (self.seq <= everybody[group]) & (self.seq < later[self.of_record])
+        # A peer that finished a later collective of all members received this rank's part of it,
+        # which a communicator executes after everything issued earlier.
+        untold = collective & ~done & (self.seq < everybody[group])
+        late = np.zeros(len(self.keys), bool)
+        late[self.of_record[untold & ~flagged(self.flags, Flag.UNOBSERVED)]] = True
+        return done | untold, everybody, late
+
+    def unfinished(self, done: Bools, counter: Ints) -> Bools:
+        """Per record: known not to have finished; ``counter`` is that of its pair."""
+        unfinished: Bools = ~done & ~flagged(self.flags, Flag.UNOBSERVED)
+        # If a counter covers the collective, the entry's own state is merely late.
+        vouched = self.collective & (self.seq <= counter[self.of_record])
+        unfinished &= ~(vouched & ~flagged(self.flags, Flag.TIMED_OUT))
+        # A batch member never reports its own end: the batch does.
+        partial = np.isin(self.trace.records["rank"], self.only_active)
+        partial |= flagged(self.flags, Flag.RETIRED)
+        unfinished &= ~(self.member & (self.batch_row < 0) & partial)
+        return unfinished
+
+    def pending_ns(self, pending: Ints, pending_row: Ints) -> Ints:
+        """Per pair, when the oldest unfinished collective was issued; 0 if unknown."""
+        issued = self.filled(0)
+        if len(self.trace.records):
+            issued = np.where(pending_row >= 0, self.trace.records["created_ns"][pending_row], 0)
+        counted = self.filled(0)
+        np.maximum.at(counted, self.of_member, self.trace.members["enqueued_ns"])
+        found: Ints = np.where((pending > 0) & (issued == 0), counted, issued)
+        return found
 
 
 def frontiers(trace: Trace) -> Frontiers:
     """Reduce a `Trace` to its frontiers, in time linear in its records."""
-    seq = trace.records["collective_seq"]
-    kinds = _kinds_of(trace)
-    pairs = _pairs_of(trace)
-    of_record = pairs.of_record
-    ends = _ends_of(trace, kinds, pairs)
-    ended = ends.everybody[pairs.group]
-    counter, enqueued = _counted(trace, kinds, pairs)
-    np.maximum.at(enqueued, of_record, seq)
-    completed = np.maximum(counter, 0)
-    finished = kinds.collective & ends.done
-    np.maximum.at(completed, of_record[finished], seq[finished])
+    columns = _Columns(trace)
+    of_record, seq, collective = columns.of_record, columns.seq, columns.collective
+    done, everybody, late = columns.ends()
+    ended = everybody[columns.group]
+    counter, issued = columns.counted()
+    enqueued = columns.newest(np.ones(len(seq), bool), issued)
+    completed = columns.newest(collective & done, np.maximum(counter, 0))
 
-    unfinished = _unfinished(trace, kinds, ends.done, counter[of_record])
-    open_rows = np.flatnonzero(kinds.collective & unfinished)
-    pending = pairs.filled(_FAR)
-    np.minimum.at(pending, of_record[open_rows], seq[open_rows])
+    unfinished = columns.unfinished(done, counter)
+    pending = columns.oldest(collective & unfinished)
     reached = np.maximum(counter, ended - 1)  # peers' completions show what it had no time to count
-    ahead = (enqueued > reached) & _counts_alone(trace, kinds, pairs, counter)
-    pending = np.where(ahead & (pending == _FAR), reached + 1, pending)
-    pending[pending == _FAR] = 0
+    ahead = (enqueued > reached) & columns.counts_alone(counter)
+    pending = np.where(ahead & (pending == 0), reached + 1, pending)
 
-    pending_row = pairs.filled(-1)
-    is_oldest = seq[open_rows] == pending[of_record[open_rows]]
-    pending_row[of_record[open_rows[is_oldest]][::-1]] = open_rows[is_oldest][::-1]
+    pending_row = columns.filled(-1)
+    oldest = np.flatnonzero(collective & unfinished & (seq == pending[of_record]))[::-1]
+    pending_row[of_record[oldest]] = oldest
     # If only unfinished entries are listed, everything issued before the oldest has finished,
     # unless a counter says otherwise: the buffer may have been overwritten as well.
-    listed = np.isin(pairs.rank, _only_active(trace)) & (pending_row >= 0) & (counter == UNKNOWN)
+    listed = np.isin(columns.rank, columns.only_active) & (pending_row >= 0) & (counter == UNKNOWN)
     completed = np.where(listed, np.maximum(completed, pending - 1), completed)
-
-    first = pairs.filled(_FAR)
-    rows = np.flatnonzero(kinds.collective)
-    np.minimum.at(first, of_record[rows], seq[rows])
-    first[first == _FAR] = 0
-    last_row = pairs.filled(-1)
-    last_row[of_record] = np.arange(len(trace.records))
     return Frontiers(
-        rank=pairs.rank,
-        group=pairs.group,
+        rank=columns.rank,
+        group=columns.group,
         enqueued=enqueued,
         completed=completed,
         pending=pending,
         pending_row=pending_row,
-        pending_ns=_pending_ns(trace, pairs, pending, pending_row),
-        first=first,
-        last_row=last_row,
+        pending_ns=columns.pending_ns(pending, pending_row),
+        first=columns.oldest(collective),
         ended=ended,
-        late=ends.late,
-        collective=kinds.collective,
+        late=late,
+        collective=collective,
         unfinished=unfinished,
-        p2p=kinds.p2p,
-        batch_row=kinds.batch_row,
+        p2p=columns.p2p,
+        batch_row=columns.batch_row,
     )
-
-
-def _counted(trace: Trace, kinds: _Kinds, pairs: _Pairs) -> tuple[Ints, Ints]:
-    """Per pair the collectives completed and issued according to its counters, else `UNKNOWN`.
-
-    Native counters do not separate sends from collectives: groups with both, or with sends only,
-    are not counted.
-    """
-    members = trace.members
-    with_p2p = np.zeros(pairs.groups, bool)
-    with_p2p[trace.records["group"][kinds.p2p | kinds.p2p_batch]] = True
-    pure = ~with_p2p[members["group"]] | (members["p2p_enqueued"] >= 0)
-    counted = (members["completed"] >= 0) & pure
-    completed, enqueued = pairs.filled(UNKNOWN), pairs.filled(UNKNOWN)
-    np.maximum.at(completed, pairs.of_member[counted], members["completed"][counted])
-    np.maximum.at(enqueued, pairs.of_member[pure], members["enqueued"][pure])
-    return completed, enqueued
-
-
-def _counts_alone(trace: Trace, kinds: _Kinds, pairs: _Pairs, counter: Ints) -> Bools:
-    """Pairs for which ``counter`` shows what is pending without a record (a log line, or an
-    only-active dump that lost entries).
-
-    A ring's counter (and that of its export) stops at anything it cannot observe, where the record
-    knows better. A native counter is the backend's own; it adds nothing if the next number is a
-    batch of sends and receives.
-    """
-    next_one = trace.records["collective_seq"] == counter[pairs.of_record] + 1
-    on_record = np.zeros(len(pairs.keys), bool)
-    known = (kinds.collective & from_rings(trace)) | kinds.p2p_batch
-    on_record[pairs.of_record[known & next_one]] = True
-    alone: Bools = (counter >= 0) & ~on_record
-    return alone
-
-
-def _kinds_of(trace: Trace) -> _Kinds:
-    records = trace.records
-    flags = records["flags"]
-    p2p = flagged(flags, Flag.P2P)
-    member = flagged(flags, Flag.COALESCED_MEMBER)
-    batch = flagged(flags, Flag.COALESCED_BATCH)
-    batch_row, p2p_batch = _batches(trace, p2p, member, batch)
-    # The terminator of a p2p batch concerns only its partners: other members of the group need not
-    # have one, so it is never aligned by its collective number.
-    collective = ~p2p & ~member & ~p2p_batch & (records["collective_seq"] > 0)
-    return _Kinds(p2p, member, batch_row, p2p_batch, collective)
-
-
-def _pairs_of(trace: Trace) -> _Pairs:
-    records, members = trace.records, trace.members
-    groups = max(len(trace.groups), 1)
-    record_key = records["rank"].astype(np.int64) * groups + records["group"]
-    member_key = members["rank"].astype(np.int64) * groups + members["group"]
-    keys, pair = index_of(np.concatenate([record_key, member_key]))
-    return _Pairs(keys, groups, pair[: len(records)], pair[len(records) :])
-
-
-def _ends_of(trace: Trace, kinds: _Kinds, pairs: _Pairs) -> _Ends:
-    """Infer from each completion what else must have finished before it."""
-    records, collective, of_record = trace.records, kinds.collective, pairs.of_record
-    seq = records["collective_seq"]
-    done = (records["state"] == int(State.COMPLETED)) | _member_done(records, kinds.batch_row)
-    done |= returned(trace)
-    # Nobody can finish a later collective of all members while an earlier one waits for a member.
-    implied = pairs.filled(0)
-    rows = np.flatnonzero(collective & done & ~records_where(trace, is_one_sided))
-    np.maximum.at(implied, of_record[rows], seq[rows])
-    done |= collective & (seq < implied[of_record])
-    # A peer's completion proves that every member issued the operation, so a rank that finished
-    # something later in the group does not wait in it: the rank was stopped or killed before it
-    # noticed.
-    everybody = np.zeros(pairs.groups, np.int64)
-    np.maximum.at(everybody, pairs.group, implied)
-    later = pairs.filled(0)
-    rows = np.flatnonzero(collective & done)
-    np.maximum.at(later, of_record[rows], seq[rows])
-    done |= collective & (seq <= everybody[records["group"]]) & (seq < later[of_record])
-    # A peer that finished a later collective of all members received this rank's part of it, which
-    # a communicator executes after everything issued earlier.
-    untold = collective & ~done & (seq < everybody[records["group"]])
-    unobserved = flagged(records["flags"], Flag.UNOBSERVED)
-    late = np.zeros(len(pairs.keys), bool)
-    late[of_record[untold & ~unobserved]] = True
-    return _Ends(done | untold, everybody, late)
-
-
-def _unfinished(trace: Trace, kinds: _Kinds, done: Bools, counter: Ints) -> Bools:
-    """Per record: known not to have finished; ``counter`` is that of its pair."""
-    flags = trace.records["flags"]
-    unobserved = flagged(flags, Flag.UNOBSERVED)
-    retired = flagged(flags, Flag.RETIRED)
-    timed_out = flagged(flags, Flag.TIMED_OUT)
-    unfinished: Bools = ~done & ~unobserved
-    # If a counter covers the collective, the entry's own state is merely late.
-    vouched = trace.records["collective_seq"] <= counter
-    unfinished &= ~(kinds.collective & vouched & ~timed_out)
-    # A batch member never reports its own end: the batch does.
-    partial = np.isin(trace.records["rank"], _only_active(trace))
-    unfinished &= ~(kinds.member & (kinds.batch_row < 0) & (retired | partial))
-    return unfinished
-
-
-def _only_active(trace: Trace) -> Ints:
-    """Ranks for which only unfinished entries are listed."""
-    return np.array([r for r, f in trace.ranks.items() if f.only_active], np.int64)
-
-
-def _pending_ns(trace: Trace, pairs: _Pairs, pending: Ints, pending_row: Ints) -> Ints:
-    """Per pair, when the oldest unfinished collective was issued; 0 if unknown."""
-    issued = np.zeros(len(pending), np.int64)
-    if len(trace.records):
-        issued = np.where(pending_row >= 0, trace.records["created_ns"][pending_row], 0)
-    counted = pairs.filled(0)
-    np.maximum.at(counted, pairs.of_member, trace.members["enqueued_ns"])
-    found: Ints = np.where((pending > 0) & (issued == 0), counted, issued)
-    return found
-
-
-def _batches(trace: Trace, p2p: Bools, member: Bools, batch: Bools) -> tuple[Ints, Bools]:
-    """For each batch member the row of its batch, and which batches consist of p2p only.
-
-    A batch's row (the terminator) follows its members and has the same rank and group.
-    """
-    records = trace.records
-    batch_row = np.full(len(records), -1, np.int64)
-    p2p_batch = np.zeros(len(records), bool)
-    members = np.flatnonzero(member)
-    batches = np.flatnonzero(batch)
-    if not len(members) or not len(batches):
-        return batch_row, p2p_batch
-    # Only terminators of the same (rank, group) count: sort both by that key, then by row.
-    groups = max(len(trace.groups), 1)
-    key = records["rank"].astype(np.int64) * groups + records["group"]
-    scale = len(records) + 1
-    keyed = np.sort(key[batches] * scale + batches)
-    slot = np.searchsorted(keyed, key[members] * scale + members)
-    found = slot < len(keyed)
-    target = keyed[np.minimum(slot, len(keyed) - 1)]
-    found &= target // scale == key[members]
-    rows = np.where(found, target % scale, -1)
-    # If finished batches are not listed, the next terminator does not belong to these members.
-    mine, its = records["p2p_seq"][members], records["p2p_seq"][rows]
-    rows = np.where(p2p[members] & (mine > 0) & (its > 0) & (mine != its), -1, rows)
-    batch_row[members] = rows
-    p2p_members = members[(rows >= 0) & p2p[members]]
-    p2p_batch[batch_row[p2p_members]] = True
-    return batch_row, p2p_batch
-
-
-def _member_done(records: npt.NDArray[np.void], batch_row: Ints) -> Bools:
-    """Batch members whose batch has completed."""
-    if not len(records):
-        return np.zeros(0, bool)
-    done: Bools = (batch_row >= 0) & (records["state"][batch_row] == int(State.COMPLETED))
-    return done
 
 
 def index_of(key: Ints) -> tuple[Ints, Ints]:

@@ -251,16 +251,29 @@ def _parts(
 
 
 def _inside(trace: Trace, front: Frontiers, mismatch: Mismatch) -> Mismatch:
-    """Replace a mismatch of batches by what differs inside them."""
-    if mismatch.aspect != "op":
+    """The mismatch, at the first operation inside batches that differs.
+
+    The batches as a whole differ if one holds more operations than another, or if the content is
+    not recorded.
+    """
+    if mismatch.aspect != "op" or int(front.batch_row.max(initial=-1)) < 0:
         return mismatch
-    found = first_difference(trace, front, tuple(part.row for part in mismatch.parts))
-    if found is None:
+    inside = [np.flatnonzero(front.batch_row == part.row).tolist() for part in mismatch.parts]
+    if not inside[0] or len({len(rows) for rows in inside}) != 1:
         return mismatch
-    parts = tuple(
-        replace(part, inner=row) for part, row in zip(mismatch.parts, found.rows, strict=True)
-    )
-    return replace(mismatch, aspect=found.aspect, parts=parts, inside=found.place)
+    for place, rows in enumerate(zip(*inside, strict=True)):
+        aspects = [_aspect(_issued(trace, rows[0]), _issued(trace, row)) for row in rows[1:]]
+        if aspect := next(filter(None, aspects), None):
+            pairs = zip(mismatch.parts, rows, strict=True)
+            parts = tuple(replace(part, inner=row) for part, row in pairs)
+            return replace(mismatch, aspect=aspect, parts=parts, inside=place)
+    return mismatch
+
+
+def _issued(trace: Trace, row: int) -> tuple[Terms, int]:
+    """What an operation requires of the other members, and its root."""
+    record = trace.records[row]
+    return terms(trace.signatures[int(record["signature"])]), int(record["root"])
 
 
 def minority(parts: Iterable[Part]) -> tuple[tuple[int, ...], bool]:
@@ -314,44 +327,3 @@ def diverged_before(trace: Trace, front: Frontiers, known: Iterable[int]) -> lis
         )
         found.append(Mismatch(group, int(seq_of[places[0]]), "history", tuple(parts)))
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Inside:
-    """The index in the batches (0: the first operation), what differs there (as in `Mismatch`), and
-    the row of each batch there, in order."""
-
-    place: int
-    aspect: str
-    rows: tuple[int, ...]
-
-
-def first_difference(trace: Trace, front: Frontiers, batches: tuple[int, ...]) -> Inside | None:
-    """The first index at which batches differ from the first of them.
-
-    None if one batch holds more operations than another, or if the content is not recorded: then
-    the batches as a whole differ.
-
-    Parameters
-    ----------
-    batches:
-        Rows of the batches.
-    """
-    if int(front.batch_row.max(initial=-1)) < 0:
-        return None
-    inside = [np.flatnonzero(front.batch_row == row).tolist() for row in batches]
-    if not inside[0] or len({len(rows) for rows in inside}) != 1:
-        return None
-    for place, rows in enumerate(zip(*inside, strict=True)):
-        for row in rows[1:]:
-            aspect = _aspect_inside(trace, rows[0], row)
-            if aspect is not None:
-                return Inside(place, aspect, rows)
-    return None
-
-
-def _aspect_inside(trace: Trace, first: int, second: int) -> str | None:
-    records = trace.records
-    a, b = (trace.signatures[int(records["signature"][row])] for row in (first, second))
-    roots = int(records["root"][first]), int(records["root"][second])
-    return aspect_of(terms(a), terms(b), roots)

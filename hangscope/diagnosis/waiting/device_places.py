@@ -11,28 +11,14 @@ those.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.records.coverage import counted_by_backend
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.waiting.collective_facts import CollectiveFacts
 from hangscope.trace.model import Trace
-
-
-@dataclass(frozen=True, slots=True)
-class _Unfinished:
-    """A collective that no member which issued it has finished."""
-
-    group: int
-    seq: int
-    rows: dict[int, int]
-    """Per member that has issued it, the row."""
-    absent: list[int]
-    """Members that have not issued it."""
-    lost: list[int]
-    """Members without a ring."""
 
 
 def device_places(
@@ -48,43 +34,29 @@ def device_places(
         return []
     groups = {place.group for place in places if place.half is None}
     unfinished = [
-        one
-        for one in _unfinished(trace, front, collectives)
-        if not (one.absent and one.group in groups)
+        (place, rows)
+        for place, rows in _unfinished(trace, front, collectives)
+        if not (place.absent and place.group in groups)
     ]
-    if not unfinished:
-        return []
     oldest = _waiting_since(collectives, places)
     elsewhere = frozenset(oldest)
-    for one in unfinished:
-        for rank, row in one.rows.items():
+    for _, rows in unfinished:
+        for rank, row in rows.items():
             oldest[rank] = min(oldest.get(rank, row), row)
     found = []
-    for one in unfinished:
-        waiters = tuple(rank for rank, row in one.rows.items() if oldest[rank] == row)
-        if elsewhere.issuperset(waiters):
-            continue
-        rows = list(one.rows.values())
-        found.append(
-            Place(
-                one.group,
-                one.seq,
-                waiters,
-                row=rows[0],
-                members=trace.groups[one.group].ranks,
-                began_ns=int(trace.records["created_ns"][rows].min()),
-                absent=tuple(one.absent),
-                behind=tuple(rank for rank in one.rows if rank not in waiters),
-                unknown=tuple(one.lost),
-                counted=True,
-            )
-        )
+    for place, rows in unfinished:
+        waiters = tuple(rank for rank, row in rows.items() if oldest[rank] == row)
+        if not elsewhere.issuperset(waiters):
+            behind = tuple(rank for rank in rows if rank not in waiters)
+            found.append(replace(place, waiters=waiters, behind=behind))
     return sorted(found, key=lambda place: place.began_ns)
 
 
-def _unfinished(trace: Trace, front: Frontiers, collectives: CollectiveFacts) -> list[_Unfinished]:
-    """The oldest such collective of each group."""
-    found = []
+def _unfinished(
+    trace: Trace, front: Frontiers, collectives: CollectiveFacts
+) -> Iterator[tuple[Place, dict[int, int]]]:
+    """Per group the oldest collective that no member which issued it has finished, with the row of
+    each of these; members without a ring are unknown."""
     for group, pairs in front.of_group().items():
         ranks = front.rank[pairs].tolist()
         members = trace.groups[group].ranks
@@ -94,23 +66,33 @@ def _unfinished(trace: Trace, front: Frontiers, collectives: CollectiveFacts) ->
         if not collectives.recorded.isdisjoint(lost):
             continue
         issued = dict(zip(ranks, front.enqueued[pairs].tolist(), strict=True))
-        done = int(front.completed[pairs].max())
-        came = [rank for rank in ranks if issued[rank] > done]
         counted = dict(zip(ranks, front.completed[pairs].tolist(), strict=True))
+        done = max(counted.values())
+        came = [rank for rank in ranks if issued[rank] > done]
         if not came or min(counted[rank] for rank in came) < 1:
             continue
         last = [collectives.row_of(group, rank, done) for rank in came]
         rows = [collectives.row_of(group, rank, done + 1) for rank in came]
         if min(rows) < 0 or not all(counted_by_backend(trace, row) for row in last):
             continue
-        absent = [rank for rank in ranks if issued[rank] <= done]
+        absent = tuple(rank for rank in ranks if issued[rank] <= done)
         sure = not absent and not lost
         if not sure and not all(
             _all_counted(trace, front, a, b) for a, b in zip(last, rows, strict=True)
         ):
             continue
-        found.append(_Unfinished(group, done + 1, dict(zip(came, rows, strict=True)), absent, lost))
-    return found
+        place = Place(
+            group,
+            done + 1,
+            tuple(came),
+            row=rows[0],
+            members=members,
+            began_ns=int(trace.records["created_ns"][rows].min()),
+            absent=absent,
+            unknown=tuple(lost),
+            counted=True,
+        )
+        yield place, dict(zip(came, rows, strict=True))
 
 
 def _waiting_since(collectives: CollectiveFacts, places: Sequence[Place]) -> dict[int, int]:
