@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from hangscope.ring.device_reader import DeviceRing
-from hangscope.trace.claim_details import ClaimDetails, ClaimKind
+from hangscope.trace.claim_details import NO_DETAILS, ClaimDetails, ClaimKind
 from hangscope.trace.facts import (
     CAUSED_BY,
     ON_ITS_WAY_OUT,
@@ -43,6 +43,7 @@ __all__ = [
     "MAX_RANK",
     "MEMBER_DTYPE",
     "NONE",
+    "NO_DETAILS",
     "ON_ITS_WAY_OUT",
     "RECORD_DTYPE",
     "Claim",
@@ -153,7 +154,7 @@ class Claim:
     source: int = NONE
     """Index into `Trace.sources`."""
     certain: bool = True
-    details: ClaimDetails = field(default_factory=ClaimDetails)
+    details: ClaimDetails = NO_DETAILS
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from hangscope.trace import clean
-from hangscope.trace.model import Claim
+from hangscope.trace.model import Claim, ClaimDetails
 
 OWN_VERDICT: Final = "own_verdict"
 """The kind of a claim with a verdict that the monitor gave while the job ran."""
@@ -17,10 +17,10 @@ def encode_verdict(claim: Claim) -> dict[str, Any]:
     """A claim of kind `OWN_VERDICT` as builtins that JSON can hold."""
     return {
         "at_ns": claim.at_ns,
-        "verdict": claim.details.get("verdict"),
-        "culprits": list(claim.details.get("culprits", ())),
+        "verdict": claim.details.verdict,
+        "culprits": list(claim.details.culprits),
         "summary": claim.text,
-        "confidence": claim.details.get("confidence"),
+        "confidence": claim.details.confidence,
     }
 
 
@@ -33,9 +33,9 @@ def decode_verdict(said: dict[str, Any]) -> Claim:
         text=clean.prose(summary) if isinstance(summary, str) else "",
         at_ns=clean.as_int(said.get("at_ns"), 0, low=0),
         certain=False,
-        details={
-            "verdict": clean.as_name(said.get("verdict")),
-            "confidence": clean.as_name(said.get("confidence")),
-            "culprits": tuple(r for r in ranks if clean.as_rank(r) is not None),
-        },
+        details=ClaimDetails(
+            verdict=clean.as_name(said.get("verdict")),
+            confidence=clean.as_name(said.get("confidence")),
+            culprits=tuple(r for r in ranks if clean.as_rank(r) is not None),
+        ),
     )

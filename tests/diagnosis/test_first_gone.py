@@ -12,7 +12,7 @@ from hangscope.diagnosis.exits.primary_failures import judge_ends
 from hangscope.diagnosis.model import Confidence, Diagnosis
 from hangscope.trace import formats
 from hangscope.trace.load import load_trace
-from hangscope.trace.model import Claim, ExitFacts, Source
+from hangscope.trace.model import Claim, ClaimDetails, ExitFacts, Source
 from tests.diagnosis.builder import SECOND, Job, blame
 from tests.diagnosis.failing_jobs import END
 from tests.trace.dumps import dump, entry, pending, write
@@ -39,7 +39,7 @@ HEARD = (
 )
 
 
-OF_RANK_1 = Claim("network_error", reporter=1, at_ns=END, details={"lost_peer": True})
+OF_RANK_1 = Claim("network_error", reporter=1, at_ns=END, details=ClaimDetails(lost_peer=True))
 
 
 def lost(rank: int, at: int, *, seq: int = 20, peer: int = 3) -> str:
@@ -216,5 +216,5 @@ def test_connections_that_break_after_a_timeout_explain_nothing() -> None:
 def test_stated_moment_is_that_of_the_discovery() -> None:
     trace = trace_of(lost(1, 1))
     (claim,) = [c for c in trace.claims if c.kind == "network_error" and c.reporter == 1]
-    assert claim.details["lost_peer"]
+    assert claim.details.lost_peer
     assert claim.at_ns % (60 * 10**9) == 10**9

@@ -9,16 +9,27 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.trace import formats
-from hangscope.trace.model import Claim, ExitFacts, Source, Trace
+from hangscope.trace.model import Claim, ClaimDetails, ExitFacts, Source, Trace
 from hangscope.trace.verdict_codec import OWN_VERDICT
 
 from .builder import SECOND, START, Job
 
 
 def _said(after_s: float, **details: Any) -> Claim:
-    told = {"verdict": "missing_rank", "culprits": (1,), "confidence": "certain", **details}
+    told: dict[str, Any] = {
+        "verdict": "missing_rank",
+        "culprits": (1,),
+        "confidence": "certain",
+        **details,
+    }
     at_ns = START + int(after_s * SECOND)
-    return Claim(OWN_VERDICT, text="Rank 1 never came", at_ns=at_ns, details=told, certain=False)
+    return Claim(
+        OWN_VERDICT,
+        text="Rank 1 never came",
+        at_ns=at_ns,
+        details=ClaimDetails(**told),
+        certain=False,
+    )
 
 
 def _killed_at_once(claim: Claim, *, clean: bool = False, stood_s: float = 3.0) -> Trace:

@@ -18,6 +18,7 @@ from hangscope.trace.flight_recorder import hangscope_extension
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import (
     Claim,
+    ClaimDetails,
     ExceptionFacts,
     ExitFacts,
     Flag,
@@ -115,7 +116,7 @@ def test_verdict_of_a_monitor_is_exported_once(tmp_path: Path) -> None:
         OWN_VERDICT,
         text="Rank 1 crashed",
         at_ns=5,
-        details={"verdict": "rank_crashed", "confidence": "likely", "culprits": (1,)},
+        details=ClaimDetails(verdict="rank_crashed", confidence="likely", culprits=(1,)),
     )
     flight_recorder.write(replace(samples.hang().trace, claims=(said,)), tmp_path)
     (claim,) = load_trace([tmp_path]).claims
@@ -126,7 +127,7 @@ def test_verdict_of_a_monitor_is_exported_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [None, 7, "x", {}, [None, 7, "x", []], [{"culprits": "all"}]])
 def test_malformed_verdicts_name_nobody(value: Any) -> None:
     claims = hangscope_extension.verdicts_in({"verdicts": value})
-    assert all(claim.details["culprits"] == () for claim in claims)
+    assert all(claim.details.culprits == () for claim in claims)
 
 
 @pytest.mark.parametrize("flags", [None, "16", [16], [16, "x", 3]])

@@ -42,12 +42,12 @@ EXAMPLES = 4
 
 
 def _with_shapes(raw: bytes) -> list[LogLine]:
-    return list(stream.read_lines(io.BytesIO(raw), telling_words()))
+    return list(stream.read_lines(io.BytesIO(raw), telling_words(), 2025))
 
 
 def _with_care(raw: bytes) -> list[LogLine]:
     with patch.object(fast_path.FastPath, "line", lambda *_: None):
-        return list(stream.read_lines(io.BytesIO(raw), telling_words()))
+        return list(stream.read_lines(io.BytesIO(raw), telling_words(), 2025))
 
 
 @settings(max_examples=examples(150))

@@ -77,7 +77,7 @@ def test_place_in_a_mesh_dimension_is_no_rank(prefix: str) -> None:
 )
 def test_number_in_a_line_head_may_be_a_threads(number: str, file: str, pid: int | None) -> None:
     head = f"E0816 12:10:05.123456 {number} {file}:869] "
-    (line,) = read_lines(io.BytesIO(f"{head}RuntimeError: no\n".encode()), telling_words())
+    (line,) = read_lines(io.BytesIO(f"{head}RuntimeError: no\n".encode()), telling_words(), 2025)
     assert (line.text, line.level, line.pid) == ("RuntimeError: no", "E", pid)
 
 

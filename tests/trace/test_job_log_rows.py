@@ -55,10 +55,10 @@ def rows_that_read(text: str) -> set[str]:
     def recording(known: Row) -> Reader:
         reader = registry._reader_of(known)
 
-        def read(line: LogLine, at_ns: int, attempt: Attempt) -> bool | Report | None:
+        def read(line: LogLine, attempt: Attempt) -> bool | Report | None:
             if known.line.search(line.text):
                 told.add(known.id)
-            return reader.read(line, at_ns, attempt)
+            return reader.read(line, attempt)
 
         return reader._replace(read=read)
 

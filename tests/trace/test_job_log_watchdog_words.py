@@ -42,15 +42,15 @@ def test_other_process_group_messages_show_no_wait(sentence: str) -> None:
 
 def test_timeout_of_a_rank_is_recorded_once() -> None:
     """A rank that has printed that it dumps has timed out already."""
-    gave_up = [c.reporter for c in _claims(_said(_GIVES_UP), "other") if c.details.get("gave_up")]
+    gave_up = [c.reporter for c in _claims(_said(_GIVES_UP), "other") if c.details.gave_up]
     assert gave_up == [2]
     both = _claims(_said(_PREPARES, _GIVES_UP), "other")
-    assert not any(c.details.get("gave_up") for c in both)
+    assert not any(c.details.gave_up for c in both)
 
 
 def test_writer_without_a_rank_times_out_as_well() -> None:
     (claim,) = _claims(_HEAD[11:] + _GIVES_UP, "other")
-    assert (claim.reporter, claim.details.get("gave_up")) == (None, True)
+    assert (claim.reporter, claim.details.gave_up) == (None, True)
     assert partly_recorded(trace_of(_HEAD[11:] + _GIVES_UP)) == frozenset()
 
 

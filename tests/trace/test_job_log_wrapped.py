@@ -43,6 +43,6 @@ def test_line_after_messages_of_equal_length_is_separate() -> None:
     lines = "".join(timeout(rank, 9) for rank in (0, 1, 3)).splitlines()
     for last in (lines, lines[:-1]):
         text = "\n".join([*last, "oom-kill: a line that begins like no other"]) + "\n"
-        *_, before, after = read_lines(io.BytesIO(text.encode()), telling_words())
+        *_, before, after = read_lines(io.BytesIO(text.encode()), telling_words(), 2025)
         assert before.text.endswith(last[-1][-30:])
         assert after.text.startswith("oom-kill")

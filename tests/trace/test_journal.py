@@ -107,7 +107,7 @@ def test_verdicts_are_kept_but_not_trusted(tmp_path: Path) -> None:
     path.write_text(HEAD + said.format("[1]", "") + exit_ + said.format('[1,-2,"3",null]', "y"))
     first, second = [claim for fragment in read_journal(path) for claim in fragment.claims]
     assert (first.kind, first.text, first.at_ns, first.certain) == (OWN_VERDICT, "x", 9, False)
-    assert (second.text, second.details["culprits"]) == ("xy", (1,))
+    assert (second.text, second.details.culprits) == ("xy", (1,))
     path.write_text(HEAD + exit_ + '{"event":"verdict","culprits":{"a":1},"summary":3}\n')
     (claim,) = [claim for fragment in read_journal(path) for claim in fragment.claims]
-    assert (claim.text, claim.details["culprits"]) == ("", ())
+    assert (claim.text, claim.details.culprits) == ("", ())

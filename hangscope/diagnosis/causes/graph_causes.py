@@ -329,7 +329,7 @@ def _half_heard(context: Context, causes: list[Cause], half: Collection[int]) ->
             if c.reporter is not None
             and c.reporter in half
             and c.group in waiting
-            and c.details.get("place") is not None
+            and c.details.place is not None
         }
     )
 

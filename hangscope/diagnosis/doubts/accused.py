@@ -226,7 +226,7 @@ def first_end_cut(context: Context, cause: Cause) -> str:
     """A launcher's table that is cut names only ranks that failed later."""
     if cause.verdict is not Verdict.RANK_CRASHED:
         return ""
-    told = {r for c in context.trace.claims for r in c.details.get("failed_later", ())}
+    told = {r for c in context.trace.claims for r in c.details.failed_later}
     later = {r for r in told if context.trace.ranks[r].exception is None}
     if not later.issuperset(cause.culprits):
         return ""

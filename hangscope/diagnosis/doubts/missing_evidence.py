@@ -125,7 +125,7 @@ def logs_alone(context: Context, cause: Cause) -> str:
 
 def announced_in_log(context: Context, cause: Cause) -> str:
     """What was issued is known from lines that announce it."""
-    if not any(claim.details.get("announced") for claim in context.trace.claims):
+    if not any(claim.details.announced for claim in context.trace.claims):
         return ""
     return "what was issued is known from the log's announcements, and some may be missing"
 
@@ -152,11 +152,10 @@ def ended_unnamed(context: Context, cause: Cause) -> str:
     times = [c.at_ns for c in trace.claims if c.kind == "timeout" and c.at_ns]
     gave_up_ns = min(times, default=0)
     raised = any(
-        c.details.get("unattributed") and not (gave_up_ns and c.at_ns > gave_up_ns)
-        for c in trace.claims
+        c.details.unattributed and not (gave_up_ns and c.at_ns > gave_up_ns) for c in trace.claims
     )
     counted = any(facts.world_size for facts in trace.ranks.values())
-    unheard = any(c.details.get("unheard") for c in trace.claims)
+    unheard = any(c.details.unheard for c in trace.claims)
     if not unheard and (counted or not raised):
         return ""
     return "the rank of a process that ended and is none of those that were heard of"
@@ -165,7 +164,7 @@ def ended_unnamed(context: Context, cause: Cause) -> str:
 def local_number(context: Context, cause: Cause) -> str:
     """A log gives a number that another node gives as well, and no recorder saw the rank end."""
     ranks = context.trace.ranks
-    local = {c.reporter for c in context.trace.claims if c.details.get("by_local_rank")}
+    local = {c.reporter for c in context.trace.claims if c.details.by_local_rank}
     local = {rank for rank in local if rank in ranks and not ranks[rank].heartbeat_ns}
     if cause.verdict is not Verdict.RANK_CRASHED or local.isdisjoint(cause.culprits):
         return ""

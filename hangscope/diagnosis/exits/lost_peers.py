@@ -64,12 +64,12 @@ def lost_peer_ns(trace: Trace) -> dict[int, int]:
         return {}
     if not (len(trace.records) or len(trace.members)):
         return {}
-    lost = _first_ns(claim for claim in trace.claims if claim.details.get("lost_peer"))
+    lost = _first_ns(claim for claim in trace.claims if claim.details.lost_peer)
     timeouts = [claim for claim in trace.claims if claim.kind == "timeout"]
     if not lost or not timeouts:
         return lost
     # What a rank raises has no time, but its watchdog notices the same.
-    gave_up = _first_ns(claim for claim in trace.claims if claim.details.get("gave_up"))
+    gave_up = _first_ns(claim for claim in trace.claims if claim.details.gave_up)
     waited = {claim.reporter for claim in timeouts}
     lost = {r: at or (gave_up.get(r, 0) if r not in waited else 0) for r, at in lost.items()}
     first_ns = min((at_ns for at_ns in lost.values() if at_ns), default=0)

@@ -60,7 +60,7 @@ def split_logged_numbers(trace: Trace) -> Trace:
     taken: dict[tuple[int, int], int] = {}
     shared = False
     for claim in trace.claims:
-        place = claim.details.get("place")
+        place = claim.details.place
         if claim.reporter is not None and type(place) is int and claim.group >= 0:
             known = taken.setdefault((claim.group, place), claim.reporter)
             shared |= known != claim.reporter and _is_number(trace.groups[claim.group])

@@ -30,7 +30,7 @@ def places_of(trace: Trace) -> Places:
     """Places stated by the labels of a log."""
     found: Places = defaultdict(dict)
     for claim in trace.claims:
-        place = claim.details.get("place")
+        place = claim.details.place
         if type(place) is int and claim.reporter is not None and claim.group >= 0:
             found[claim.group][place] = claim.reporter
     return found

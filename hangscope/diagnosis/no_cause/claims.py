@@ -111,10 +111,10 @@ def from_claims(claims: tuple[Claim, ...]) -> Finding | None:
 
 def _creating(claims: tuple[Claim, ...]) -> Finding | None:
     """A communicator that all of its ranks began to create and none has."""
-    said = next((c for c in claims if c.details.get("creating")), None)
+    said = next((c for c in claims if c.details.creating), None)
     if said is None:
         return None
-    size = said.details.get("creating", 0)
+    size = said.details.creating
     return Finding(
         Verdict.STUCK_COLLECTIVE,
         (),

@@ -137,8 +137,8 @@ def from_final_tracebacks(context: Context) -> Finding | None:
 def _in_another_group(context: Context, odd: Iterable[int], most: list[int]) -> bool:
     """Whether one of the few waits in a call with a group, unless all of the many wait in one of
     the same name: a rank is in one group of a name, so theirs is its own."""
-    given = {c.reporter: c for c in context.trace.claims if c.details.get("in_group")}
-    names = {r: str(claim.details.get("group_name", "")) for r, claim in given.items()}
+    given = {c.reporter: c for c in context.trace.claims if c.details.in_group}
+    names = {r: str(claim.details.group_name) for r, claim in given.items()}
     shared = {names.get(r, "") for r in most}
     return any(r in names and (not names[r] or shared != {names[r]}) for r in odd)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Literal
+from typing import Literal
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.no_cause.final_tracebacks import places_of_waits
@@ -13,7 +13,6 @@ from hangscope.diagnosis.wording.stack_summary import places_of_stacks, where_un
 from hangscope.trace.job_log.hangscope_output import OWN_ALL_CLEAR
 from hangscope.trace.model import Claim
 
-DEAD_THREAD: Final = "dead_thread"
 """A job log reader's note of a thread that died of an uncaught exception."""
 _SIGNS = (
     ("oom", "A process ran out of memory"),
@@ -74,20 +73,20 @@ def _of_a_kind(context: Context) -> str:
             if told:
                 who = told.removeprefix("HCCL: ").partition(", which")[0]
                 return f"{capital(who)}, {_NOBODY}"
-            silent = kind == "timeout" and all(c.details.get("silence") for c in claims)
+            silent = kind == "timeout" and all(c.details.silence for c in claims)
             said = f"{_SILENCE if silent else words}{_reporters(context, kind, claims)}"
-            calls = [c.text for c in context.trace.claims if c.details.get("stands")]
+            calls = [c.text for c in context.trace.claims if c.details.stands]
             return f"{said}; {calls[0]}" if silent and calls else f"{said}, {_NOBODY}"
     return ""
 
 
 def _of_a_failure(claims: Sequence[Claim]) -> str:
     """The failure of a thread or process whose rank is unknown."""
-    dead = next((c.text for c in claims if c.details.get(DEAD_THREAD)), "")
+    dead = next((c.text for c in claims if c.details.dead_thread), "")
     if dead:
         words = shortened(capital(dead))
         return f"{words}; the log does not say of which rank, or who waits for it"
-    alone = next((c.text for c in claims if c.details.get("unattributed")), "")
+    alone = next((c.text for c in claims if c.details.unattributed), "")
     if alone:
         words = shortened(alone)
         return f"{words} was raised; the log does not say by which rank, or how the others fared"
@@ -97,7 +96,7 @@ def _of_a_failure(claims: Sequence[Claim]) -> str:
 def _of_a_detail(claims: Sequence[Claim]) -> str:
     """Details noted with other statements."""
     for detail, words in _DETAILS:
-        found = [c for c in claims if c.details.get(detail)]
+        found = [c for c in claims if getattr(c.details, detail)]
         ranks = sorted({c.reporter for c in found if c.reporter is not None})
         if found:
             where = f" on {rank_s(ranks)}" if ranks else ""
@@ -108,10 +107,10 @@ def _of_a_detail(claims: Sequence[Claim]) -> str:
 def _of_last_dumped(context: Context) -> str:
     """What was issued, waited in or said last."""
     claims = context.trace.claims
-    last = next((c.text for c in claims if c.details.get("announced_last")), "")
+    last = next((c.text for c in claims if c.details.announced_last), "")
     if last:
         return f"The log announces operations but no waits; the last were {last}"
-    calls = [c.text for c in claims if c.details.get("stands")]
+    calls = [c.text for c in claims if c.details.stands]
     if calls:  # a lock says less than what took it
         call = min(calls, key=lambda text: "pthread" in text)
         python = where_unranked_are(context)
@@ -164,7 +163,7 @@ def _reporters(context: Context, kind: str, claims: list[Claim]) -> str:
 def _too_many(meetings: Iterable[Claim]) -> Iterator[tuple[int, int]]:
     """How many ranks came to a rendezvous, and how many they had been told to expect."""
     for details in (claim.details for claim in meetings):
-        came, world = details.get("joined", 0), details.get("world_size", 0)
+        came, world = details.joined, details.world_size
         if came > world > 0:
             yield came, world
 
@@ -174,16 +173,16 @@ def _came(meetings: list[Claim]) -> str:
     for came, world in _too_many(meetings):
         return f": {came} processes came to a rendezvous of {world}"
     for details in (claim.details for claim in meetings):
-        came, due = details.get("joined", 0), details.get("clients", 0)
+        came, due = details.joined, details.clients
         if 0 < came < due:
             return f": the store that rank 0 serves waited for {due} clients and {came} had come"
-        world = details.get("world_size", 0)
+        world = details.world_size
         if 0 < came < world:
             return f": {came} of {world} ranks had come to the rendezvous"
-        if "twice" in details:
-            return f": two processes said that they are rank {details['twice']}"
-        if "sizes" in details:
-            first, other = details["sizes"]
+        if details.twice is not None:
+            return f": two processes said that they are rank {details.twice}"
+        if details.sizes is not None:
+            first, other = details.sizes
             return f": some ranks count {first} members of a communicator and others {other}"
     return ""
 

@@ -61,11 +61,11 @@ def _said(context: Context) -> Finding | None:
     if verdict in _NOTHING:
         return None
     known = {*context.processes, *trace.missing_ranks}
-    culprits = tuple(r for r in first.details.get("culprits", ()) if r in known)
+    culprits = tuple(r for r in first.details.culprits if r in known)
     others = [process for rank, process in context.processes.items() if rank not in culprits]
     if others and all(process.end is End.CLEAN for process in others):
         return None
-    ambiguous = first.details.get("confidence") == Confidence.AMBIGUOUS.value
+    ambiguous = first.details.confidence == Confidence.AMBIGUOUS.value
     return Finding(
         verdict,
         culprits,
@@ -82,6 +82,6 @@ def _said(context: Context) -> Finding | None:
 def _verdict(claim: Claim) -> Verdict:
     """Defensive: a journal may hold anything."""
     try:
-        return Verdict(claim.details.get("verdict"))
+        return Verdict(claim.details.verdict)
     except ValueError:
         return Verdict.INCONCLUSIVE

@@ -18,7 +18,6 @@ from hangscope.diagnosis.no_cause.inconclusive import (
     unearned,
 )
 from hangscope.diagnosis.no_cause.lingering_processes import lingering
-from hangscope.diagnosis.no_cause.log_symptoms import DEAD_THREAD
 from hangscope.diagnosis.no_cause.roll_call import by_roll_call
 from hangscope.diagnosis.no_cause.standstill import (
     after_silence,
@@ -165,10 +164,10 @@ def _failed_or_stopped(context: Context, ends: Sequence[End]) -> Finding | None:
 
 def _failed_before(claim: Claim, stopped: Claim) -> bool:
     """Whether a statement is about a failure before the job was told to stop."""
-    if claim.details.get(DEAD_THREAD):
+    if claim.details.dead_thread:
         return True
-    failed = claim.details.get("unattributed") or (claim.kind in _FAILURES and not claim.accused)
-    later = 0 < stopped.at_ns < claim.at_ns or claim.details.get("after_stop")
+    failed = claim.details.unattributed or (claim.kind in _FAILURES and not claim.accused)
+    later = 0 < stopped.at_ns < claim.at_ns or claim.details.after_stop
     return bool(failed and not later)
 
 
@@ -181,4 +180,4 @@ def _tells_of_signals(context: Context, claim: Claim) -> bool:
 
 def _stopped(trace: Trace) -> Claim | None:
     """The first line of a log which says that the job was told to stop."""
-    return next((c for c in trace.claims if c.details.get("stopped")), None)
+    return next((c for c in trace.claims if c.details.stopped), None)

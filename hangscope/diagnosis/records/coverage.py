@@ -39,7 +39,7 @@ def partly_recorded(trace: Trace) -> frozenset[int]:
 
     So does that of a rank which aborted itself after others had given up waiting.
     """
-    found = {c.reporter for c in trace.claims if c.details.get("partly_recorded")}
+    found = {c.reporter for c in trace.claims if c.details.partly_recorded}
     gave_up_ns = [c.at_ns for c in trace.claims if c.kind == "timeout" and c.at_ns]
     if trace.only_logs and gave_up_ns:
         ends = {r: f.exit for r, f in trace.ranks.items() if f.exit is not None}
@@ -209,7 +209,7 @@ def cut_short(trace: Trace) -> bool:
 
     Ranks missing from such an excerpt may appear in the rest.
     """
-    return trace.only_logs and any(c.details.get("cut") for c in trace.claims)
+    return trace.only_logs and any(c.details.cut for c in trace.claims)
 
 
 def known_only_from_journal(trace: Trace) -> tuple[int, ...]:

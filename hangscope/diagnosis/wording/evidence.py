@@ -35,7 +35,6 @@ from hangscope.diagnosis.wording.phrases import (
     title_of,
     wait_s,
 )
-from hangscope.trace.job_selection.duplicate_ranks import KEY as TWINS
 from hangscope.trace.model import ExceptionFacts, Flag, Frame, RankFacts, Stack, flagged
 
 _MOST_LINES = 17
@@ -200,7 +199,7 @@ def _logged(context: Context, cause: Cause, room: int) -> list[str]:
     lines = []
     involved = set(cause.culprits)
     for claim in context.trace.claims:
-        if claim.details.get(TWINS):
+        if claim.details.two_processes:
             lines.append(claim.text)
         elif involved & set(claim.accused) or (claim.reporter in involved and claim.text):
             lines.append(f"log: {shortened(claim.text)}")

@@ -44,13 +44,11 @@ _JAX = re.compile(r"DEADLINE_EXCEEDED|/job:\w+/")
 def with_logs(context: Context, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """The findings, with what else the logs tell a reader."""
     claims = context.trace.claims
-    stray = [
-        c for c in claims if c.details.get("unattributed") or (c.kind in _FAILED and not c.accused)
-    ]
+    stray = [c for c in claims if c.details.unattributed or (c.kind in _FAILED and not c.accused)]
     texts = _up_to_first_timeout(context, stray)
     if any(f.verdict in _ABSENT for f in findings):
         texts += elsewhere(context)[:_MOST]
-    broken = [c for c in claims if c.kind in _HARDWARE and not c.details.get("after_timeout")]
+    broken = [c for c in claims if c.kind in _HARDWARE and not c.details.after_timeout]
     troubles = _up_to_first_timeout(context, broken)
     return tuple(_told(context, finding, texts, troubles) for finding in findings)
 
@@ -85,7 +83,7 @@ def _told(context: Context, finding: Finding, stray: list[str], troubles: list[s
         evidence = (*evidence, *(f"log: {text}" for text in new(troubles)))
         fix += f"; begin with this: {troubles[0]}"
     if context.trace.only_logs and finding.verdict in _WAITS:
-        began = next((c.text for c in context.trace.claims if c.details.get("phase")), "")
+        began = next((c.text for c in context.trace.claims if c.details.phase), "")
         more = [f"log: where the waiting begins: {shortened(began)}"] if began else []
         evidence = (*evidence, *_timeouts(context), *more, *_hosts(context, finding))
         if began and not finding.culprits:
@@ -135,12 +133,12 @@ def undecided(context: Context, waiting: Iterable[int] = ()) -> Advice:
         silent = context.known_ranks - waits if waits else ()
         whose = _named(silent, "the other members of the group")
         todo.append(f"look at the logs of {whose} (each node's own): who printed nothing of this")
-    if any(c.details.get("announced_last") for c in claims):
+    if any(c.details.announced_last for c in claims):
         todo.append(
             "give hangscope analyze the same lines of every rank (perhaps in files of their own): "
             "the one that announces least is behind"
         )
-    if any(c.details.get("stands") for c in claims):
+    if any(c.details.stands for c in claims):
         todo.append("take py-spy dump of every rank: its Python lines say which call that is of")
     return replace(advice, fix="; ".join([*todo[:2], _next_time(context, claims)]))
 
@@ -163,7 +161,7 @@ def _of_failures(claims: tuple[Claim, ...], waits: set[int]) -> Iterator[str]:
             "at dmesg of its node"
         )
     broken = [c for c in claims if c.kind == "network_error"]
-    if any(c.details.get("store_gone") for c in claims):
+    if any(c.details.store_gone for c in claims):
         yield "look at the log of rank 0 and of its launcher: why the process with the store ended"
     elif broken and not any(_HCCL.search(c.text) for c in claims):
         yield (
@@ -171,7 +169,7 @@ def _of_failures(claims: tuple[Claim, ...], waits: set[int]) -> Iterator[str]:
             "NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,NET names the peers of "
             f"{_named(_reporters(broken), 'each rank')} and their addresses"
         )
-    stuck = [c for c in claims if c.details.get("watchdog_stuck")]
+    stuck = [c for c in claims if c.details.watchdog_stuck]
     if stuck and not waits:  # else they got stuck in giving up
         yield (
             f"take py-spy dump --native of {_named(_reporters(stuck), 'the process')} while it "

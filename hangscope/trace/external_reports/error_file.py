@@ -6,6 +6,7 @@ raises, at ``<log dir>/<run>/attempt_<n>/<local rank>/error.json``.
 
 from __future__ import annotations
 
+import calendar
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -48,7 +49,8 @@ def _lines(
 ) -> Iterator[LogLine]:
     stack = extra.get("py_callstack")
     text = stack if isinstance(stack, str) else ""
-    second = moment.tm_hour * 3600 + moment.tm_min * 60 + moment.tm_sec
-    at = (moment.tm_mon, moment.tm_mday, second) if moment.tm_year > 1970 else None
+    at_ns = calendar.timegm(moment) * 10**9 if moment.tm_year > 1970 else 0
     for number, line in enumerate(clean.prose(text, 1 << 18).split("\n")[:_MAX_LINES], start=1):
-        yield LogLine(line, rank=rank, local_rank=local, at=at, number=number, excepthook=True)
+        yield LogLine(
+            line, rank=rank, local_rank=local, at_ns=at_ns, number=number, excepthook=True
+        )

@@ -13,7 +13,15 @@ from dataclasses import replace
 import numpy as np
 
 from hangscope.trace import formats
-from hangscope.trace.model import MEMBER_DTYPE, NONE, RECORD_DTYPE, Claim, Fragment, Source
+from hangscope.trace.model import (
+    MEMBER_DTYPE,
+    NONE,
+    RECORD_DTYPE,
+    Claim,
+    ClaimDetails,
+    Fragment,
+    Source,
+)
 
 _OF = tuple[str, str]
 """A communicator and an operation of its members; "" for all together."""
@@ -24,7 +32,7 @@ def compare_snapshots(fragments: Sequence[Fragment]) -> list[Fragment]:
     seen: dict[_OF, list[int]] = defaultdict(list)
     for fragment in fragments:
         for claim in fragment.claims:
-            if snapshot := claim.details.get("snapshot"):
+            if snapshot := claim.details.snapshot:
                 seen[snapshot[0], snapshot[1]].append(snapshot[2])
     for path in dict.fromkeys(f.source.path for f in fragments if f.source.format == formats.RAS):
         for name, least in _least(path, fragments).items():
@@ -41,7 +49,7 @@ def compare_snapshots(fragments: Sequence[Fragment]) -> list[Fragment]:
             f"launched {min(counts)} {op or 'collectives'} at first and {max(counts)} later, so it "
             "moves, and a difference between members in one report is one of moments"
         )
-        claim = Claim("other", text=text, certain=False, details={"stands": True})
+        claim = Claim("other", text=text, certain=False, details=ClaimDetails(stands=True))
         source = next(f.source for f in found if _is_ras(f))
         of_all = replace(source, rank=None, records=0)
         return [*found, _saying(of_all, claim, found)]
@@ -81,14 +89,14 @@ def _without(fragment: Fragment, moving: set[str]) -> Fragment:
 
 
 def _name(claim: Claim) -> str:
-    return claim.details.get("snapshot", ("", "", 0))[0]
+    return claim.details.snapshot[0] if claim.details.snapshot else ""
 
 
 def _confirmed(fragment: Fragment, still: set[_OF]) -> Fragment:
     """A fragment whose accusations a second report has repeated."""
     claims = {}
     for claim in fragment.claims:
-        snapshot = claim.details.get("snapshot")
+        snapshot = claim.details.snapshot
         if snapshot is not None and snapshot[:2] in still:
             text = claim.text.replace("RAS: members", "RAS, in two reports: members", 1)
             claim = replace(claim, text=text)

@@ -95,7 +95,7 @@ def _resolve(attempt: Attempt) -> None:
         for notes in attempt.ranks.values():
             notes.partly_recorded |= not (notes.operations or notes.counters or notes.has_ended)
     if attempt.cut or attempt.thinned:
-        attempt.infer("other", cut=True)
+        attempt.infer("other", details=ClaimDetails(cut=True))
 
 
 def _of_unknown_rank(seen: ProcessStacks, source: Source) -> Fragment:
@@ -172,7 +172,7 @@ def _own_claims(notes: RankNotes, table: GroupTable) -> list[Claim]:
         for o in notes.overdue
     ]
     claims += [
-        Claim("other", reporter=rank, group=table.index(group), details={"place": place})
+        Claim("other", reporter=rank, group=table.index(group), details=ClaimDetails(place=place))
         for group, place in notes.places.items()
         if group != UNKNOWN_GROUP
     ]
@@ -180,7 +180,7 @@ def _own_claims(notes: RankNotes, table: GroupTable) -> list[Claim]:
         details = ClaimDetails(by_local_rank=True, local_as_rank=notes.local_as_rank)
         claims.append(Claim("other", reporter=rank, details=details))
     if notes.partly_recorded and not notes.operations and not notes.counters:
-        claims.append(Claim("other", reporter=rank, details={"partly_recorded": True}))
+        claims.append(Claim("other", reporter=rank, details=ClaimDetails(partly_recorded=True)))
     return claims
 
 

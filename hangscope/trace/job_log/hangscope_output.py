@@ -56,10 +56,10 @@ class HangscopeLines:
             if self._is_over:  # the job was started again
                 attempt.withdraw(OWN_REPORT)
                 self._is_over = False
-            attempt.claim(OWN_REPORT, said, 0, certain=False, words=said.excerpt)
+            attempt.claim(OWN_REPORT, said, certain=False, words=said.excerpt)
         elif said.text.startswith(_MOVES):
             attempt.withdraw(OWN_REPORT)
-            attempt.claim(OWN_ALL_CLEAR, said, 0, certain=False)
+            attempt.claim(OWN_ALL_CLEAR, said, certain=False)
         elif unrecorded := _UNRECORDED.match(said.text):
             rank = int(unrecorded[1])
-            attempt.claim(UNRECORDED, said.saying(unrecorded["why"]), 0, accused=(rank,))
+            attempt.claim(UNRECORDED, said.saying(unrecorded["why"]), accused=(rank,))

@@ -7,14 +7,12 @@ meaning are resolved (`resolving`). Operations and counters become rows marked a
 
 from __future__ import annotations
 
-import calendar
 import re
 import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -29,7 +27,7 @@ from hangscope.trace.job_log.readers.registry import Readers, telling_words
 from hangscope.trace.job_log.rows import watchdog
 from hangscope.trace.job_log.rows.rendezvous import StoreBarrier
 from hangscope.trace.job_log.writers import Writers, ranks_in_name, with_known_rank
-from hangscope.trace.model import Fragment
+from hangscope.trace.model import ClaimDetails, Fragment
 
 _BLOCK = 1 << 20
 _LONGEST_LINE = 1 << 12
@@ -66,11 +64,11 @@ def read_job_log(
     with rewindable(stream) as stream:
         begins_inside = truncation.is_of_an_error(stream.readline(_LONGEST_LINE))
         stream.seek(0)
-        attempt = gather(read_lines(stream, telling_words(), machines), year, meaning)
+        attempt = gather(read_lines(stream, telling_words(), year, machines), year, meaning)
         while attempt.instead is not None:
             meaning = attempt.instead
             stream.seek(0)
-            attempt = gather(read_lines(stream, telling_words()), year, meaning)
+            attempt = gather(read_lines(stream, telling_words(), year), year, meaning)
         attempt.cut |= bool(getattr(stream, "is_truncated", False)) or begins_inside
     attempt.processes.machines |= machines
     for seen in attempt.stacks:
@@ -100,15 +98,14 @@ def gather(lines: Iterable[LogLine], year: int, meaning: NumberMeaning | None = 
         line = readers.attributed(written)
         readers.truncation.note(line)
         line = with_known_rank(line, attempt)
-        at_ns = _at_ns(line.at, year) if line.at is not None else 0
-        readers.read(line, at_ns, attempt)
+        readers.read(line, attempt)
         if attempt.over:
             again = attempt.over == "again"
             attempt, readers = attempt.next_attempt(), Readers(year)
             writers.next_attempt()
             readers.truncation.note(line)
             if again:
-                readers.read(with_known_rank(line, attempt), at_ns, attempt)
+                readers.read(with_known_rank(line, attempt), attempt)
     readers.finish(attempt)
     if newest is not None:
         _note_last(newest, readers, attempt)
@@ -166,23 +163,13 @@ def _note_last(newest: LogLine, readers: Readers, attempt: Attempt) -> None:
     at = attempt.part(StoreBarrier)
     if at.line == newest.number:
         attempt.claim(
-            "rendezvous", newest, 0, reporter=at.rank, certain=False,
-            joined=at.joined, clients=at.world, world_size=at.world,
+            "rendezvous", newest, reporter=at.rank, certain=False,
+            details=ClaimDetails(joined=at.joined, clients=at.world, world_size=at.world),
         )  # fmt: skip
     unfinished = watchdog.is_unfinished(newest)
     attempt.cut |= unfinished or readers.is_truncated(newest)
     if unfinished and newest.rank is not None:
         attempt.of(newest.rank).partly_recorded = True
-
-
-@lru_cache(maxsize=1024)
-def _at_ns(at: tuple[int, int, int], year: int) -> int:
-    """Local time to the second as if it were UTC: only good for ordering within a log."""
-    month, day, second = at
-    try:
-        return (calendar.timegm((year, month, day, 0, 0, 0)) + second) * 10**9
-    except (ValueError, OverflowError):
-        return 0
 
 
 def _written_ns(file: Path | None) -> int:

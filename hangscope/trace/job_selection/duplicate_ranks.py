@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from hangscope.trace.job_selection.incarnations import Lifetime
-from hangscope.trace.model import Claim, Trace
+from hangscope.trace.model import Claim, ClaimDetails, Trace
 
 _OVERLAP_NS = 3_000_000_000
 """A replaced process may show signs of life for this long after its successor began."""
 _OTHER_CLOCK_NS = 60_000_000_000
 """The same for two hosts, whose clocks may differ."""
 KEY: Final = "two_processes"
-"""The key in `Claim.details` that marks claims about duplicate ranks."""
+"""The key of such a claim in HangScope's own part of a dump."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,12 @@ def duplicate_rank_claims(found: Iterable[DuplicateRank]) -> tuple[Claim, ...]:
 
 def duplicate_rank_claim(rank: int, text: str) -> Claim:
     """A claim that two processes have this rank, in the given words."""
-    return Claim("other", accused=(rank,), text=text, details={KEY: True})
+    return Claim("other", accused=(rank,), text=text, details=ClaimDetails(two_processes=True))
 
 
 def duplicate_ranks(trace: Trace) -> dict[int, str]:
     """The ranks that two processes claim at the same time, with a sentence about each."""
-    return {r: c.text for c in trace.claims if c.details.get(KEY) for r in c.accused}
+    return {r: c.text for c in trace.claims if c.details.two_processes for r in c.accused}
 
 
 def _in_two_worlds(one: Lifetime, two: Lifetime) -> bool:

@@ -88,13 +88,13 @@ def _differing_in_a_number(paths: Iterable[str]) -> set[str]:
 
 
 def _is_guess(fragment: Fragment) -> bool:
-    return any(c.details.get("local_as_rank") for c in fragment.claims)
+    return any(c.details.local_as_rank for c in fragment.claims)
 
 
 def _has_launcher_output(fragment: Fragment) -> bool:
     """Whether it contains something that only a node's launcher prints."""
     return (_is_guess(fragment) and bool(_ends([fragment]))) or any(
-        c.kind == "launcher_failure" or (c.details.get("stopped") and c.reporter is None)
+        c.kind == "launcher_failure" or (c.details.stopped and c.reporter is None)
         for c in fragment.claims
     )
 

@@ -92,10 +92,10 @@ def _rank_processes(fragments: Sequence[Fragment]) -> _RankProcesses:
 
 
 def _accused_rank(claim: Claim, known: _RankProcesses, path: str) -> int | None:
-    pid = claim.details.get("pid")
+    pid = claim.details.pid
     if pid is None or claim.accused:
         return None
-    return known.rank_of(pid, claim.details.get("host", ""), path)
+    return known.rank_of(pid, claim.details.host, path)
 
 
 def _accusing(claim: Claim, rank: int) -> Claim:

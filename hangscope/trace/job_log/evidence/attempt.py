@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, TypeVar, cast
+from typing import Literal, TypeVar, cast
 
 from hangscope.trace.job_log.evidence.notes import (
     Ends,
@@ -17,10 +17,7 @@ from hangscope.trace.job_log.evidence.notes import (
 )
 from hangscope.trace.job_log.evidence.processes import ProcessRanks
 from hangscope.trace.job_log.lines.line import LogLine, NumberMeaning
-from hangscope.trace.model import MAX_RANK, Claim, ClaimDetails, ClaimKind
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from hangscope.trace.model import MAX_RANK, NO_DETAILS, Claim, ClaimDetails, ClaimKind
 
 MAX_CLAIMS = 20_000
 MAX_MENTIONS = 1_000_000
@@ -115,7 +112,6 @@ class Attempt:
         self,
         kind: ClaimKind,
         line: LogLine,
-        at_ns: int,
         *,
         accused: tuple[int | None, ...] = (),
         group: GroupId | None = None,
@@ -124,27 +120,26 @@ class Attempt:
         certain: bool = True,
         reporter: int | None = None,
         words: str = "",
-        **details: Unpack[ClaimDetails],
+        details: ClaimDetails = NO_DETAILS,
     ) -> Stated:
         """Record what a line states outright; the text is kept short.
 
         Lines that state the same about the same ranks become one claim, unless ``words`` differ.
         Of ``accused``, unknown ranks do not count.
         """
-        if details.get("stopped"):
+        if details.stopped:
             self.stopped_line = self.stopped_line or line.number
         by = reporter if reporter is not None else line.rank
         ranks = tuple(sorted(r for r in set(accused) if r is not None and 0 <= r <= MAX_RANK))
         claim = Claim(
-            kind, ranks, by, seq=seq, op=op, text=line.excerpt, at_ns=at_ns, certain=certain,
+            kind, ranks, by, seq=seq, op=op, text=line.excerpt, at_ns=line.at_ns, certain=certain,
             details=details,
         )  # fmt: skip
         same = (kind, ranks, by, seq, op, words)
         known = self._said.get(same)
         if known is not None:  # a repetition, whose details may complete the first
             first = self.stated[known]
-            told = {k: v for k, v in first.claim.details.items() if v is not None}
-            merged = cast("ClaimDetails", {**details, **told})
+            merged = first.claim.details.completed_by(details)
             first.claim, first.group = replace(first.claim, details=merged), first.group or group
             return first
         said = Stated(claim, group)
@@ -155,7 +150,7 @@ class Attempt:
 
     def infer(
         self, kind: ClaimKind, text: str = "", at_ns: int = 0, *, certain: bool = False,
-        seq: int | None = None, op: str | None = None, **details: Unpack[ClaimDetails],
+        seq: int | None = None, op: str | None = None, details: ClaimDetails = NO_DETAILS,
     ) -> None:  # fmt: skip
         """Record what follows from several lines."""
         claim = Claim(

@@ -17,12 +17,12 @@ from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.lines.line_shapes import ShapeCache
 from hangscope.trace.job_log.lines.prefixes import Style
 from hangscope.trace.job_log.lines.strip_prefixes import (
-    C10,
+    HEAD,
     outer_prefixes,
     split_messages,
     strip,
-    with_c10,
     with_front,
+    with_head,
 )
 from hangscope.trace.job_log.lines.wrapped import is_open
 
@@ -36,8 +36,8 @@ class _Plain:
 
     message: int
     """Where the message begins."""
-    c10: int | None
-    """Where the c10 prefix in front of the message begins, if any."""
+    head: int | None
+    """Where the head that torch puts in front of the message begins, if any."""
     fraction: tuple[int, int]
     """The position of a fraction of a second in the prefixes; it is dropped from cache keys,
     because it would make every prefix unique."""
@@ -62,13 +62,13 @@ class FastPath:
         text = raw[plain.message :].rstrip().decode("ascii")
         if not plain.message:
             return LogLine(text, number, plain.shape)
-        outer = plain.message if plain.c10 is None else plain.c10
+        outer = plain.message if plain.head is None else plain.head
         said = self._outer(plain, raw, outer) if outer else ()
-        if plain.c10 is None:
+        if plain.head is None:
             return LogLine(text, number, plain.shape, *said)
-        found = C10.match(raw[: plain.message].decode("ascii"), plain.c10)
+        found = HEAD.match(raw[: plain.message].decode("ascii"), plain.head)
         assert found is not None
-        return with_c10(LogLine(text, number, plain.shape, *said), found)
+        return with_head(LogLine(text, number, plain.shape, *said), found, self._style.year)
 
     def _outer(self, plain: _Plain, raw: bytes, end: int) -> tuple[Any, ...]:
         begins, ends = plain.fraction
@@ -76,7 +76,7 @@ class FastPath:
         said = self._said.get(key)
         if said is None:
             text = raw.decode("ascii").rstrip()
-            if plain.c10 is None:
+            if plain.head is None:
                 line = strip(text, self._style, 0)
             else:
                 line, rest = outer_prefixes(text, self._style)
@@ -103,9 +103,9 @@ def _plain(style: Style, shape: bytes) -> _Plain | None:
     message = len(text) - len(line.text)
     _, rest = outer_prefixes(text, style)
     before = len(text) - len(rest)
-    c10 = C10.search(rest)
-    if c10 is not None and before + c10.end() != message:
+    head = HEAD.search(rest)
+    if head is not None and before + head.end() != message:
         return None
-    start = None if c10 is None else before + c10.start()
+    start = None if head is None else before + head.start()
     fraction = _FRACTION.search(shape[: message if start is None else start])
     return _Plain(message, start, fraction.span() if fraction else (0, 0), line.text)

@@ -94,8 +94,9 @@ class LogLine(NamedTuple):
     level: str = ""
     file: str = ""
     """C++ source file of a c10 message."""
-    at: tuple[int, int, int] | None = None
-    """(month, day, second of the day); logs carry no year."""
+    at_ns: int = 0
+    """Local time to the second as if it were UTC, only good for ordering within a log; 0 if the
+    line states none."""
     printed: bool = False
     """The rank comes from output of the job itself, which is no sign of life at the end."""
     excepthook: bool = False

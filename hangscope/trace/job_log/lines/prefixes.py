@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import calendar
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from hangscope.trace.job_log.lines.host_column import HostColumn, detect_host_column
@@ -103,21 +105,23 @@ class Style:
     """Nearly every line starts with ``[{rank}] ``, and the numbers recur."""
     hosts: HostColumn = field(default_factory=HostColumn)
     """A further column with which nearly every line starts."""
+    year: int = 1970
+    """Of its lines, which state none, or one that is not believed."""
 
 
-def detect_style(head: bytes) -> Style:
+def detect_style(head: bytes, year: int) -> Style:
     """Decide whether ``3: `` and ``[3] `` are ranks: only if nearly every line has them."""
     text = ANSI.sub("", head[:_HEAD].decode("utf-8", "replace"))
     lines = [ln for ln in text.splitlines()[:400] if ln.strip()]
     if len(lines) < 4:
-        return Style()
+        return Style(year=year)
     numbered = []
     for pattern in (_SRUN, _BRACKET):
         found = [m.group(1) for ln in lines if (m := pattern.match(ln))]
         recur = len(set(found)) <= max(len(found) // 2, 1)
         numbered.append(len(found) > 0.8 * len(lines) and recur)
     hosts = detect_host_column(_without_known(line) for line in lines)
-    return Style(srun=numbered[0], bracket=numbered[1], hosts=hosts)
+    return Style(srun=numbered[0], bracket=numbered[1], hosts=hosts, year=year)
 
 
 def _without_known(text: str) -> str:
@@ -139,7 +143,9 @@ def strip_one(line: LogLine, text: str, style: Style) -> tuple[LogLine, str]:
         name, pattern = _PREFIXES[any_of_them.lastindex - 1]
         found = pattern.match(text)
         assert found is not None
-        return _note(line, name, found)._replace(printed=name == "printed"), text[found.end() :]
+        return _note(line, name, found, style.year)._replace(printed=name == "printed"), text[
+            found.end() :
+        ]
     if line.host is None:
         host, rest = style.hosts.taken_off(text)
         if host is not None and rest.strip():
@@ -147,15 +153,15 @@ def strip_one(line: LogLine, text: str, style: Style) -> tuple[LogLine, str]:
     found = _DATE.match(text)
     if found and found.end() < len(text):
         _, month, day, *clock = map(int, found.groups())
-        at = line.at or moment(month * 100 + day, *clock)
-        return line._replace(at=at), text[found.end() :]
+        at_ns = line.at_ns or moment_ns(style.year, month * 100 + day, *clock)
+        return line._replace(at_ns=at_ns), text[found.end() :]
     found = _HOST.match(text)
     if found:
         return line._replace(host=found.group(1)), text[found.end() :]
     return line, text
 
 
-def _note(line: LogLine, name: str, found: re.Match[str]) -> LogLine:
+def _note(line: LogLine, name: str, found: re.Match[str], year: int) -> LogLine:
     """The line with what a prefix says, whose groups are called like the fields of a line."""
     groups = found.groupdict()
     told: dict[str, Any] = {k: int(groups[k]) for k in _NUMBERS if groups.get(k)}
@@ -175,13 +181,18 @@ def _note(line: LogLine, name: str, found: re.Match[str]) -> LogLine:
                 told[key] = int(number[1])
     if groups.get("clock"):
         month_and_day = int(groups["day"].replace("-", ""))
-        told["at"] = moment(month_and_day, *map(int, groups["clock"].split(":"))) or line.at
+        clock = map(int, groups["clock"].split(":"))
+        told["at_ns"] = moment_ns(year, month_and_day, *clock) or line.at_ns
     return line._replace(**told)
 
 
-def moment(mdd: int, hour: int, minute: int, second: int) -> tuple[int, int, int] | None:
-    """A time of a log, as in `LogLine.at`; None for damage."""
+@lru_cache(maxsize=1024)
+def moment_ns(year: int, mdd: int, hour: int, minute: int, second: int) -> int:
+    """A time of a log, as in `LogLine.at_ns`; 0 for damage."""
     month, day = divmod(mdd, 100)
     if not (1 <= month <= 12 and 1 <= day <= 31):
-        return None
-    return month, day, hour * 3600 + minute * 60 + second
+        return 0
+    try:
+        return calendar.timegm((year, month, day, hour, minute, second)) * 10**9
+    except (ValueError, OverflowError):
+        return 0

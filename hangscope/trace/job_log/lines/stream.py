@@ -36,7 +36,7 @@ _NOISE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u200b\ufeff]")
 
 
 def read_lines(
-    stream: BinaryIO, words: Sequence[bytes], machines: set[Machine] | None = None
+    stream: BinaryIO, words: Sequence[bytes], year: int, machines: set[Machine] | None = None
 ) -> Iterator[LogLine]:
     """The messages of a log that may matter, in order, in bounded memory.
 
@@ -52,7 +52,7 @@ def read_lines(
     if columns:
         stream = _without_columns(columns, first, stream)
         first = stream.read(BLOCK)
-    style = detect_style(first)
+    style = detect_style(first, year)
     if machines is not None:
         machines.update(_machines(first, style))
     return _messages(relevant_lines(first, stream, words), style, wrap_width(first))

@@ -8,17 +8,14 @@ from itertools import pairwise
 from hangscope.trace import clean
 from hangscope.trace.job_log.lines.blocks import MAX_LINE
 from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.job_log.lines.prefixes import Style, moment, strip_one
+from hangscope.trace.job_log.lines.prefixes import Style, moment_ns, strip_one
 
-C10 = re.compile(
-    r"(?:\[rank ?(\d{1,7})[\[\]]{1,2}:)?"
-    r"\[([IWEF])(?:(\d{3,4}) (\d\d):(\d\d):(\d\d)\.\d{3,9})? "
-    r"([\w.+/\-]{1,200}\.(?:cpp|hpp|cc|cu|h|ts)):\d+\] ?"
+HEAD = re.compile(
+    r"(?:\[rank ?(?P<rank>\d{1,7})[\[\]]{1,2}:)?(?:\[(?=[IWEF])|(?=[IWEFVC]\d{4} \d))"
+    r"(?P<level>[IWEFVC])(?:(?P<mdd>\d{3,4}) (?P<clock>\d\d:\d\d:\d\d)\.\d{3,9})? "
+    r"(?:(?P<pid>\d+) )?(?P<file>[\w.+/\-]{1,300}\.(?:py|cpp|hpp|cc|cu|h|ts)):\d+\] ?"
 )
-_PYLOG = re.compile(
-    r"(?:\[rank ?(\d{1,7})\]:)?([IWEFVC])(\d{4}) (\d\d):(\d\d):(\d\d)\.\d{6} (\d+) "
-    r"([\w.+/\-]{1,300}\.(?:py|cpp|h)):\d+\] ?"
-)
+"""Of messages that torch logs itself: those of C++ stand in brackets."""
 _ASCEND = re.compile(
     r"\(PID:(?P<pid>\d{1,9}), Device:-?\d+, RankID:(?:-1|(?P<rank>\d{1,7}))\)|"
     r"\bE[A-Z]\d{4}: \[PID: (?P<pid2>\d{1,9})\]"
@@ -27,9 +24,7 @@ _RANK_HOOK = re.compile(r"\[rank ?(\d{1,7})\]:(?: |$)")
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
 _LONGEST_PREFIX = 120
 _MOST_PREFIXES = 12
-_LEVELS = ("[E", "[W", "[I", "[F")
-_SOURCES = (".py:", ".cpp:", ".h:")
-
+_SOURCES = (".py:", ".cpp:", ".hpp:", ".cc:", ".cu:", ".h:", ".ts:")
 _BARS = ("%|", "it/s", "s/it")
 _LABEL_OF_LOCAL_RANK = re.compile(r"\[[A-Za-z_]\w{0,20}?\d{1,4}\]:")
 _FRONT_NAMES = re.compile(r"(?<![\w.])(?:(?:\d{1,3}\.){3}\d{1,3}|[A-Za-z_][\w.@/\-]*)")
@@ -41,10 +36,10 @@ _RAISING = re.compile(r"\[rank ?\d{1,7}\]: Traceback \(most recent call last\)")
 def split_messages(text: str, style: Style) -> list[str]:
     """Split several messages on one physical line.
 
-    These are two c10 messages, a message after a progress bar, or a traceback after the prompt of
-    another rank.
+    These are two messages of torch's, a message after a progress bar, or a traceback after the
+    prompt of another rank.
     """
-    starts = [m.start() for m in C10.finditer(text)] if _may_hold_c10(text) else []
+    starts = [m.start() for m in HEAD.finditer(text)] if _may_hold_head(text) else []
     raising = _RAISING.search(text) if "Traceback" in text and not starts else None
     if raising is not None:
         before = text[: raising.start()]
@@ -56,7 +51,7 @@ def split_messages(text: str, style: Style) -> list[str]:
     elif len(starts) <= 1 and (not starts or starts[0] < _LONGEST_PREFIX):
         return [text]
     else:
-        # Short text before the first c10 message is its prefix; longer text is another message.
+        # Short text before the first of them is its prefix; longer text is another message.
         head, edges = "", [0, *(starts[1:] if starts[0] < _LONGEST_PREFIX else starts), len(text)]
     pieces = [text[a:b] for a, b in pairwise(edges) if text[a:b].strip()]
     return [*pieces[:1], *(head + piece.lstrip() if head else piece for piece in pieces[1:])]
@@ -77,23 +72,10 @@ def strip(text: str, style: Style, number: int) -> LogLine | None:
     """Strip the prefixes, outermost first, and keep what they say."""
     line, rest = outer_prefixes(text.rstrip(), style)
     line = line._replace(number=number)
-    found = C10.search(rest) if _may_hold_c10(rest) else None
+    found = HEAD.search(rest) if _may_hold_head(rest) else None
     if found:
-        line = with_c10(with_front(line, rest[: found.start()]), found)
+        line = with_head(with_front(line, rest[: found.start()]), found, style.year)
         rest = rest[found.end() :]
-    else:
-        python = _PYLOG.search(rest) if any(suffix in rest for suffix in _SOURCES) else None
-        if python:
-            rank, level, mmdd, hour, minute, second, pid, file = python.groups()
-            line = with_front(line, rest[: python.start()])._replace(
-                rank=int(rank) if rank else line.rank,
-                level=level,
-                file=file,
-                # Before 2.5, and in C++, the number is a thread id.
-                pid=int(pid) if len(pid) < 9 and file.endswith(".py") else line.pid,
-                at=moment(int(mmdd), int(hour), int(minute), int(second)),
-            )
-            rest = rest[python.end() :]
     ascend = _ASCEND.search(rest) if "PID:" in rest else None
     if ascend:
         rank, pid = ascend.group("rank"), int(ascend.group("pid") or ascend.group("pid2"))
@@ -123,16 +105,20 @@ def with_front(line: LogLine, front: str) -> LogLine:
     return line._replace(front=" ".join(_FRONT_NAMES.findall(_LABEL_OF_LOCAL_RANK.sub(" ", front))))
 
 
-def _may_hold_c10(text: str) -> bool:
-    return any(level in text for level in _LEVELS)
+def _may_hold_head(text: str) -> bool:
+    return any(source in text for source in _SOURCES)
 
 
-def with_c10(line: LogLine, found: re.Match[str]) -> LogLine:
-    """The line with what a c10 message's prefix says."""
-    rank, level, mdd, hour, minute, second, file = found.groups()
+def with_head(line: LogLine, found: re.Match[str], year: int) -> LogLine:
+    """The line with what the head of a message of torch's says."""
+    rank, level, mdd, clock, pid, file = found.groups()
+    at_ns = moment_ns(year, int(mdd), *map(int, clock.split(":"))) if mdd else line.at_ns
+    # Before 2.5, and in C++, the number is a thread id.
+    is_pid = pid and len(pid) < 9 and file.endswith(".py")
     return line._replace(
         rank=int(rank) if rank else line.rank,
         level=level,
         file=file,
-        at=moment(int(mdd), int(hour), int(minute), int(second)) if mdd else line.at,
+        pid=int(pid) if is_pid else line.pid,
+        at_ns=at_ns,
     )

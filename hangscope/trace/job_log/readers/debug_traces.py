@@ -20,7 +20,7 @@ from hangscope.trace.job_log.evidence.notes import DEFAULT_GROUP, GroupId, Opera
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.readers import initialisation
 from hangscope.trace.job_log.rows.comparisons import Comparisons, fingerprint
-from hangscope.trace.model import Signature, State
+from hangscope.trace.model import ClaimDetails, Signature, State
 
 _WRAPPER = re.compile(r"\[Rank (?P<place>\d{1,7})\]\s+Running collective: (?P<print>Coll.*)")
 _ISSUED = re.compile(
@@ -56,7 +56,6 @@ _STOOD = frozenset(
 class _Step(NamedTuple):
     seq: int
     signature: Signature
-    at_ns: int
     line: LogLine
 
     @property
@@ -96,7 +95,7 @@ class DebugTraces:
         self._told: dict[tuple[str, int], int] = {}
         """The rank of each process that a prefix or the name of its log states."""
 
-    def read(self, line: LogLine, at_ns: int, attempt: Attempt) -> bool:
+    def read(self, line: LogLine, attempt: Attempt) -> bool:
         """Record an announcement. Returns whether the line was one."""
         speaks = _SPEAKS.search(line.text) if " NCCL " in line.text else None
         process = (speaks[1], int(speaks[2])) if speaks else None
@@ -105,11 +104,11 @@ class DebugTraces:
             if line.rank is not None:
                 self._told.setdefault(process, line.rank)
         if "Running collective:" in line.text:
-            return self._wrapper(line, at_ns)
+            return self._wrapper(line)
         if "opCount" in line.text:
-            return self._issued(line, at_ns)
+            return self._issued(line)
         if "Bootstrap Root" in line.text:
-            return initialisation.at_root(line, at_ns, attempt)
+            return initialisation.at_root(line, attempt)
         member = self._created.read(line, process, attempt)
         if member is not None and process:
             found = initialisation.MEMBER.search(line.text)
@@ -132,7 +131,7 @@ class DebugTraces:
         self._created.finish(self._speakers, attempt, stood=stood)
         if self._last_pair and not (attempt.stated or known):
             last = (f"{what} by device {d}" for d, what in sorted(self._last_pair.items()))
-            attempt.infer("other", "; ".join(last)[:300], announced_last=True)
+            attempt.infer("other", "; ".join(last)[:300], details=ClaimDetails(announced_last=True))
         if attempt.part(Comparisons).lines:
             return
         if self._one_group and not known:
@@ -144,7 +143,7 @@ class DebugTraces:
                 group = (f"{group[0]} communicator".strip(), "communicator")
             _note(group, steps, stood and not (pairs or known), attempt)
 
-    def _wrapper(self, line: LogLine, at_ns: int) -> bool:
+    def _wrapper(self, line: LogLine) -> bool:
         found = _WRAPPER.search(line.text)
         told = fingerprint(found["print"]) if found else None
         if found is None or told is None:
@@ -157,10 +156,10 @@ class DebugTraces:
         # that there are several.
         if line.is_place(place) or (known and seq <= known[-1].seq):
             self._one_group = False
-        known.append(_Step(seq, signature, at_ns, line))
+        known.append(_Step(seq, signature, line))
         return True
 
-    def _issued(self, line: LogLine, at_ns: int) -> bool:
+    def _issued(self, line: LogLine) -> bool:
         found = _ISSUED.search(line.text)
         if not found:
             return False
@@ -174,7 +173,7 @@ class DebugTraces:
             what = f"{found['name'].lower()} #{n} with member {found['root']}"
             self._last_pair[end.device] = what
         else:
-            end.steps.append(_Step(n + 1, _signature(found, end.size), at_ns, line))
+            end.steps.append(_Step(n + 1, _signature(found, end.size), line))
         return True
 
     def _communicators(self, attempt: Attempt) -> dict[GroupId, dict[int, _Communicator]]:
@@ -252,7 +251,7 @@ def _has_stood(attempt: Attempt) -> bool:
     raised, ends, claims = attempt.raised, attempt.ends, [said.claim for said in attempt.stated]
     if raised.pending or raised.anonymous or ends.failures or ends.stopped:
         return True
-    told = any(claim.kind in _STOOD or claim.details.get("stopped") for claim in claims)
+    told = any(claim.kind in _STOOD or claim.details.stopped for claim in claims)
     return told or any(notes.exceptions for notes in attempt.ranks.values())
 
 
@@ -277,9 +276,9 @@ def _note(group: GroupId, told: _Told, stood: bool, attempt: Attempt) -> None:
         for rank, steps in sorted(told.items()):
             ranks[f"{steps[-1].signature.op} #{steps[-1].seq}"].append(rank)
         words = (f"{what} by rank {str(r[:8])[1:-1]}" for what, r in ranks.items())
-        attempt.infer("other", "; ".join(words)[:300], announced_last=True)
+        attempt.infer("other", "; ".join(words)[:300], details=ClaimDetails(announced_last=True))
         return
-    attempt.infer("other", announced=True)
+    attempt.infer("other", details=ClaimDetails(announced=True))
     upto = common if parted is None else parted - 1
     until = newest if parted is None else parted
     for rank, steps in told.items():
@@ -287,5 +286,7 @@ def _note(group: GroupId, told: _Told, stood: bool, attempt: Attempt) -> None:
         for step in steps:
             if max(first, upto - _SHOWN) <= step.seq <= until:
                 state = State.COMPLETED if step.seq <= upto else State.SCHEDULED
-                issued = Operation(step.seq, step.signature, group, state=state, at_ns=step.at_ns)
+                issued = Operation(
+                    step.seq, step.signature, group, state=state, at_ns=step.line.at_ns
+                )
                 notes.add(issued, step.line)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import calendar
 import re
 
 from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.lines.prefixes import moment_ns
+from hangscope.trace.model import ClaimDetails
 
 _HOST = re.compile(r"^\s*host\s*: (\S+)")
 _RANK = re.compile(r"^\s*rank\s*: (\d+) \(local_rank: (\d+)\)")
@@ -66,13 +67,13 @@ class ElasticTable:
         """Whether the line may continue the table."""
         return self.rank is not None
 
-    def read(self, line: LogLine, at_ns: int, attempt: Attempt) -> bool:
+    def read(self, line: LogLine, attempt: Attempt) -> bool:
         """Record one line of the table. Returns whether it was one."""
         text = line.text
         joined = _JOINED.match(text)
         if joined:
             for field in _FIELD.split(text[joined.end() :]):
-                self._field(line.saying(field), at_ns, attempt)
+                self._field(line.saying(field), attempt)
             self.rank = None
             return True
         found = _PART.match(text)
@@ -81,13 +82,14 @@ class ElasticTable:
             self._later.clear()
             self._told *= self._open is None
             return False  # other reports have such headings, too
-        return self._field(line, at_ns, attempt)
+        return self._field(line, attempt)
 
-    def _field(self, line: LogLine, at_ns: int, attempt: Attempt) -> bool:
+    def _field(self, line: LogLine, attempt: Attempt) -> bool:
         """Record one field of an entry. Returns whether it was one."""
         text = line.text
         if found := _TIME.match(text):
-            self._at_ns = _moment_ns(found, self._year)
+            month, day, *clock = map(int, found.groups())
+            self._at_ns = moment_ns(self._year, month * 100 + day, *clock)
         elif found := _HOST.match(text):
             self.host = found.group(1)
         elif found := _RANK.match(text):
@@ -98,7 +100,7 @@ class ElasticTable:
         elif self.rank is None:
             return False
         elif found := _EXIT.match(text):
-            self._ended(self.rank, found, line, at_ns, attempt)
+            self._ended(self.rank, found, line, attempt)
         elif found := _TRACE.match(text):
             notes = attempt.of(self.rank)
             if "To enable traceback" not in found.group(1):
@@ -108,16 +110,14 @@ class ElasticTable:
             return False
         return True
 
-    def _ended(
-        self, rank: int, found: re.Match[str], line: LogLine, at_ns: int, attempt: Attempt
-    ) -> None:
+    def _ended(self, rank: int, found: re.Match[str], line: LogLine, attempt: Attempt) -> None:
         notes = attempt.of(rank)
         if found.group(2):
             notes.pid = int(found.group(2)[:9])
             attempt.processes.is_told(rank, notes.pid, line.machine)
         # The table says when it happened; the lines around it, when it was printed.
         notes.exit_ns = self._at_ns or notes.exit_ns
-        notes.ended(int(found.group(1)[:6]), at_ns)
+        notes.ended(int(found.group(1)[:6]), line.at_ns)
         self._at_ns, self._status_told = 0, True
         self._told += 1
         self._later.add(rank)
@@ -133,13 +133,6 @@ class ElasticTable:
             notes.exit_text = notes.exit_text or "torchrun lists it among those that failed"
         if self._open is not None and self._later:
             ranks = tuple(self._later)
-            attempt.claim("other", self._open, 0, certain=False, failed_later=ranks)
-
-
-def _moment_ns(found: re.Match[str], year: int) -> int:
-    """A date as if it were UTC, like all times of a log."""
-    month, day, hour, minute, second = (int(x) for x in found.groups())
-    try:
-        return calendar.timegm((year, month, day, hour, minute, second)) * 10**9
-    except (ValueError, OverflowError):
-        return 0
+            attempt.claim(
+                "other", self._open, certain=False, details=ClaimDetails(failed_later=ranks)
+            )

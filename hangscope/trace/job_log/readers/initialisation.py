@@ -11,6 +11,7 @@ from collections import defaultdict
 
 from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.model import ClaimDetails
 
 MEMBER = re.compile(
     r"comm (?P<comm>0x[0-9a-f]{1,16}) rank (?P<rank>\d{1,7}) n[rR]anks (?P<size>\d{1,7}) "
@@ -112,9 +113,9 @@ class Initialisation:
         elif not done:
             text = f"{len(rest)} processes create a communicator of NCCL's, and none has finished"
         elif len(missing) == len(rest) < done:
-            attempt.claim("rendezvous", line.saying(text), 0, accused=tuple(missing))
+            attempt.claim("rendezvous", line.saying(text), accused=tuple(missing))
             return
-        attempt.claim("other", line.saying(text), 0, certain=False, stands=True)
+        attempt.claim("other", line.saying(text), certain=False, details=ClaimDetails(stands=True))
 
 
 def _not_made(size: int, begun: dict[int, LogLine], made: set[int], attempt: Attempt) -> None:
@@ -126,10 +127,12 @@ def _not_made(size: int, begun: dict[int, LogLine], made: set[int], attempt: Att
         who = f"rank{'s' if len(rest) > 1 else ''} {str(rest[:8])[1:-1]}"
         others = f"the other {len(made)} have created it"
         text = f"the initialisation of {which} hangs on {who}: {others}"
-        attempt.claim("rendezvous", line.saying(text), 0, accused=tuple(rest))
+        attempt.claim("rendezvous", line.saying(text), accused=tuple(rest))
     elif rest and not made:
         text = f"creating {which}: all have begun and nobody has finished"
-        attempt.claim("rendezvous", line.saying(text), 0, certain=False, creating=size)
+        attempt.claim(
+            "rendezvous", line.saying(text), certain=False, details=ClaimDetails(creating=size)
+        )
 
 
 def _not_begun(size: int, begun: dict[int, LogLine], waited: bool, attempt: Attempt) -> None:
@@ -140,15 +143,15 @@ def _not_begun(size: int, begun: dict[int, LogLine], waited: bool, attempt: Atte
     text = f"{len(begun)} of {size} ranks began to make a communicator of NCCL's, not "
     line = next(iter(begun.values())).saying(text + str(absent)[1:-1][:80])._replace(rank=None)
     accused = tuple(absent) if waited else ()
-    attempt.claim("rendezvous", line, 0, accused=accused, certain=len(absent) == 1)
+    attempt.claim("rendezvous", line, accused=accused, certain=len(absent) == 1)
 
 
-def at_root(line: LogLine, at_ns: int, attempt: Attempt) -> bool:
+def at_root(line: LogLine, attempt: Attempt) -> bool:
     """What the first rank of a communicator says about those that reported to it."""
     twice, counts = _TWICE.search(line.text), _COUNTS.search(line.text)
     if twice:
-        attempt.claim("rendezvous", line, at_ns, certain=False, twice=int(twice[1]))
+        attempt.claim("rendezvous", line, certain=False, details=ClaimDetails(twice=int(twice[1])))
     elif counts:
         sizes = (int(counts[1]), int(counts[2]))
-        attempt.claim("rendezvous", line, at_ns, certain=False, sizes=sizes)
+        attempt.claim("rendezvous", line, certain=False, details=ClaimDetails(sizes=sizes))
     return bool(twice or counts)

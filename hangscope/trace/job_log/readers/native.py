@@ -13,6 +13,7 @@ from functools import partial
 from hangscope.trace import clean, operations
 from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.model import ClaimDetails
 
 _GDB = re.compile(
     r"^\s*#(?P<n>\d{1,4})\s+(?:0x[0-9a-f]+ in )?(?P<name>[A-Za-z_][\w:~]{0,200})(?:<.{0,400}?>)?"
@@ -88,7 +89,8 @@ class NativeFrames:
         for text, count in self._told.items():
             who = "a process stands" if count == 1 else f"{count} processes or threads stand"
             attempt.claim(
-                "other", line.saying(f"{who} in {text}"), 0, certain=False, words=text, stands=True
+                "other", line.saying(f"{who} in {text}"), certain=False, words=text,
+                details=ClaimDetails(stands=True),
             )  # fmt: skip
 
 

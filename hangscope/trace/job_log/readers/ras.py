@@ -10,7 +10,7 @@ import re
 
 from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.lines.line import LogLine, Machine
-from hangscope.trace.model import ClaimKind
+from hangscope.trace.model import ClaimDetails, ClaimKind
 
 _BEGINS = re.compile(r"^Job summary\s*$")
 _HEAD = re.compile(r"^\s*#(\d+)-(\d+) \(([0-9a-f]{1,16})\) (INCOMPLETE|ERROR|MISMATCH)")
@@ -43,7 +43,7 @@ class RasReport:
     def __init__(self) -> None:
         self._snapshot = self._gpus = 0
         self._sizes: dict[int, int] = {}
-        self._healthy: tuple[LogLine, int] | None = None
+        self._healthy: LogLine | None = None
         """The last row of a table of communicators, if RAS finds nothing in them."""
         self._until, self._dead = 0, False
         self._begin("", "", 0)
@@ -55,7 +55,7 @@ class RasReport:
         """By rank: its process and device."""
         self._count("", None)
 
-    def _count(self, op: str, at: tuple[LogLine, int] | None) -> None:
+    def _count(self, op: str, at: LogLine | None) -> None:
         """Begin the counts of one operation."""
         self._op, self._at = op, at
         self._listed: dict[int, list[int]] = {}
@@ -68,7 +68,7 @@ class RasReport:
         """Whether the line may continue a report."""
         return line.number <= self._until
 
-    def read(self, line: LogLine, at_ns: int, attempt: Attempt) -> bool:
+    def read(self, line: LogLine, attempt: Attempt) -> bool:
         """Record one line of a report. Returns whether it was one."""
         text = line.text
         if _BEGINS.match(text):
@@ -76,7 +76,7 @@ class RasReport:
             self._snapshot, self._healthy, self._dead = self._snapshot + 1, None, False
             self._begin("", "", 0)
         elif row := _GROUP_ROW.match(text):
-            self._healthy = (line, at_ns) if text.rstrip().endswith("OK") else None
+            self._healthy = line if text.rstrip().endswith("OK") else None
             size = self._sizes[int(row["group"][:6])] = int(row["size"])
             if size == self._gpus:
                 attempt.world_size = attempt.world_size or size
@@ -89,23 +89,23 @@ class RasReport:
         elif _DEAD.search(text):
             self._dead, self._until = True, line.number + 64
         else:
-            return line.number <= self._until and self._inside(line, at_ns, attempt)
+            return line.number <= self._until and self._inside(line, attempt)
         return True
 
-    def _inside(self, line: LogLine, at_ns: int, attempt: Attempt) -> bool:
+    def _inside(self, line: LogLine, attempt: Attempt) -> bool:
         """A line about one process or one communicator."""
         text = line.text
         if self._dead and (process := _PROCESS.match(text)):
             pid, host = int(process[1]), process[2]
             rank = attempt.processes.of_pid(pid, Machine(host))
             said = f"RAS: process {pid} on {host}, {process[3].strip()}, is considered dead"
-            attempt.claim("unreachable", line.saying(said), at_ns, accused=(rank,))
+            attempt.claim("unreachable", line.saying(said), accused=(rank,))
             return True
         if not self._kind:
             return False
         if counts := _COUNTS.search(text):
             self._settle(attempt)
-            self._count(counts[1], (line, at_ns))
+            self._count(counts[1], line)
             self._until = line.number + _MAX_LINES
             return True
         is_world = bool(self._size) and self._size == self._gpus  # it has every rank of the job
@@ -116,16 +116,16 @@ class RasReport:
                 notes = attempt.of(rank)
                 notes.pid, notes.host = notes.pid or pid, notes.host or host
                 attempt.processes.is_told(rank, pid, Machine(host))
-        return self._row(line, at_ns, attempt, is_world=is_world)
+        return self._row(line, attempt, is_world=is_world)
 
-    def _row(self, line: LogLine, at_ns: int, attempt: Attempt, *, is_world: bool) -> bool:
+    def _row(self, line: LogLine, attempt: Attempt, *, is_world: bool) -> bool:
         """A line about one rank, or about several that have launched the same."""
         text = line.text
         if found := _REPORTED.match(text):
             peer = "remote" in found[2] or "network" in found[2]
             kind: ClaimKind = "network_error" if peer else "device_error"
             accused = (int(found[1]),) if is_world and not peer else ()
-            attempt.claim(kind, line, at_ns, accused=accused, certain=False)
+            attempt.claim(kind, line, accused=accused, certain=False)
         elif found := _LAUNCHED.match(text):
             n = int(found["n"] or 0)
             if found["many"]:
@@ -138,7 +138,7 @@ class RasReport:
                 where_ = f"rank {rank} of communicator {self._name}{self._where.get(rank, '')}"
                 told = line.saying(f"RAS: {where_} does not answer")
                 accused = (rank,) if is_world else ()
-                attempt.claim("unreachable", told, at_ns, accused=accused, certain=False)
+                attempt.claim("unreachable", told, accused=accused, certain=False)
             elif self._last >= 0 and len(self._listed.get(self._last, ())) < _MAX_LINES:
                 self._listed.setdefault(self._last, []).append(rank)
         else:
@@ -149,15 +149,15 @@ class RasReport:
         """Conclude the last communicator once the log has ended."""
         self._settle(attempt)
         if self._healthy is not None and not attempt.stated:
-            line, at_ns = self._healthy
             text = "every process answers NCCL's RAS, and all have launched the same operations"
-            attempt.claim("other", line.saying(text), at_ns, certain=False, stands=True)
+            details = ClaimDetails(stands=True)
+            attempt.claim("other", self._healthy.saying(text), certain=False, details=details)
 
     def _settle(self, attempt: Attempt) -> None:
         """Accuse ranks that have launched less than most, if they are listed."""
         if self._at is None:
             return
-        line, at_ns = self._at
+        line = self._at
         launched = {n: len(ranks) for n, ranks in self._listed.items()} | self._many
         least = min(launched, default=0)
         behind = self._listed.get(least, [])
@@ -166,9 +166,10 @@ class RasReport:
         counts = "; ".join(f"{n} by {self._who(n, launched[n])}" for n in sorted(launched))
         text = f"RAS: members of communicator {self._name} have launched different numbers of "
         attempt.claim(
-            "missing_ranks", line.saying(f"{text}{self._op}: {counts}"), at_ns,
+            "missing_ranks", line.saying(f"{text}{self._op}: {counts}"),
             accused=tuple(behind) if clear else (), op=self._op,
-            words=f"{self._name} {self._snapshot}", snapshot=(self._name, self._op, least),
+            words=f"{self._name} {self._snapshot}",
+            details=ClaimDetails(snapshot=(self._name, self._op, least)),
         )  # fmt: skip
         self._count("", None)
 

@@ -35,7 +35,7 @@ _ELSEWHERE = (
 class Reader(NamedTuple):
     """Whoever may understand a line, and what identifies the lines that it may understand."""
 
-    read: Callable[[LogLine, int, Attempt], bool | Report | None]
+    read: Callable[[LogLine, Attempt], bool | Report | None]
     """Records what a line says. Returns whether it understood the line, or the report that the
     line begins."""
     literals: tuple[str, ...] = ()
@@ -53,11 +53,11 @@ class Reader(NamedTuple):
 def _reader_of(known: Row) -> Reader:
     search, note = known.line.search, known.note
 
-    def read(line: LogLine, at_ns: int, attempt: Attempt) -> bool | Report | None:
+    def read(line: LogLine, attempt: Attempt) -> bool | Report | None:
         found = search(line.text)
         if found is None:
             return False
-        return note(Said(line._replace(payload=found.start()), at_ns, found), attempt)
+        return note(Said(line._replace(payload=found.start()), found), attempt)
 
     return Reader(read, known.literals)
 
@@ -111,7 +111,7 @@ class Readers:
         self._ras.finish(attempt)
         self._announced.finish(attempt)
 
-    def read(self, line: LogLine, at_ns: int, attempt: Attempt) -> None:
+    def read(self, line: LogLine, attempt: Attempt) -> None:
         """Offer the line to open reports and then to one reader after another, until one
         understands it."""
         if self._reports and self._continue(line):
@@ -123,7 +123,7 @@ class Readers:
         if not asked:
             return
         for reader in self._of_bits.get(asked) or self._chosen(asked):
-            known = reader.read(line, at_ns, attempt)
+            known = reader.read(line, attempt)
             if known is not False and (known is None or known is True or self._begin(known)):
                 return
 

@@ -93,7 +93,7 @@ class Stacks:
         """Whether the line may continue a dump."""
         return bool(self._open)
 
-    def read(self, line: LogLine, at_ns: int, attempt: Attempt) -> bool:
+    def read(self, line: LogLine, attempt: Attempt) -> bool:
         """Record one line of a dump. Returns whether it was one."""
         text = line.text
         section = _SECTION.match(text)
@@ -119,7 +119,7 @@ class Stacks:
             self._open.pop(key, None)
         thread = next((m for p in _THREADS if (m := p.match(text))), None)
         if thread:
-            self._thread(key, line, thread, at_ns, attempt)
+            self._thread(key, line, thread, attempt)
             return True
         current = self._open.get(key)
         if current is None or not current.threads:
@@ -186,9 +186,7 @@ class Stacks:
             attempt.stacks.append(seen)
         return seen
 
-    def _thread(
-        self, key: Writer, line: LogLine, found: re.Match[str], at_ns: int, attempt: Attempt
-    ) -> None:
+    def _thread(self, key: Writer, line: LogLine, found: re.Match[str], attempt: Attempt) -> None:
         current, ident = self._open.get(key), found["ident"] or ""
         is_current = found[0].lstrip().startswith("Current")
         self._native.begin()
@@ -199,7 +197,7 @@ class Stacks:
             current = self._begin(key, line, attempt)  # a newer dump of the same process
         self._line[key] = line.number
         current.current_seen |= is_current
-        current.at_ns, current.spy = at_ns, found.re is _SPY_THREAD
+        current.at_ns, current.spy = line.at_ns, found.re is _SPY_THREAD
         if len(current.threads) < _MAX_THREADS:
             name = found["name"] or "" if current.spy else ""
             current.threads.append((clean.name(name), ident, []))

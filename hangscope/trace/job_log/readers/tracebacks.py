@@ -83,7 +83,7 @@ class Tracebacks:
         key = line.writer
         return key in self._open or key in self._closed or key in self._grouped
 
-    def read(self, line: LogLine, at_ns: int, attempt: Attempt) -> bool:
+    def read(self, line: LogLine, attempt: Attempt) -> bool:
         """Record one line of a traceback. Returns whether it was one."""
         key = line.writer
         line = self._without_rail(key, line)
@@ -91,11 +91,11 @@ class Tracebacks:
             return True
         head = _HEAD.match(line.text) or (line.rank is not None and _LOGGED.search(line.text))
         if head:
-            self._begin(key, line, at_ns, boxed=bool(head.groupdict().get("box")))
+            self._begin(key, line, boxed=bool(head.groupdict().get("box")))
             return True
         current = self._open.get(key)
         if current is None:
-            self._last_line_alone(key, line, at_ns, attempt)
+            self._last_line_alone(key, line, attempt)
             self._message_tail(key, line)
             return False
         if self._is_body(key, current, line.text):
@@ -134,11 +134,11 @@ class Tracebacks:
                 return True
         return False
 
-    def _begin(self, key: Writer, line: LogLine, at_ns: int, *, boxed: bool) -> None:
+    def _begin(self, key: Writer, line: LogLine, *, boxed: bool) -> None:
         (self._boxed.add if boxed else self._boxed.discard)(key)
         of_rank = _OF_RANK.search(line.text)
         self._open[key] = LoggedException(
-            at_ns=at_ns,
+            at_ns=line.at_ns,
             line=line.number,
             uncaught=line.excepthook,
             thread_name=self._thread.pop(key, "MainThread"),
@@ -186,7 +186,7 @@ class Tracebacks:
                 most = max(_MAX_FRAMES - len(current.frames), 1)
                 current.frames[: at + 1] = cause.frames[:most]
 
-    def _last_line_alone(self, key: Writer, line: LogLine, at_ns: int, attempt: Attempt) -> None:
+    def _last_line_alone(self, key: Writer, line: LogLine, attempt: Attempt) -> None:
         """The last line of an uncaught exception whose traceback is not in the log."""
         if not line.excepthook or line.rank is None or key in self._closed:
             return
@@ -194,7 +194,7 @@ class Tracebacks:
         notes = attempt.of(line.rank)
         if raised is None or notes.exceptions:
             return
-        trouble = LoggedException(at_ns=at_ns, line=line.number, uncaught=True)
+        trouble = LoggedException(at_ns=line.at_ns, line=line.number, uncaught=True)
         _name(trouble, raised)
         notes.exceptions.append(trouble)
         self._closed[key] = (trouble, line.number)

@@ -10,6 +10,7 @@ from hangscope.trace.job_log.evidence.notes import LauncherFailure, RankNotes
 from hangscope.trace.job_log.evidence.processes import Process
 from hangscope.trace.job_log.lines.line import Machine
 from hangscope.trace.message_template import mask_numbers
+from hangscope.trace.model import ClaimDetails
 
 _ABORTED = signals.codes_of(signals.SIGABRT)
 """Exit statuses of a process that aborted itself, as a watchdog does after a timeout."""
@@ -166,7 +167,8 @@ def _claim_unattributed(failure: LauncherFailure, attempt: Attempt) -> None:
     where = f" on {machine.host}" if machine.host else ""
     how = f"killed by {signals.name_of(-code)}" if code < 0 else f"exit status {code}"
     text = f"a process with local rank {failure.local_rank}{where} ended: {how}"
-    attempt.infer("launcher_failure", text, failure.at_ns, unheard=unheard)
+    details = ClaimDetails(unheard=unheard)
+    attempt.infer("launcher_failure", text, failure.at_ns, details=details)
 
 
 def _task_ends(attempt: Attempt) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from hangscope.trace.helper_stacks import describe_helper
 from hangscope.trace.job_log.evidence.attempt import Attempt
@@ -58,7 +59,8 @@ def attribute_exceptions(attempt: Attempt) -> None:
                 # Some rank's process lives on without it, and others may wait for it.
                 text = f"thread {trouble.thread_name} ended with {trouble.type_name}: "
                 text = (text + trouble.message + _where(trouble, " at {}"))[:400]
-                attempt.infer("other", text, trouble.at_ns, certain=True, dead_thread=True)
+                dead = ClaimDetails(dead_thread=True)
+                attempt.infer("other", text, trouble.at_ns, certain=True, details=dead)
     raised.pending.clear()
 
 
@@ -151,8 +153,8 @@ def claim_unattributed(attempt: Attempt) -> None:
         interrupted = trouble.kind == "KeyboardInterrupt"
         details = ClaimDetails(stopped=_SIGINT) if interrupted else ClaimDetails(unattributed=True)
         if 0 < attempt.stopped_line < trouble.line:
-            details["after_stop"] = True
-        attempt.infer("other", text, trouble.at_ns, **details)
+            details = replace(details, after_stop=True)
+        attempt.infer("other", text, trouble.at_ns, details=details)
 
 
 def _where(trouble: LoggedException, form: str) -> str:

@@ -52,13 +52,13 @@ def resolve_barriers(attempt: Attempt) -> None:
     for said in barriers:
         late = tuple(r for r in said.claim.accused if not _waits_in_a_group(attempt, r))
         said.claim = replace(said.claim, accused=late)
-    if any(said.claim.accused or said.claim.details.get("places") for said in barriers):
+    if any(said.claim.accused or said.claim.details.places for said in barriers):
         return
-    listed = [said for said in barriers if "processed" in said.claim.details]
+    listed = [said for said in barriers if said.claim.details.processed is not None]
     came = {s.claim.reporter for s in barriers}
-    came |= {rank for s in listed for rank in s.claim.details["processed"]}
+    came |= {rank for s in listed for rank in s.claim.details.processed or ()}
     accused: tuple[int, ...] = ()
-    if any(s.claim.details["processed"] for s in listed) and attempt.world_size:
+    if any(s.claim.details.processed for s in listed) and attempt.world_size:
         accused = tuple(r for r in range(1, attempt.world_size) if r not in came)
     elif barriers and not listed and 0 not in attempt.ranks:
         accused = (0,) if came >= set(range(1, max(attempt.world_at_least, 3))) else ()
@@ -86,9 +86,11 @@ def resolve_addresses(attempt: Attempt) -> None:
     """
     world = attempt.world_size or max(attempt.ranks, default=-1) + 1
     details = [said.claim.details for said in attempt.stated]
-    served = any(0 < d.get("joined", 0) < d.get("clients", 0) for d in details)
+    served = any(0 < d.joined < d.clients for d in details)
     for said in attempt.stated:
-        absent = said.claim.details.get("waits_for_address_of", _silent_first(said.claim, attempt))
+        absent = said.claim.details.waits_for_address_of
+        if absent is None:
+            absent = _silent_first(said.claim, attempt)
         if absent is not None and absent < world and not (served and absent == 0):
             kind = replace(said.claim, kind="missing_ranks")
             said.claim = replace(kind, accused=(absent,), certain=True)
@@ -100,7 +102,7 @@ def _silent_first(claim: Claim, attempt: Attempt) -> int | None:
     Groups list their members in ascending order: if one rank equals its group rank, so do all
     before it. Output of a single rank says nothing about the others.
     """
-    first, place = claim.details.get("waits_for_group_rank"), claim.details.get("place")
+    first, place = claim.details.waits_for_group_rank, claim.details.place
     if first is None or place is None or claim.reporter != place:
         return None
     silent = first < place and first not in attempt.ranks and len(attempt.ranks) > 1
@@ -114,7 +116,7 @@ def resolve_store_barrier(attempt: Attempt) -> None:
     if len(at.said_by) != at.joined or len(absent) * 2 >= at.world:
         return
     for said in attempt.stated:
-        if said.claim.kind == "rendezvous" and said.claim.details.get("clients") == at.world:
+        if said.claim.kind == "rendezvous" and said.claim.details.clients == at.world:
             not_come = ", ".join(map(str, absent[:20]))
             text = f"{at.joined} of {at.world} ranks came to the barrier of a store, not {not_come}"
             known = replace(said.claim, accused=absent, certain=len(absent) == 1)
@@ -141,9 +143,9 @@ def resolve_partly_recorded(attempt: Attempt) -> None:
     # before shows a process held by its own device or interpreter.
     first = min((operation.at_ns for operation in attempt.overdue), default=None)
     for claim in claims:
-        if first is None or claim.reporter is None or not claim.details.get("watchdog_stuck"):
+        if first is None or claim.reporter is None or not claim.details.watchdog_stuck:
             continue
-        since = claim.at_ns - int(claim.details.get("stuck_for_s", 0)) * 10**9
+        since = claim.at_ns - int(claim.details.stuck_for_s) * 10**9
         if not (claim.at_ns and first) or since >= first - _GRACE_NS:
             attempt.of(claim.reporter).partly_recorded = True
 

@@ -35,12 +35,12 @@ _MAX_AGREEING = 4096
 _SCHEDULED = State.SCHEDULED
 Comparison = tuple[int, dict[int, Signature]]
 """The writer's group rank, and what members ran, by group rank."""
-_Compared = tuple[LogLine, int, Comparison]
+_Compared = tuple[LogLine, Comparison]
 
 
 @dataclass(slots=True)
 class Comparisons:
-    """Lines in which torch compared two ranks' operations, their times (ns), and their content."""
+    """Lines in which torch compared two ranks' operations, and their content."""
 
     lines: list[_Compared] = field(default_factory=list)
 
@@ -61,7 +61,7 @@ def _begins(said: Said, attempt: Attempt) -> None:
     """The first line of a report, which states the writer's group rank."""
     line = said.line._replace(rank=attempt.writer)
     attempt.part(_DesyncReport).of_subgroup = line.is_place(said.number("place") or 0)
-    attempt.claim("desync_report", said.line, said.at_ns, reporter=attempt.writer)
+    attempt.claim("desync_report", said.line, reporter=attempt.writer)
 
 
 def _told(said: Said, attempt: Attempt) -> tuple[tuple[int, ...], int]:
@@ -74,7 +74,7 @@ def _told(said: Said, attempt: Attempt) -> tuple[tuple[int, ...], int]:
 def _lagging(said: Said, attempt: Attempt) -> None:
     ranks, _ = _told(said, attempt)
     if not attempt.part(_DesyncReport).of_subgroup:
-        attempt.claim("desync_report", said.line, said.at_ns, accused=ranks)
+        attempt.claim("desync_report", said.line, accused=ranks)
     for rank in ranks:
         _counters(attempt, rank, 0, 0)
 
@@ -82,9 +82,7 @@ def _lagging(said: Said, attempt: Attempt) -> None:
 def _finished(said: Said, attempt: Attempt) -> None:
     ranks, n = _told(said, attempt)
     if not attempt.part(_DesyncReport).of_subgroup:
-        attempt.claim(
-            "desync_report", said.line, said.at_ns, accused=ranks, group=DEFAULT_GROUP, seq=n + 1
-        )
+        attempt.claim("desync_report", said.line, accused=ranks, group=DEFAULT_GROUP, seq=n + 1)
     for rank in ranks:
         _counters(attempt, rank, n, n)
 
@@ -109,7 +107,7 @@ def _snapshot_row(said: Said, attempt: Attempt) -> bool:
     signature = Signature(operations.canonical(said.text("op")), said.text("op"))
     for rank in ranks:
         _operation(
-            attempt, rank, Operation(seq, signature, state=state, at_ns=said.at_ns), said.line
+            attempt, rank, Operation(seq, signature, state=state, at_ns=said.line.at_ns), said.line
         )
         _counters(attempt, rank, seq, -1 if started else seq)
         if started:
@@ -183,14 +181,14 @@ def _sides(text: str) -> dict[int, tuple[int | None, Signature] | None]:
 
 def _fingerprints(said: Said, attempt: Attempt) -> bool:
     """Record a comparison; which ranks it is about is known only at the end of the log."""
-    line, at_ns = said.line, said.at_ns
+    line = said.line
     compared = comparison(line.text)
     if compared is None or compared[0] not in compared[1]:
         return False
     place, sides = compared
-    attempt.part(Comparisons).lines.append((line, at_ns, compared))
+    attempt.part(Comparisons).lines.append((line, compared))
     attempt.claim(
-        "fingerprint_mismatch", line, at_ns,
+        "fingerprint_mismatch", line,
         reporter=line.rank_or(place), group=DEFAULT_GROUP, seq=_compared_seq(line.text),
         op=sides[place].op,
     )  # fmt: skip
@@ -213,14 +211,14 @@ def resolve_comparisons(attempt: Attempt) -> None:
     subgroup, and only what each writer says about itself can be attributed.
     """
     every = attempt.part(Comparisons).lines
-    smaller = any(line.rank not in (None, place) for line, _, (place, _) in every)
+    smaller = any(line.rank not in (None, place) for line, (place, _) in every)
     agreed: dict[tuple[int, Signature], int] = {}
     """Up to which rank all are known to have issued an operation."""
-    for line, at_ns, (place, sides) in _resolve_steps(every, attempt, smaller=smaller):
+    for line, (place, sides) in _resolve_steps(every, attempt, smaller=smaller):
         seq, mine = _compared_seq(line.text), sides[place]
 
         def note(rank: int, what: Signature, group: GroupId = DEFAULT_GROUP) -> None:
-            told = Operation(seq, what, group, state=_SCHEDULED, at_ns=at_ns)  # noqa: B023
+            told = Operation(seq, what, group, state=_SCHEDULED, at_ns=line.at_ns)  # noqa: B023
             _operation(attempt, rank, told, line)  # noqa: B023
 
         if smaller:
@@ -249,7 +247,7 @@ def _resolve_steps(every: list[_Compared], attempt: Attempt, *, smaller: bool) -
     apart: list[_Compared] = []
     others: list[_Compared] = []
     for compared in every:
-        line, _, (place, sides) = compared
+        line, (place, sides) = compared
         told = {p: side[0] for p, side in _sides(line.text).items() if side is not None}
         met = {p: n for p, n in told.items() if n is not None and n <= _GARBAGE_SEQ}
         if len(sides) < 2 or len(set(sides.values())) > 1 or len(set(met.values())) < 2:
@@ -261,12 +259,12 @@ def _resolve_steps(every: list[_Compared], attempt: Attempt, *, smaller: bool) -
             if rank != place:  # the lowest rank that differs: the ranks below it agree
                 numbers |= dict.fromkeys(range(min(rank, _MAX_AGREEING)), met[place])
     if apart and not smaller:
-        line, at_ns, _ = apart[0]
+        line = apart[0][0]
         alike = [[r for r, n in numbers.items() if n == number] for number in set(numbers.values())]
         few, *more = sorted(alike, key=len)
         # The smaller side, if ranks that said nothing cannot even the sides out.
         accused = tuple(few if len(few) + 1 < len(more[-1]) else numbers)
-        attempt.claim("fingerprint_mismatch", line, at_ns, accused=accused, certain=False)
+        attempt.claim("fingerprint_mismatch", line, accused=accused, certain=False)
     return others
 
 

@@ -15,25 +15,25 @@ _MOST_MODELS = 1024
 
 def _other_model(said: Said, attempt: Attempt) -> None:
     """Another rank has a different number of parameters."""
-    line, at_ns = said.line, said.at_ns
+    line = said.line
     own, count, other, its_count = (int(x[:18]) for x in said.found.groups())
     # No parameters, or an absurd number: the other rank did not take part in this collective.
     absent = its_count == 0 or its_count > 10**9
     if not absent and other < _MOST_MODELS and not line.is_place(own):
         # It names the first rank that differs, so the ranks before that one agree with it.
         for rank, size in ((own, count), (other, its_count), *((r, count) for r in range(other))):
-            _model(rank, size, line, at_ns, attempt)
+            _model(rank, size, line, attempt)
     accused = (other,) if absent and not line.is_place(own) else ()
     attempt.claim(
-        "ddp_model_mismatch", line, at_ns,
+        "ddp_model_mismatch", line,
         reporter=line.rank_or(own), accused=accused, certain=False,
     )  # fmt: skip
 
 
-def _model(rank: int, size: int, line: LogLine, at_ns: int, attempt: Attempt) -> None:
+def _model(rank: int, size: int, line: LogLine, attempt: Attempt) -> None:
     """One rank's part in the comparison of models, which every rank repeats."""
     signature = Signature("all_gather", "parameters of the model", input_sizes=((size,),))
-    told = Operation(1, signature, _MODELS, state=State.SCHEDULED, at_ns=at_ns)
+    told = Operation(1, signature, _MODELS, state=State.SCHEDULED, at_ns=line.at_ns)
     attempt.of(rank).issued(told, line)
 
 

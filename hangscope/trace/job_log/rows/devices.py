@@ -34,34 +34,34 @@ _LOST = re.compile(
 )
 
 
-def lost_peer(text: str) -> ClaimDetails:
-    """What a message of NCCL's says of the connection to another rank."""
-    return ClaimDetails(lost_peer=True) if _LOST.search(text) else ClaimDetails()
+def lost_peer(text: str) -> bool:
+    """Whether a message of NCCL's says that the connection to another rank is gone."""
+    return _LOST.search(text) is not None
 
 
 def _memory(said: Said, attempt: Attempt) -> None:
     """A device ran out of memory, or was asked for more than there is."""
-    line, at_ns = said.line, said.at_ns
+    line = said.line
     if _GARBAGE_SIZE in line.text:
-        attempt.claim("size_mismatch", line, at_ns, certain=False)
+        attempt.claim("size_mismatch", line, certain=False)
     else:
-        attempt.claim("oom", line, at_ns, accused=(line.rank,))
+        attempt.claim("oom", line, accused=(line.rank,))
 
 
 def _device(said: Said, attempt: Attempt) -> None:
     """A device or its driver failed."""
-    line, at_ns = said.line, said.at_ns
+    line = said.line
     told = line.text.strip()
     if line.rank is None and line.local_rank is not None and not _EXCEPTION.match(told):
         # A driver's message is not a traceback, but ends its process like one.
-        _raised("device error", clean.prose(told, 400), line, at_ns, attempt)
-    late = ClaimDetails(after_timeout=True) if attempt.given_up else ClaimDetails()
-    attempt.claim("device_error", line, at_ns, accused=(line.rank,), **late)
+        _raised("device error", clean.prose(told, 400), line, attempt)
+    late = ClaimDetails(after_timeout=attempt.given_up)
+    attempt.claim("device_error", line, accused=(line.rank,), details=late)
 
 
-def _raised(kind: str, words: str, line: LogLine, at_ns: int, attempt: Attempt) -> None:
+def _raised(kind: str, words: str, line: LogLine, attempt: Attempt) -> None:
     """An exception of the writer that no traceback shows."""
-    trouble = LoggedException(kind, words, at_ns=at_ns, line=line.number, uncaught=True)
+    trouble = LoggedException(kind, words, at_ns=line.at_ns, line=line.number, uncaught=True)
     if line.rank is not None:
         attempt.of(line.rank).exceptions.append(trouble)
     else:
@@ -75,7 +75,7 @@ def _own_device(said: Said, attempt: Attempt) -> None:
     if rank is None and where:
         rank = attempt.processes.of_pid(int(where[2][:9]), _nccls_machine(where, said.line))
     kind: ClaimKind = "oom" if said.text("what") == "out of memory" else "device_error"
-    attempt.claim(kind, said.line, said.at_ns, accused=(rank,), certain=rank is not None)
+    attempt.claim(kind, said.line, accused=(rank,), certain=rank is not None)
 
 
 def _shared_device(said: Said, attempt: Attempt) -> None:
@@ -83,17 +83,15 @@ def _shared_device(said: Said, attempt: Attempt) -> None:
     both = (said.number("a", 7) or 0, said.number("b", 7) or 0)
     for member in both:
         attempt.of(member)
-    attempt.claim("shared_device", said.line, said.at_ns, accused=both)
+    attempt.claim("shared_device", said.line, accused=both)
 
 
 def _network(said: Said, attempt: Attempt) -> None:
     """A connection failed, or a peer announced more bytes than there is room for."""
     text = said.line.text
     kind: ClaimKind = "size_mismatch" if "collective mismatch" in text else "network_error"
-    details = lost_peer(text)
-    if attempt.given_up:
-        details["after_timeout"] = True
-    attempt.claim(kind, said.line, said.at_ns, certain=False, **details)
+    details = ClaimDetails(lost_peer=lost_peer(text), after_timeout=attempt.given_up)
+    attempt.claim(kind, said.line, certain=False, details=details)
 
 
 def _killed_for_memory(said: Said, attempt: Attempt) -> None:
@@ -105,14 +103,14 @@ def _killed_for_memory(said: Said, attempt: Attempt) -> None:
 
 def _xid(said: Said, attempt: Attempt) -> None:
     """The driver reports a failed device, and usually the process that used it."""
-    line, at_ns, pid = said.line, said.at_ns, said.number("pid")
+    line, pid = said.line, said.number("pid")
     rank = attempt.processes.of_pid(pid, line.machine)
     if said.number("xid") in _ECHOES:
-        attempt.claim("other", line, at_ns, certain=False)
+        attempt.claim("other", line, certain=False)
     elif rank is None and pid is not None:
         of_process("device_error", said, pid, attempt)
     else:
-        attempt.claim("device_error", line, at_ns, accused=(rank,), certain=rank is not None)
+        attempt.claim("device_error", line, accused=(rank,), certain=rank is not None)
 
 
 def _fatal_python(said: Said, attempt: Attempt) -> None:
@@ -121,14 +119,14 @@ def _fatal_python(said: Said, attempt: Attempt) -> None:
     number = signals.BY_DESCRIPTION.get(what.lower().replace("-", " "))
     if number is not None:
         if not _signalled(said, attempt, number):
-            attempt.claim("launcher_failure", said.line, said.at_ns, certain=False)
+            attempt.claim("launcher_failure", said.line, certain=False)
     else:
-        _raised(_FATAL, clean.prose(what, 400), said.line, said.at_ns, attempt)
+        _raised(_FATAL, clean.prose(what, 400), said.line, attempt)
 
 
 def _signalled(said: Said, attempt: Attempt, number: int | None = None) -> bool:
     """A process was ended by a signal that it caused itself. Returns whether it is known."""
-    line, at_ns = said.line, said.at_ns
+    line = said.line
     number = number or signals.number_of(said.text("name") or "SEGV")
     if number is None:
         return False
@@ -136,12 +134,12 @@ def _signalled(said: Said, attempt: Attempt, number: int | None = None) -> bool:
         notes = attempt.of(line.rank)
         notes.exit_signal = notes.exit_signal or number
         notes.exit_text = notes.exit_text or line.text.strip()[:200]
-        notes.exit_ns = notes.exit_ns or at_ns
+        notes.exit_ns = notes.exit_ns or line.at_ns
     elif line.local_rank is not None:
-        failure = LauncherFailure(line.local_rank, None, -number, at_ns, line.machine)
+        failure = LauncherFailure(line.local_rank, None, -number, line.at_ns, line.machine)
         attempt.ends.failures.append(failure)
     elif line.pid is not None:
-        attempt.claim("launcher_failure", line, at_ns, certain=False)
+        attempt.claim("launcher_failure", line, certain=False)
     return any(known is not None for known in (line.rank, line.local_rank, line.pid))
 
 
@@ -149,7 +147,7 @@ def _kernel(said: Said, attempt: Attempt) -> None:
     """A debugger lists what a device runs: NCCL's kernels end once all members have come."""
     text = f"a device runs {said.text('kernel')}, which waits for the other members"
     line = said.line.saying(text)
-    attempt.claim("other", line, said.at_ns, certain=False, stands=True)
+    attempt.claim("other", line, certain=False, details=ClaimDetails(stands=True))
 
 
 @dataclass(slots=True)
@@ -246,7 +244,7 @@ ROWS = (
         "n0:30:60 [0] /nccl/src/transport.cc:33 NCCL WARN Cuda failure 'out of memory'",
         "ncclUnhandledCudaError: Call to CUDA function failed."),
     row("ascend-error", "remark", r"\bE[A-Z]\d{4}: .{0,60}?(?P<what>Failed to .{1,300})",
-        claim("other", unattributed=True),
+        claim("other", ClaimDetails(unattributed=True)),
         "EJ0001: 2024-05-21-11:57:54.167.645 Failed to initialize the HCCP process. Reason: Maybe "
         "the last training process is running."),
     row("nccl-shared-device", "own error",
@@ -308,12 +306,12 @@ ROWS = (
         "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed."),
     row("hung-task", "remark",
         r"INFO: task (\S{1,40}):(?P<pid>\d{1,9}) blocked for more than \d+ seconds",
-        claim("other", blocked=True),
+        claim("other", ClaimDetails(blocked=True)),
         "INFO: task python3:4711 blocked for more than 120 seconds."),
     row("silent-storage", "remark",
         r"nfs: server \S+ not responding|LustreError: .{0,300}(?:rc = -1\d\d|timed out|was evicted)"
         r"|ptlrpc_expire_one_request|ceph: mds\d+ (?:hung|caps stale)|"
-        r"beegfs: .{0,200}(?:timed out|offline)", claim("other", blocked=True),
+        r"beegfs: .{0,200}(?:timed out|offline)", claim("other", ClaimDetails(blocked=True)),
         "nfs: server filer1 not responding, still trying"),
 )
 # fmt: on

@@ -41,7 +41,6 @@ class _Report:
     """One collective that is not joined by all, or not with the same operation."""
 
     head: LogLine
-    at_ns: int
     seq: int
     group: GroupId = DEFAULT_GROUP
     op: str = ""
@@ -53,7 +52,7 @@ class _Report:
 def _table_row(said: Said, attempt: Attempt) -> None:
     """One collective of the debug server's table."""
     seq, rest = said.number("seq", 18) or 0, said.line.text[said.found.end() :]
-    report = _Report(said.line.saying(_IN_TABLE.format(seq=seq)), said.at_ns, seq)
+    report = _Report(said.line.saying(_IN_TABLE.format(seq=seq)), seq)
     report.group = (said.text("group")[:100], said.text("desc").rpartition(":")[2][:200])
     report.op, report.members = said.text("op").rpartition(":")[2], said.ranks("members")
     report.stack = tuple(
@@ -71,7 +70,7 @@ def _table_row(said: Said, attempt: Attempt) -> None:
 
 def _follow(said: Said, attempt: Attempt) -> Report:
     """Note the lines of a report, between which other ranks may write."""
-    report = _Report(said.line, said.at_ns, said.number("seq", 18) or 0)
+    report = _Report(said.line, said.number("seq", 18) or 0)
     differs = said.text("errors")
     line = yield True
     while line.number <= said.line.number + _NEAR:
@@ -110,7 +109,7 @@ def _note(report: _Report, attempt: Attempt) -> None:
     op, group = operations.canonical(report.op), report.group
     if not members or not missing.issubset(members) or attempt.mentions > MAX_MENTIONS:
         attempt.claim(
-            "missing_ranks", report.head, report.at_ns, accused=report.missing, group=group,
+            "missing_ranks", report.head, accused=report.missing, group=group,
             seq=report.seq, op=op or None, certain=False,
         )  # fmt: skip
         return
@@ -122,7 +121,7 @@ def _note(report: _Report, attempt: Attempt) -> None:
         notes.places.setdefault(group, place)
         if rank not in missing:
             told = Operation(report.seq, Signature(op, report.op), group, state=State.SCHEDULED)
-            told.at_ns, told.stack = report.at_ns, report.stack
+            told.at_ns, told.stack = report.head.at_ns, report.stack
             notes.issued(told, report.head)
 
 
@@ -135,7 +134,7 @@ def _accuse(report: _Report, culprits: set[int], attempt: Attempt) -> None:
     said = f"at collective {report.seq} ranks {_some(culprits)} differ from ranks {_some(others)}"
     attempt.claim(
         "fingerprint_mismatch", report.head.saying(f"torch's analysis of the dumps: {said}"),
-        report.at_ns, accused=tuple(odd), group=report.group, seq=report.seq,
+        accused=tuple(odd), group=report.group, seq=report.seq,
         op=operations.canonical(report.op) or None, certain=False,
     )  # fmt: skip
 

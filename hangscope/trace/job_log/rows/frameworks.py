@@ -82,7 +82,7 @@ def _stalled(missing: _Missing, said: Said, attempt: Attempt) -> None:
     shown = ", ".join([*missing][:2])
     text = f"Horovod: {len(missing)} tensors wait for some ranks, such as {shown}"
     tell, absent = (
-        partial(attempt.claim, line=said.line.saying(text), at_ns=said.at_ns),
+        partial(attempt.claim, line=said.line.saying(text)),
         tuple(frozenset.intersection(*sets)),
     )
     if absent:
@@ -100,7 +100,7 @@ def _ray_train(said: Said, attempt: Attempt) -> None:
     """Ray Train's workers wait until all have reported; the warning is repeated."""
     ranks, line = said.ranks("ranks"), said.line._replace(rank=None)
     attempt.at_end[_ray_train] = partial(
-        attempt.claim, "missing_ranks", line, said.at_ns, accused=ranks, certain=len(ranks) == 1
+        attempt.claim, "missing_ranks", line, accused=ranks, certain=len(ranks) == 1
     )
 
 
@@ -110,7 +110,7 @@ def _tasks(said: Said, attempt: Attempt) -> Report:
 
     def tell() -> None:
         if tasks:
-            attempt.claim("missing_ranks", said.line, said.at_ns, accused=tuple(tasks))
+            attempt.claim("missing_ranks", said.line, accused=tuple(tasks))
 
     attempt.at_end[_tasks] = tell
     line = yield True
@@ -135,7 +135,7 @@ def _silent_tasks(said: Said, attempt: Attempt) -> Report:
     def tell() -> None:
         if lost:
             accused, alone = tuple(lost), len(lost) == 1
-            attempt.claim("unreachable", said.line, said.at_ns, accused=accused, certain=alone)
+            attempt.claim("unreachable", said.line, accused=accused, certain=alone)
 
     attempt.at_end.setdefault(_silent_tasks, tell)
     if said.text("task"):
@@ -153,7 +153,7 @@ def _ucc(said: Said, attempt: Attempt) -> Report:
         for rank in sorted(heard)[:_MAX_TENSORS]:
             attempt.of(rank)
         attempt.claim(
-            "missing_ranks", said.line, said.at_ns, accused=tuple(accused) if few else (),
+            "missing_ranks", said.line, accused=tuple(accused) if few else (),
             seq=said.number("seq", 18), op=operations.canonical(said.text("op")),
         )  # fmt: skip
 
@@ -166,7 +166,7 @@ def _ucc(said: Said, attempt: Attempt) -> Report:
 
 def _xla_waits(said: Said, attempt: Attempt) -> None:
     """XLA's threads that are to start a collective together; the others may still come."""
-    waits = partial(attempt.claim, "timeout", said.line, said.at_ns, certain=False)
+    waits = partial(attempt.claim, "timeout", said.line, certain=False)
     attempt.at_end.setdefault(_xla_waits, waits)
 
 
@@ -186,7 +186,7 @@ def _shapes(said: Said, attempt: Attempt) -> Report:
             until = line.number + _NEAR
             shape = tuple(int(d) for d in re.findall(r"\d{1,18}", found[2])[:32])
             told = Operation(1, Signature(op, op, input_sizes=(shape,)), _SHAPES_GROUP)
-            told.state, told.at_ns = State.SCHEDULED, said.at_ns
+            told.state, told.at_ns = State.SCHEDULED, said.line.at_ns
             attempt.of(int(found[1])).issued(told, line)
         line = yield False
 

@@ -60,18 +60,13 @@ def _held_up(said: Said, attempt: Attempt) -> None:
     """A rank says that its monitored barrier did not complete, and perhaps who is late or came."""
     line, text, own = said.line, said.line.text, said.number("own", 7) or 0
     rank, inner, came = line.rank_or(own), line.is_place(own), _PROCESSED.search(text)
-    details = ClaimDetails()
     if inner and (came or not _LATE.search(text)):
         details = ClaimDetails(places=True)
-    elif came:
-        details = ClaimDetails(processed=rank_ranges(came["came"] or ""))
-    elif said.text("late") or _REACHED.search(text):
-        details = ClaimDetails(places=False)
+    else:
+        details = ClaimDetails(processed=rank_ranges(came["came"] or "") if came else None)
     attempt.of(rank)
     accused = () if inner else said.ranks("late")
-    attempt.claim(
-        _BARRIER, line, said.at_ns, accused=accused, reporter=rank, op=_BARRIER, **details
-    )
+    attempt.claim(_BARRIER, line, accused=accused, reporter=rank, op=_BARRIER, details=details)
 
 
 def _connected(said: Said, attempt: Attempt) -> None:
@@ -80,13 +75,13 @@ def _connected(said: Said, attempt: Attempt) -> None:
     if attempt.world_size is None:
         attempt.world_size = want + 1
     if have < want:
-        attempt.claim("network_error", said.line, said.at_ns, reporter=rank, certain=False)
+        attempt.claim("network_error", said.line, reporter=rank, certain=False)
 
 
 def _closed(said: Said, attempt: Attempt) -> bool:
     if not _GLOO.search(said.line.text):
         return False
-    attempt.claim("network_error", said.line, said.at_ns, certain=False)
+    attempt.claim("network_error", said.line, certain=False)
     return True
 
 

@@ -39,17 +39,17 @@ def _missing(said: Said, attempt: Attempt) -> None:
     waits = attempt.part(KernelWaits)
     late = {peer for peers in waits.on.values() for peer in peers} - set(waits.on)
     if not late or waits.are_places or len(late) > len(waits.on):
-        attempt.claim("timeout", said.line, said.at_ns, certain=False)
+        attempt.claim("timeout", said.line, certain=False)
         return
     for rank in waits.on:
         attempt.of(rank)
     accused, line = tuple(sorted(late)), said.line._replace(rank=None)
-    attempt.claim("missing_ranks", line, said.at_ns, accused=accused, certain=len(late) == 1)
+    attempt.claim("missing_ranks", line, accused=accused, certain=len(late) == 1)
 
 
 def _deep_ep(said: Said, attempt: Attempt) -> bool:
     attempt.part(KernelWaits).trapped = True
-    attempt.claim("timeout", said.line, said.at_ns, reporter=said.line.rank, certain=False)
+    attempt.claim("timeout", said.line, reporter=said.line.rank, certain=False)
     return False
 
 

@@ -48,8 +48,8 @@ def _banner(said: Said, attempt: Attempt) -> bool:
     ends, newest_ns = attempt.ends, max(attempt.gave_up_ns, attempt.ends.agents_ns)
     ended = bool(ends.failures) or ends.step_ended
     ended |= any(notes.has_ended for notes in attempt.ranks.values())
-    if said.at_ns and newest_ns:
-        ended = said.at_ns > newest_ns and (attempt.given_up or ended)
+    if said.line.at_ns and newest_ns:
+        ended = said.line.at_ns > newest_ns and (attempt.given_up or ended)
     if ended:
         attempt.restart()
     return ended
@@ -68,7 +68,7 @@ def _closing(said: Said, attempt: Attempt) -> None:
 
 def _note_agent(said: Said, attempt: Attempt) -> None:
     """Record which torchrun agent mentions its workers, and whether time goes backwards."""
-    ends, at_ns = attempt.ends, said.at_ns
+    ends, at_ns = attempt.ends, said.line.at_ns
     if said.line.pid is not None:
         ends.agents.add(Process(said.line.pid, said.line.machine))
     ends.agents_go_back |= 0 < at_ns < ends.agents_ns - _OUT_OF_ORDER_NS
@@ -89,7 +89,9 @@ def _srun(said: Said, attempt: Attempt) -> None:
         for task in range(int(low), min(int(high or low), int(low) + _MOST_TASKS) + 1):
             if victim:
                 ends.stopped_tasks.add(task)
-            ends.of_tasks.append(TaskEnd(task, said.text("host"), code, signal, said.at_ns, oom))
+            ends.of_tasks.append(
+                TaskEnd(task, said.text("host"), code, signal, said.line.at_ns, oom)
+            )
 
 
 def _step_ends(said: Said, attempt: Attempt) -> bool:

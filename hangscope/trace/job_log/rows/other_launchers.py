@@ -15,6 +15,7 @@ from hangscope.trace.job_log.evidence.processes import Process
 from hangscope.trace.job_log.lines.line import UNKNOWN_MACHINE, Machine
 from hangscope.trace.job_log.rows.row import Report, Said, row
 from hangscope.trace.job_log.rows.statements import claim, ended, stopped
+from hangscope.trace.model import ClaimDetails
 
 _MPI_CODE = re.compile(r"^\s*Exit code:\s+(\d{1,3})")
 _HYDRA_END = re.compile(r"(?P<how>KILLED BY SIGNAL|EXIT STRING|EXIT CODE): (?P<number>\d{1,3})")
@@ -41,7 +42,7 @@ def _deepspeed(said: Said, attempt: Attempt) -> None:
     if said.number("local") == 0:  # the only process
         ended(said, attempt)
     else:
-        attempt.claim("launcher_failure", said.line, said.at_ns, certain=False)
+        attempt.claim("launcher_failure", said.line, certain=False)
 
 
 _FIELD = re.compile(r"\s*(class_name|actor_id|pid|name|namespace|ip|label): ?(\S*)\s*")
@@ -49,7 +50,7 @@ _FIELD = re.compile(r"\s*(class_name|actor_id|pid|name|namespace|ip|label): ?(\S
 
 def _raylet(said: Said, attempt: Attempt) -> None:
     process = Process(said.number("pid") or 0, said.line.machine)
-    attempt.ends.found_dead.setdefault(process, said.at_ns)
+    attempt.ends.found_dead.setdefault(process, said.line.at_ns)
 
 
 def _worker(said: Said, attempt: Attempt) -> None:
@@ -63,16 +64,16 @@ def _actor(said: Said, attempt: Attempt) -> Report:
     """The lines below state the pid, and then the node."""
     dead, pid = attempt.ends.found_dead, said.number("pid")
     if pid is not None:
-        dead.setdefault(Process(pid, Machine(said.text("ip") or None)), said.at_ns)
+        dead.setdefault(Process(pid, Machine(said.text("ip") or None)), said.line.at_ns)
     pid = None
     field = _FIELD.fullmatch((yield True).text)
     while field is not None:
         if field[1] == "pid" and field[2][:9].isdigit():
             pid = int(field[2][:9])
-            dead.setdefault(Process(pid, UNKNOWN_MACHINE), said.at_ns)
+            dead.setdefault(Process(pid, UNKNOWN_MACHINE), said.line.at_ns)
         elif field[1] == "ip" and pid is not None:
             dead.pop(Process(pid, UNKNOWN_MACHINE), None)
-            dead.setdefault(Process(pid, Machine(field[2])), said.at_ns)
+            dead.setdefault(Process(pid, Machine(field[2])), said.line.at_ns)
         field = _FIELD.fullmatch((yield True).text)
 
 
@@ -90,7 +91,7 @@ def _of_pid(said: Said, attempt: Attempt) -> Report | None:
     rank = attempt.processes.of_pid(said.number("pid"), said.line.machine)
     if rank is not None:
         return _how_it_ended(rank, said, attempt)
-    attempt.claim("launcher_failure", said.line, said.at_ns, certain=False)
+    attempt.claim("launcher_failure", said.line, certain=False)
     return None
 
 
@@ -102,12 +103,12 @@ def _how_it_ended(rank: int, said: Said, attempt: Attempt) -> Report:
     while True:
         code, ended = _MPI_CODE.search(line.text), _HYDRA_END.search(line.text)
         if code:
-            attempt.of(rank).ended(int(code[1]), said.at_ns)
+            attempt.of(rank).ended(int(code[1]), said.line.at_ns)
         elif ended and ended["how"] == "EXIT CODE" and ended["number"] in ("9", "15"):
-            attempt.claim("launcher_failure", line, said.at_ns, certain=False)
+            attempt.claim("launcher_failure", line, certain=False)
         elif ended:
             number, is_code = int(ended["number"]), ended["how"] == "EXIT CODE"
-            attempt.of(rank).ended(number if is_code else -number, said.at_ns)
+            attempt.of(rank).ended(number if is_code else -number, said.line.at_ns)
         else:
             line = yield False
             continue
@@ -120,7 +121,7 @@ def _composer_stops(said: Said, attempt: Attempt) -> None:
     code, notes = int(said.text("code")), attempt.of(said.number("rank", 7) or 0)
     notes.pid = notes.pid or said.number("pid")
     if code and not notes.has_ended:
-        notes.ended(code, said.at_ns)
+        notes.ended(code, said.line.at_ns)
         notes.by_launcher = code in (-signals.SIGTERM, -signals.SIGKILL)
 
 
@@ -128,14 +129,16 @@ def _executor(said: Said, attempt: Attempt) -> None:
     """vLLM's executor found a worker dead; its numbers are ranks."""
     notes = attempt.of(said.number("rank") or 0)
     if not notes.has_ended:
-        notes.found_dead, notes.exit_ns = True, notes.exit_ns or said.at_ns
+        notes.found_dead, notes.exit_ns = True, notes.exit_ns or said.line.at_ns
         notes.exit_text = notes.exit_text or "its process died, says vLLM, and not how"
 
 
 def _silent(said: Said, attempt: Attempt) -> None:
     """A supervisor has received no sign of life, as in every hang."""
     rank = said.number("rank")
-    attempt.claim("timeout", said.line, said.at_ns, reporter=rank, certain=False, silence=True)
+    attempt.claim(
+        "timeout", said.line, reporter=rank, certain=False, details=ClaimDetails(silence=True)
+    )
 
 
 def _shell_alone(said: Said, attempt: Attempt) -> bool:
@@ -144,7 +147,7 @@ def _shell_alone(said: Said, attempt: Attempt) -> bool:
         return False
     if "srun: error:" in said.line.text:
         return False  # it is about tasks
-    attempt.claim("launcher_failure", said.line, said.at_ns, certain=False)
+    attempt.claim("launcher_failure", said.line, certain=False)
     return True
 
 
@@ -153,9 +156,9 @@ def _mpich(said: Said, attempt: Attempt) -> None:
     rank = said.number("rank", 7) or 0
     notes = attempt.of(rank)
     if said.text("what").startswith("application called"):
-        notes.ended(abs(int(said.text("code"))) % 256 or 1, said.at_ns)
+        notes.ended(abs(int(said.text("code"))) % 256 or 1, said.line.at_ns)
     else:
-        attempt.claim("network_error", said.line, said.at_ns, reporter=rank, certain=False)
+        attempt.claim("network_error", said.line, reporter=rank, certain=False)
 
 
 # fmt: off

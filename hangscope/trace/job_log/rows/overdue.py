@@ -99,26 +99,26 @@ def _work(text: str) -> re.Match[str] | None:
 
 def note_timeout(said: Said, attempt: Attempt) -> bool:
     """Record an operation that timed out. Returns whether the message is about one."""
-    line, at_ns, text, by = said.line, said.at_ns, said.line.text, message_of(said.line)
+    line, text, by = said.line, said.line.text, message_of(said.line)
     begins = text.find("Work")
     work = _work(text[begins:]) if begins >= 0 else None
     if work is None:
         if "atchdog" in text:  # truncated, or in another wording
-            attempt.claim("timeout", line, at_ns, reporter=by.rank, certain=False)
+            attempt.claim("timeout", line, reporter=by.rank, certain=False)
         return "atchdog" in text
     attempt.given_up = True
     signature, seq = _signature(work), _number(work["seq"])
     if by.rank is None:
-        attempt.claim("timeout", line, at_ns, seq=seq, op=signature.op, certain=False)
+        attempt.claim("timeout", line, seq=seq, op=signature.op, certain=False)
         return True
     ran = _RAN.search(text)
     ran_ms = (_number(ran["ms"]) or 0) if ran else 0
     notes = attempt.of(by.rank)
-    began_ns = at_ns - ran_ms * 10**6
+    began_ns = line.at_ns - ran_ms * 10**6
     if began_ns > attempt.gave_up_ns + _SLACK_NS and any(o.at_ns for o in notes.overdue):
         attempt.restart(again=True)  # after every rank had given up: the log of another start
         return True
-    attempt.gave_up_ns = max(attempt.gave_up_ns, at_ns)
+    attempt.gave_up_ns = max(attempt.gave_up_ns, line.at_ns)
     notes.host = notes.host or line.host or None
     same_number = notes.numbered(seq or 0)
     known = next((o for o in same_number if _may_be_same(o.signature, signature)), None)
@@ -128,7 +128,7 @@ def note_timeout(said: Said, attempt: Attempt) -> bool:
         if known.group == UNKNOWN_GROUP:
             known.group = by.group
     elif len(same_number) < MAX_SAME_NUMBER:
-        told = Operation(seq or 0, signature, by.group, by.place, timed_out=True, at_ns=at_ns)
+        told = Operation(seq or 0, signature, by.group, by.place, timed_out=True, at_ns=line.at_ns)
         told.timeout_ms, told.ran_ms = _number(work["timeout"]) or 0, ran_ms
         told.bare = line.rank is None
         notes.add(told, line)
@@ -180,17 +180,17 @@ def note_torchcomms_timeout(said: Said, attempt: Attempt) -> None:
         group = name, "default_pg" if name == "0" else ""
         signature = Signature("collective", "collective", "nccl")
         told = Operation(0, signature, group, said.number("place"), timed_out=True)
-        told.ran_ms, told.at_ns = _number(timeout["ms"]) or 0, said.at_ns
+        told.ran_ms, told.at_ns = _number(timeout["ms"]) or 0, line.at_ns
         notes.add(told, line)
 
 
 def note_counters(said: Said, attempt: Attempt) -> None:
     """Record a group's last work enqueued, started and completed."""
-    line, at_ns, text = said.line, said.at_ns, said.line.text
+    line, text = said.line, said.line.text
     rank, group, _ = message_of(line)
     signal, status = _DUMP_SIGNAL.search(text), _STATUS.search(text)
     if signal:
-        attempt.claim("dump_signal", line, at_ns, reporter=rank)
+        attempt.claim("dump_signal", line, reporter=rank)
         if group == UNKNOWN_GROUP:
             group = DEFAULT_GROUP  # these counters are always the default group's
     if rank is None:
@@ -206,9 +206,9 @@ def note_counters(said: Said, attempt: Attempt) -> None:
     known.completed = max(known.completed, completed)
     if started > 0:
         known.started = max(known.started, started)
-    known.at_ns = known.at_ns or at_ns
+    known.at_ns = known.at_ns or line.at_ns
     if not signal:
-        known.failed_ns = known.failed_ns or at_ns
+        known.failed_ns = known.failed_ns or line.at_ns
     numbered = notes.numbered(int(status["n"])) if status else []
     unlabelled = [o for o in numbered if o.group == UNKNOWN_GROUP]
     if len(unlabelled) == 1:  # a watchdog prints both: the timeout is of this group

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.rows.row import Said, row
+from hangscope.trace.model import ClaimDetails
 
 _NEAR = 40
 """Lines between that and the first line of a timeout, if training went on it prints more."""
@@ -21,16 +22,16 @@ def _begins(said: Said, attempt: Attempt) -> bool:
 
 def _tell(said: Said, attempt: Attempt) -> None:
     """Note the newest, if ranks gave up waiting for one another soon below it."""
-    line, at_ns = said.line, said.at_ns
+    line = said.line
     first = min(attempt.overdue, key=lambda o: o.line, default=None)
     if first is None:
         return
     began_ns = first.at_ns - first.ran_ms * 10**6 if first.at_ns and first.ran_ms else 0
     near = 0 <= first.line - line.number <= _NEAR
-    if at_ns and began_ns:
-        near = abs(at_ns - began_ns) <= _MOMENT_NS
+    if line.at_ns and began_ns:
+        near = abs(line.at_ns - began_ns) <= _MOMENT_NS
     if near:
-        attempt.claim("other", line, at_ns, certain=False, phase=True)
+        attempt.claim("other", line, certain=False, details=ClaimDetails(phase=True))
 
 
 _MOMENT_NS = 90 * 10**9

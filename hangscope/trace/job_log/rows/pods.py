@@ -47,7 +47,7 @@ def _tell(attempt: Attempt) -> None:
         line = said.line.saying(f"{who}{where} ended: {how}, exit code {told['code']}")
         kind: ClaimKind = "oom" if how == "OOMKilled" else "launcher_failure"
         accused = (int(told["rank"]),) if one else ()
-        attempt.claim(kind, line, said.at_ns, accused=accused, certain=one, words=told["pod"])
+        attempt.claim(kind, line, accused=accused, certain=one, words=told["pod"])
 
 
 # fmt: off

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.rows.row import Said, row
 from hangscope.trace.job_log.rows.statements import claim
+from hangscope.trace.model import ClaimDetails
 
 
 @dataclass(slots=True)
@@ -35,8 +36,8 @@ def _store_barrier(said: Said, attempt: Attempt) -> None:
         return
     accused = (1 - rank,) if world == 2 and joined < 2 and rank in (0, 1) else ()
     attempt.claim(
-        "rendezvous", said.line, said.at_ns, accused=accused, reporter=rank,
-        certain=bool(accused), joined=joined, world_size=world,
+        "rendezvous", said.line, accused=accused, reporter=rank,
+        certain=bool(accused), details=ClaimDetails(joined=joined, world_size=world),
     )  # fmt: skip
 
 
@@ -46,9 +47,11 @@ def _unique_id(said: Said, attempt: Attempt) -> None:
     rank = said.line.rank_or(place)
     attempt.of(rank)
     attempt.claim(
-        "rendezvous", said.line, said.at_ns, reporter=rank, certain=False,
-        waits_for_group_rank=said.number("first", 7) or 0,
-        place=None if said.line.rank is None else place,
+        "rendezvous", said.line, reporter=rank, certain=False,
+        details=ClaimDetails(
+            waits_for_group_rank=said.number("first", 7) or 0,
+            place=None if said.line.rank is None else place,
+        ),
     )  # fmt: skip
 
 
@@ -56,7 +59,9 @@ def _address(said: Said, attempt: Attempt) -> None:
     """Gloo gives up waiting for the address of the rank at the end of the key; in the key of a
     smaller group (``default_pg/0//3//cpu``) it would be a group rank."""
     rank = said.number("absent", 7) or 0
-    attempt.claim("rendezvous", said.line, said.at_ns, certain=False, waits_for_address_of=rank)
+    attempt.claim(
+        "rendezvous", said.line, certain=False, details=ClaimDetails(waits_for_address_of=rank)
+    )
 
 
 # fmt: off
@@ -91,7 +96,7 @@ ROWS = (
     row("store-gone", "lost peer",
         r"(?:sendBytes|recvValue\w*|recvVector) failed on SocketImpl\(|"
         r"\(maybe TCPStore server has shut down too early\)",
-        claim("other", passes=True, store_gone=True),
+        claim("other", ClaimDetails(store_gone=True), passes=True),
         "recvValue failed on SocketImpl(fd=62, addr=[h1]:43962, remote=[h0]:29500): failed to recv,"
         " got 0 bytes"),
     row("store-unreachable", "missing ranks",

@@ -26,10 +26,9 @@ lines. It ends where its last line is clear."""
 
 
 class Said(NamedTuple):
-    """A line that a row understands, when (ns) it was written, and what was found in it."""
+    """A line that a row understands, and what was found in it."""
 
     line: LogLine
-    at_ns: int
     found: re.Match[str]
 
     def text(self, group: str) -> str:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 from hangscope.trace import signals
 from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.notes import LauncherFailure, TaskEnd
 from hangscope.trace.job_log.rows.row import Note, Said
-from hangscope.trace.model import MAX_RANK, ClaimDetails, ClaimKind
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
+from hangscope.trace.model import MAX_RANK, NO_DETAILS, ClaimDetails, ClaimKind
 
 
 def claim(
-    kind: ClaimKind, *, certain: bool = False, passes: bool = False, **details: Unpack[ClaimDetails]
-) -> Note:
+    kind: ClaimKind, details: ClaimDetails = NO_DETAILS, *, certain: bool = False,
+    passes: bool = False,
+) -> Note:  # fmt: skip
     """A claim of this kind, with what the named groups of the line's expression tell.
 
     It accuses the ranks in ``accused``; ``rank`` is who says so, ``pid`` the process concerned,
@@ -29,17 +27,17 @@ def claim(
         rank, pid, joined = said.number("rank", 7), said.number("pid"), said.number("joined", 7)
         clients = said.number("clients", 7)
         attempt.world_size = attempt.world_size or clients or said.number("world", 7)
-        told, words = details.copy(), ""
+        told, words = details, ""
         if rank is not None:
             attempt.of(rank)
         if pid is not None:
-            told["pid"], told["host"] = pid, said.line.host or ""
+            told = replace(told, pid=pid, host=said.line.host or "")
             words = f"{pid} {said.line.host or ''}"
         if joined is not None and clients is not None:
-            told["joined"], told["clients"] = joined, clients
+            told = replace(told, joined=joined, clients=clients)
         attempt.claim(
-            kind, said.line, said.at_ns, accused=said.ranks("accused"),
-            reporter=rank, certain=certain, words=words, **told,
+            kind, said.line, accused=said.ranks("accused"),
+            reporter=rank, certain=certain, words=words, details=told,
         )  # fmt: skip
         return not passes
 
@@ -52,9 +50,7 @@ def own_error(kind: ClaimKind, *, certain: bool = True) -> Note:
     def note(said: Said, attempt: Attempt) -> None:
         named = said.number("rank", 7) if said.text("rank") else said.number("other", 7)
         writer = said.line.rank if said.line.rank is not None else named
-        attempt.claim(
-            kind, said.line, said.at_ns, accused=(writer,), reporter=writer, certain=certain
-        )
+        attempt.claim(kind, said.line, accused=(writer,), reporter=writer, certain=certain)
 
     return note
 
@@ -64,7 +60,7 @@ def of_process(kind: ClaimKind, said: Said, pid: int, attempt: Attempt) -> None:
     host = said.line.host or ""
     words = f"{pid} {host}"
     attempt.claim(
-        kind, said.line, said.at_ns, certain=False, words=words, pid=pid, host=host
+        kind, said.line, certain=False, words=words, details=ClaimDetails(pid=pid, host=host)
     )  # fmt: skip
 
 
@@ -81,33 +77,35 @@ def ended(said: Said, attempt: Attempt) -> None:
     """A process ended with ``code`` or a signal (1 where a line tells neither): the one of the rank
     in ``rank``, with the local rank in ``local``, or in ``pid``. Of a scheduler it is a ``task``,
     which is a rank or a node."""
-    line, at_ns, rank, pid = said.line, said.at_ns, said.number("rank", 7), said.number("pid")
+    line, rank, pid = said.line, said.number("rank", 7), said.number("pid")
     signal, host = signal_in(said), said.text("host")
     code = -signal if signal is not None else int(said.text("code")[:6] or 1)
     if said.text("task"):
         status = said.number("code", 4)
-        end = TaskEnd(said.number("task", 7) or 0, host or line.host or "", status, signal, at_ns)
+        end = TaskEnd(
+            said.number("task", 7) or 0, host or line.host or "", status, signal, line.at_ns
+        )
         attempt.ends.of_tasks.append(end)
     elif said.text("local"):
         local = said.number("local", 6) or 0
-        failure = LauncherFailure(local, pid, code, at_ns, line.machine, line.number)
+        failure = LauncherFailure(local, pid, code, line.at_ns, line.machine, line.number)
         attempt.ends.failures.append(failure)
     else:
         known = attempt.processes.of_pid(pid, line.machine) if rank is None else rank
         if known is None:
-            attempt.claim("launcher_failure", line, at_ns, certain=False)
+            attempt.claim("launcher_failure", line, certain=False)
             return
         notes = attempt.of(known)
         if rank is not None:
             notes.pid, notes.host = notes.pid or pid, notes.host or host or None
-        notes.ended(code, at_ns)
+        notes.ended(code, line.at_ns)
 
 
 def stopped(said: Said, attempt: Attempt) -> None:
     """The launcher, or the whole job, was told to stop."""
     number = signal_in(said) or signals.SIGTERM
     attempt.ends.step_ended |= "CANCELLED AT" in said.line.text
-    attempt.claim("other", said.line, said.at_ns, stopped=number)
+    attempt.claim("other", said.line, details=ClaimDetails(stopped=number))
 
 
 def world_size(said: Said, attempt: Attempt) -> bool:

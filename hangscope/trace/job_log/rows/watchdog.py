@@ -49,7 +49,7 @@ def _dumps(said: Said, attempt: Attempt) -> bool:
 def _timeout(said: Said, attempt: Attempt) -> None:
     """A timeout of which nothing but the writer is stated."""
     by = message_of(said.line).rank
-    attempt.claim("timeout", said.line, said.at_ns, reporter=by, certain=False)
+    attempt.claim("timeout", said.line, reporter=by, certain=False)
 
 
 def _gives_up(said: Said, attempt: Attempt) -> None:
@@ -58,7 +58,8 @@ def _gives_up(said: Said, attempt: Attempt) -> None:
         if attempt.of(rank).partly_recorded:
             return
         attempt.of(rank).partly_recorded = True
-    attempt.claim("other", said.line, said.at_ns, reporter=rank, certain=False, gave_up=True)
+    gave_up = ClaimDetails(gave_up=True)
+    attempt.claim("other", said.line, reporter=rank, certain=False, details=gave_up)
 
 
 def _issued_at(said: Said, attempt: Attempt) -> Report:
@@ -80,7 +81,7 @@ def _issued_at(said: Said, attempt: Attempt) -> Report:
 
 def _signalled(said: Said, attempt: Attempt) -> None:
     """Another rank has requested dumps."""
-    attempt.claim("dump_signal", said.line, said.at_ns, reporter=message_of(said.line).rank)
+    attempt.claim("dump_signal", said.line, reporter=message_of(said.line).rank)
 
 
 def _hccl(said: Said, attempt: Attempt) -> None:
@@ -94,38 +95,39 @@ def _hccl(said: Said, attempt: Attempt) -> None:
             f"{line.text.strip()}"
         )
     by = message_of(said.line).rank
-    attempt.claim("timeout", line, said.at_ns, reporter=by, op=op, certain=False)
+    attempt.claim("timeout", line, reporter=by, op=op, certain=False)
 
 
 def _stuck(said: Said, attempt: Attempt) -> None:
     """The watchdog itself was stuck."""
     since, by = _FOR_S.search(said.line.text), message_of(said.line).rank
     told = ClaimDetails(watchdog_stuck=True, stuck_for_s=int(since[1] or since[2]) if since else 0)
-    attempt.claim("other", said.line, said.at_ns, reporter=by, **told)
+    attempt.claim("other", said.line, reporter=by, details=told)
 
 
 def _terminated(said: Said, attempt: Attempt) -> None:
     """Its exception is the useful part: this rank's device or connection failed."""
-    line, at_ns, words = said.line, said.at_ns, said.text("msg")
+    line, words = said.line, said.text("msg")
     rank, group, _ = message_of(line)
     if "CUDA error" in words or "HIP error" in words:
-        attempt.claim("device_error", line, at_ns, accused=(rank,), reporter=rank)
+        attempt.claim("device_error", line, accused=(rank,), reporter=rank)
     elif "NCCL error" in words or "network error" in words:
         # It found that earlier: it waits for dumps before it ends its rank.
         counters = attempt.of(rank).counters.get(group) if rank in attempt.ranks else None
-        at_ns = (counters.failed_ns if counters else 0) or at_ns
-        lost = lost_peer(words)
-        attempt.claim("network_error", line, at_ns, reporter=rank, certain=False, **lost)
+        line = line._replace(at_ns=(counters.failed_ns if counters else 0) or line.at_ns)
+        details = ClaimDetails(lost_peer=lost_peer(words))
+        attempt.claim("network_error", line, reporter=rank, certain=False, details=details)
     elif _CUT.search(words):
         _gives_up(said, attempt)
     elif "caught collective" not in words:
-        attempt.claim("other", line, at_ns, reporter=rank, watchdog_failed=True)
+        details = ClaimDetails(watchdog_failed=True)
+        attempt.claim("other", line, reporter=rank, details=details)
 
 
 def _aborted(said: Said, attempt: Attempt) -> bool:
     rank = message_of(said.line).rank
     if rank is not None:
-        attempt.claim("other", said.line, said.at_ns, reporter=rank)
+        attempt.claim("other", said.line, reporter=rank)
     return rank is not None
 
 
@@ -133,7 +135,7 @@ def _gil(said: Said, attempt: Attempt) -> None:
     """Printed by a rank that is about to end itself: what it waited in is stated elsewhere."""
     if said.line.rank is not None:
         attempt.of(said.line.rank).partly_recorded = True
-    attempt.claim("other", said.line, said.at_ns)
+    attempt.claim("other", said.line)
 
 
 # fmt: off
