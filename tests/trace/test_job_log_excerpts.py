@@ -92,6 +92,37 @@ def test_worker_found_dead_by_ray_is_the_rank_of_its_process(report: str) -> Non
     assert unknown.verdict is not Verdict.RANK_CRASHED
 
 
+def test_worker_of_another_node_with_the_same_pid_is_not_the_rank_that_spoke() -> None:
+    spoke = "(WorkerDict pid=702, ip=10.0.0.2) " + timeout(2, 78)
+    found = diagnose(trace_of(spoke + RAYLET.format(pid=702)))
+    assert found.verdict is not Verdict.RANK_CRASHED
+    here = spoke.replace("10.0.0.2", "10.0.0.1").split("Watchdog")[0] + "begun\n"
+    assert diagnose(trace_of(here + RAYLET.format(pid=702))).culprits == (2,)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("The actor is dead because its worker process has died. Worker exit type: X\n", "ended"),
+        (
+            "[1,0]<stderr>:One or more tensors[1,0]<stderr>: were submitted to be reduced, "
+            "gathered or broadcasted by subset of ranks and are waiting for remainder of ranks for "
+            "more than 60 seconds.\n",
+            "timed out",
+        ),
+        (
+            "Thread 3 (LWP 7):\n#0  0x00007f in ncclEnqueueCheck (info=0x7f) at enqueue.cc:460\n"
+            "#1  0x00007f in ncclAllReduce (sendbuff=0x7f, recvbuff=<optimized out>,\n    count=1",
+            "ncclAllReduce",
+        ),
+    ],
+)
+def test_report_whose_end_is_missing_still_says_what_it_is_about(text: str, words: str) -> None:
+    found = diagnose(trace_of(text))
+    assert words in found.headline
+    assert not found.culprits
+
+
 def test_rank_silent_beside_rays_deduplication_may_have_spoken() -> None:
     """Of lines that differ only in numbers, Ray prints the first and a count."""
     label = "[PG ID 0 PG GUID 0(default_pg) Rank {r}] ProcessGroupNCCL preparing to dump debug info"

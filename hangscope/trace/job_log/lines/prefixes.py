@@ -143,9 +143,10 @@ def strip_one(line: LogLine, text: str, style: Style) -> tuple[LogLine, str]:
         name, pattern = _PREFIXES[any_of_them.lastindex - 1]
         found = pattern.match(text)
         assert found is not None
-        return _note(line, name, found, style.year)._replace(printed=name == "printed"), text[
-            found.end() :
-        ]
+        rest = text[found.end() :]
+        if name == "mpi":  # repeated in a line that was written in pieces
+            rest = rest.replace(found[0], "")
+        return _note(line, name, found, style.year)._replace(printed=name == "printed"), rest
     if line.host is None:
         host, rest = style.hosts.taken_off(text)
         if host is not None and rest.strip():

@@ -106,9 +106,10 @@ class Initialisation:
         )
         text = f"the initialisation of NCCL hangs on {which}: the other {done} have connected"
         if not rest:
+            who = f"all {done} processes have" if done > 1 else "the one process that speaks has"
             text = (
-                f"all {done} processes have created a communicator of NCCL's: what they wait for "
-                "comes later and left no line"
+                f"{who} created a communicator of NCCL's: what is waited for comes later and left "
+                "no line"
             )
         elif not done:
             text = f"{len(rest)} processes create a communicator of NCCL's, and none has finished"

@@ -17,8 +17,9 @@ from hangscope.trace.model import ClaimDetails
 
 _GDB = re.compile(
     r"^\s*#(?P<n>\d{1,4})\s+(?:0x[0-9a-f]+ in )?(?P<name>[A-Za-z_][\w:~]{0,200})(?:<.{0,400}?>)?"
-    r" ?\(.{0,4000}?\)(?: (?:from|at) (?P<where>\S+))?\s*$"
+    r" ?\((?:.{0,4000}?\)(?: (?:from|at) (?P<where>\S+))?|[^()]{0,4000},)\s*$"
 )
+"""Its arguments may go on in the next line."""
 _PYSTACK = re.compile(
     r'^\s*\(C\) File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8}), in '
     r"(?P<name>[A-Za-z_][\w:~]{0,200}).{0,400}?(?: \((?P<where>[^()]{1,400})\))?\s*$"

@@ -39,13 +39,11 @@ def _model(rank: int, size: int, line: LogLine, attempt: Attempt) -> None:
 
 # fmt: off
 ROWS = (
-    row("ddp-no-gradient", "own error",
-        r"Parameters?(?: indices)? which did not receive grad for rank (?P<rank>\d+): ?(.*)",
-        own_error("ddp_unused_parameters"),
-        "Parameter indices which did not receive grad for rank 1: 0 1 2"),
-    row("ddp-unfinished", "own error",
+    row("ddp-unused", "own error",
+        r"Parameters?(?: indices)? which did not receive grad for rank (?P<rank>\d+): ?|"
         "Expected to have finished reduction in the prior iteration",
         own_error("ddp_unused_parameters"),
+        "Parameter indices which did not receive grad for rank 1: 0 1 2",
         "RuntimeError: Expected to have finished reduction in the prior iteration before starting "
         "a new one."),
     row("ddp-marked-twice", "own error", "Expected to mark a variable ready only once",

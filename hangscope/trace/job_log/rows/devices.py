@@ -304,14 +304,12 @@ ROWS = (
         r"DataLoader worker \(pid(?:\(s\))? (\d+)[^)]*\) (?:is killed|exited)",
         own_error("other", certain=False),
         "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed."),
-    row("hung-task", "remark",
-        r"INFO: task (\S{1,40}):(?P<pid>\d{1,9}) blocked for more than \d+ seconds",
-        claim("other", ClaimDetails(blocked=True)),
-        "INFO: task python3:4711 blocked for more than 120 seconds."),
-    row("silent-storage", "remark",
+    row("blocked", "remark",
+        r"INFO: task (\S{1,40}):(?P<pid>\d{1,9}) blocked for more than \d+ seconds|"
         r"nfs: server \S+ not responding|LustreError: .{0,300}(?:rc = -1\d\d|timed out|was evicted)"
         r"|ptlrpc_expire_one_request|ceph: mds\d+ (?:hung|caps stale)|"
         r"beegfs: .{0,200}(?:timed out|offline)", claim("other", ClaimDetails(blocked=True)),
+        "INFO: task python3:4711 blocked for more than 120 seconds.",
         "nfs: server filer1 not responding, still trying"),
 )
 # fmt: on

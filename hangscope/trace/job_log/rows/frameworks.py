@@ -13,6 +13,7 @@ from functools import partial
 from hangscope.trace import operations
 from hangscope.trace.job_log.evidence.attempt import Attempt, rank_ranges
 from hangscope.trace.job_log.evidence.notes import GroupId, Operation
+from hangscope.trace.job_log.rows import gloo
 from hangscope.trace.job_log.rows.row import Report, Said, row
 from hangscope.trace.job_log.rows.statements import claim
 from hangscope.trace.model import Signature, State
@@ -60,7 +61,7 @@ def _horovod(said: Said, attempt: Attempt) -> Report:
         if listed:
             for name in listed[2].rstrip("]").split(", ")[:_MAX_TENSORS]:
                 note(name, missing.get(name, frozenset()) | {int(listed[1])})
-        if missing:
+        if missing or _horovod not in attempt.at_end:
             attempt.at_end[_horovod] = partial(_stalled, missing, said, attempt)
         line = yield known or listed is not None
         known = False
@@ -78,6 +79,8 @@ def _stalled(missing: _Missing, said: Said, attempt: Attempt) -> None:
         sets.add(frozenset(set(range(world)) - came) if came else ranks)
     sets.discard(frozenset())
     if not sets:
+        if not missing:
+            attempt.claim("timeout", said.line, certain=False)
         return
     shown = ", ".join([*missing][:2])
     text = f"Horovod: {len(missing)} tensors wait for some ranks, such as {shown}"
@@ -202,17 +205,9 @@ ROWS = (
         r"\[(?P<ranks>[\d, ]{1,4096})\]", _ray_train,
         "Waiting for the following ranks to join the `ray.train.report` call: "
         "The following ranks have not called it: [2, 3]"),
-    row("ray-data-split", "timeout",
-        r"StreamSplitDataIterator\(epoch=\d+, split=\d+\) blocked waiting on other clients for "
-        r"more than \d+s", claim("timeout"),
-        "StreamSplitDataIterator(epoch=2, split=3) blocked waiting on other clients for more than "
-        "30s. All clients must read from the DataIterator splits at the same time."),
     row("jax-barrier", "missing ranks", "imed out task names:", _tasks,
         "Barrier timed out. # of tasks that reached the barrier: 3/4. The first task at the "
         "barrier: /job:w/task:0. Some timed out task names:"),
-    row("jax-barrier-unnamed", "timeout",
-        r"DEADLINE_EXCEEDED: Barrier timed out\.(?!.*task names:)", claim("timeout"),
-        "DEADLINE_EXCEEDED: Barrier timed out. Id: [Init]Wait_for_all_tasks_to_register::0."),
     row("jax-heartbeat", "lost peer",
         r"(?:Task|check alive failed,) /job:[\w\-]+/(?:replica:\d+/)?task:(?P<task>\d{1,7}) "
         r"(?:heartbeat timeout|is down)|\(stopped sending heartbeats\)", _silent_tasks,
@@ -228,11 +223,19 @@ ROWS = (
         _xla_waits, "This thread has been waiting for 10 seconds and may be stuck: "),
     row("xla-unstuck", "remark", "Thread is unstuck!", _xla_goes_on, "Thread is unstuck! Warning "
         "above was a false-positive."),
-    row("collective-aborted", "timeout",
-        r"BaseCollectiveExecutor::StartAbort (?!CANCELLED|OUT_OF_RANGE)\w", claim("timeout"),
-        "BaseCollectiveExecutor::StartAbort UNAVAILABLE: Collective ops is aborted by: failed"),
     row("accelerate-shapes", "mismatch", "Cannot apply desired operation due to shape mismatches",
         _shapes, "Cannot apply desired operation due to shape mismatches. All shapes across devices"
         " must be valid."),
+    row("waited-too-long", "timeout",
+        rf"{gloo.TIMEOUT.pattern}|"
+        r"StreamSplitDataIterator\(epoch=\d+, split=\d+\) blocked waiting on other clients for "
+        r"more than \d+s|DEADLINE_EXCEEDED: Barrier timed out\.(?!.*task names:)|"
+        r"BaseCollectiveExecutor::StartAbort (?!CANCELLED|OUT_OF_RANGE)\w", claim("timeout"),
+        "StreamSplitDataIterator(epoch=2, split=3) blocked waiting on other clients for more than "
+        "30s. All clients must read from the DataIterator splits at the same time.",
+        "DEADLINE_EXCEEDED: Barrier timed out. Id: [Init]Wait_for_all_tasks_to_register::0.",
+        "BaseCollectiveExecutor::StartAbort UNAVAILABLE: Collective ops is aborted by: failed",
+        "[/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation "
+        "to complete"),
 )
 # fmt: on

@@ -24,7 +24,7 @@ _PROCESSED = re.compile(
     r"Successfully processed ranks: (?P<came>[\d,\s]+)|"
     r"No ranks successfully processed in monitoredBarrier"
 )
-_TIMEOUT = re.compile(r"Timed out waiting (\d+)ms for (recv|send) operation to complete")
+TIMEOUT = re.compile(r"Timed out waiting (\d+)ms for (recv|send) operation to complete")
 _PAIR_CLOSED = "Application timeout caused pair closure"
 _CLOSED = re.compile(
     r"Connection closed by peer|Connection reset by peer|Socket closed|Read timeout|Write timeout|"
@@ -34,7 +34,7 @@ _CLOSED = re.compile(
 
 def is_wait_failure(message: str) -> bool:
     """Whether an error is Gloo's way of saying that a wait ended without the others."""
-    if _TIMEOUT.search(message) or _PAIR_CLOSED in message:
+    if TIMEOUT.search(message) or _PAIR_CLOSED in message:
         return True
     return bool(_GLOO.search(message) and _CLOSED.search(message))
 
@@ -113,9 +113,6 @@ ROWS = (
         r"Received data size doesn't match expected size", claim("size_mismatch"),
         "terminate called: [enforce fail at /gloo/transport/tcp/pair.cc:446] op.preamble.length <= "
         "op.nbytes. 4096 vs 1024"),
-    row("gloo-timeout", "timeout", _TIMEOUT.pattern, claim("timeout"),
-        "[/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation "
-        "to complete"),
     row("gloo-closed", "lost peer", _CLOSED.pattern, _closed,
         "[/gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]:54321"),
 )

@@ -159,10 +159,6 @@ ROWS = (
     row("srun-ends-step", "end",
         "srun: .*?Terminating (?:StepId|job step)|srun: Job step aborted", _step_ends,
         "srun: Terminating StepId=4711.0"),
-    row("mpirun-signal", "end",
-        r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal "
-        r"(?P<signal>\d+)", ended,
-        "mpirun noticed that process rank 2 with PID 4711 on node n1 exited on signal 9 (Killed)."),
 )
 NODES = (
     row("listed-ranks", "process", r"\b(?P<which>local|global)_ranks=\[(?P<ranks>[\d, ]{1,4096})\]",

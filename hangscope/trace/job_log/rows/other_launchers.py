@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hangscope.trace import signals
 from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.processes import Process
-from hangscope.trace.job_log.lines.line import UNKNOWN_MACHINE, Machine
+from hangscope.trace.job_log.lines.line import DRIVER_HOST, UNKNOWN_MACHINE, Machine
 from hangscope.trace.job_log.rows.row import Report, Said, row
 from hangscope.trace.job_log.rows.statements import claim, ended, stopped
 from hangscope.trace.model import ClaimDetails
@@ -49,7 +49,12 @@ _FIELD = re.compile(r"\s*(class_name|actor_id|pid|name|namespace|ip|label): ?(\S
 
 
 def _raylet(said: Said, attempt: Attempt) -> None:
-    process = Process(said.number("pid") or 0, said.line.machine)
+    """A worker of another node may have the same pid; the driver's lines have no address."""
+    machine, ip = said.line.machine, said.text("ip")
+    if ip:
+        heard = any(known.host == ip for known in attempt.processes.machines)
+        machine = Machine(ip if heard else DRIVER_HOST)
+    process = Process(said.number("pid") or 0, machine)
     attempt.ends.found_dead.setdefault(process, said.line.at_ns)
 
 
@@ -63,6 +68,12 @@ def _worker(said: Said, attempt: Attempt) -> None:
 def _actor(said: Said, attempt: Attempt) -> Report:
     """The lines below state the pid, and then the node."""
     dead, pid = attempt.ends.found_dead, said.number("pid")
+
+    def tell() -> None:
+        if not dead:
+            attempt.claim("launcher_failure", said.line, certain=False)
+
+    attempt.at_end[_actor] = tell
     if pid is not None:
         dead.setdefault(Process(pid, Machine(said.text("ip") or None)), said.line.at_ns)
     pid = None
@@ -77,18 +88,15 @@ def _actor(said: Said, attempt: Attempt) -> Report:
         field = _FIELD.fullmatch((yield True).text)
 
 
-def _of_rank(said: Said, attempt: Attempt) -> Report:
+def _mpi_process(said: Said, attempt: Attempt) -> Report | None:
     """The line that says how it ended comes later."""
-    rank = said.number("rank", 7) or 0
-    if said.text("pid"):
+    rank, pid = said.number("rank", 7), said.number("pid")
+    if rank is None:
+        attempt.elastic = True  # under srun, a task is one of Hydra's proxies
+        rank = attempt.processes.of_pid(pid, said.line.machine)
+    elif pid is not None:
         notes = attempt.of(rank)
-        notes.pid, notes.host = said.number("pid"), notes.host or said.text("host")
-    return _how_it_ended(rank, said, attempt)
-
-
-def _of_pid(said: Said, attempt: Attempt) -> Report | None:
-    attempt.elastic = True  # under srun, a task is one of Hydra's proxies
-    rank = attempt.processes.of_pid(said.number("pid"), said.line.machine)
+        notes.pid, notes.host = pid, notes.host or said.text("host")
     if rank is not None:
         return _how_it_ended(rank, said, attempt)
     attempt.claim("launcher_failure", said.line, certain=False)
@@ -163,8 +171,12 @@ def _mpich(said: Said, attempt: Attempt) -> None:
 
 # fmt: off
 RAY = (
-    row("raylet-worker-died", "end", r"Worker PID: (?P<pid>\d{1,9}) Worker exit type: SYSTEM_ERROR",
-        _raylet, "Worker PID: 4711 Worker exit type: SYSTEM_ERROR Worker exit detail: ..."),
+    row("raylet-worker-died", "end",
+        r"(?:Worker IP address: (?P<ip>[\w.:\-]{1,60}) .{0,80}?)?Worker PID: (?P<pid>\d{1,9}) "
+        "Worker exit type: SYSTEM_ERROR", _raylet,
+        "Worker PID: 4711 Worker exit type: SYSTEM_ERROR Worker exit detail: ...",
+        "Worker IP address: 10.0.0.7 Worker port: 10005 Worker PID: 4711 Worker exit type: "
+        "SYSTEM_ERROR Worker exit detail: Worker unexpectedly exits"),
     row("ray-train-worker", "process",
         r"\bip=(?P<ip>[\w.:\-]{1,60}), pid=(?P<pid>\d{1,9})\) world_rank=(?P<rank>\d{1,7})\b",
         _worker, "- (node_id=8f, ip=10.0.0.7, pid=4711) world_rank=3, local_rank=1, node_rank=0"),
@@ -175,67 +187,61 @@ RAY = (
         "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."),
 )
 ROWS = (
-    row("pals-task", "end",
+    row("process-ended", "end", (
+        r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal "
+        r"(?P<signal>\d+)",
         r"(?P<host>[\w.\-]{1,200}): rank (?P<task>\d{1,7}) "
         r"(?:died from signal (?P<signal>\d{1,2})|exited with code (?P<code>\d{1,3}))\b",
-        ended, "x1001c0s2b0n0.hostmgmt: rank 3 died from signal 9",
-        "x1001c0s2b0n0.hostmgmt: rank 3 exited with code 1"),
+        r"ProcessExitedException: process (?P<local>\d{1,6}) terminated with "
+        r"(?:signal SIG(?P<name>\w+)|exit code (?P<code>\d{1,3}))",
+        r"MPI_ABORT was invoked on rank (?P<rank>\d{1,7})\b",
+        r"^(?:ERROR:[\w.]+:)?Rank (?P<rank>\d{1,7}) crashed with exit code (?P<code>-?\d{1,4})\.",
+        r"(?:\[rank: (?P<local>\d{1,4})\] )?Child process with PID (?P<pid>\d{1,9}) terminated "
+        r"with code (?P<code>-?\d{1,4})\.",
+        r"Worker \w+ pid (?P<pid>\d{1,9}) died, exit code: (?P<code>-?\d{1,4})",
+        r": line \d+: +(?P<pid>\d{1,9}) (?P<how>Killed|Segmentation fault|Bus error|Aborted)\b",
+        ), ended,
+        "mpirun noticed that process rank 2 with PID 4711 on node n1 exited on signal 9 (Killed).",
+        "x1001c0s2b0n0.hostmgmt: rank 3 died from signal 9",
+        "x1001c0s2b0n0.hostmgmt: rank 3 exited with code 1",
+        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal "
+        "SIGKILL",
+        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with exit code "
+        "3",
+        "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD",
+        "ERROR:composer.cli.launcher:Rank 3 crashed with exit code 1.",
+        "[rank: 1] Child process with PID 4711 terminated with code 1. Forcefully terminating all "
+        "other processes to avoid zombies",
+        "Worker VllmWorkerProcess pid 4711 died, exit code: -15",
+        "run.sh: line 12: 4711 Killed                  python3 train.py"),
     row("mpich-abort", "end",
         r"Abort\((?P<code>-?\d{1,12})\) on node (?P<rank>\d{1,7}) \(rank \d{1,7} in comm \d{1,12}"
         r"\): (?P<what>.{1,40})", _mpich,
         "Abort(1) on node 3 (rank 3 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 1)"),
-    row("called-process", "end",
-        r"CalledProcessError: Command .* (?:returned non-zero exit status (?P<code>-?\d{1,4})|"
-        r"died with <Signals\.SIG\w+: (?P<signal>\d{1,2})>)", claim("launcher_failure"),
-        "subprocess.CalledProcessError: Command '['python3', 'train.py']' returned non-zero exit "
-        "status 1."),
     row("spawn-error", "end", r"-- Process (?P<local>\d{1,6}) terminated with the following error:",
         _spawn_error, "-- Process 2 terminated with the following error:"),
-    row("spawn-end", "end",
-        r"ProcessExitedException: process (?P<local>\d{1,6}) terminated with "
-        r"(?:signal SIG(?P<name>\w+)|exit code (?P<code>\d{1,3}))", ended,
-        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with signal "
-        "SIGKILL",
-        "torch.multiprocessing.spawn.ProcessExitedException: process 1 terminated with exit code "
-        "3"),
     row("deepspeed-exit", "end",
         r"--local[_-]rank[=', ]+(?P<local>\d{1,4})\b.*exits with return code = (?P<code>-?\d{1,4})",
         _deepspeed,
         "['/usr/bin/python3', '-u', 'train.py', '--local_rank=3'] exits with return code = -9"),
-    row("mpi-process-name", "end",
-        r"Process name:\s+\[(?:\[\d+,\d+\],|[\w.\-]+@\d+,)(?P<rank>\d{1,7})\]", _of_rank,
-        "  Process name: [[51234,1],2]", "  Process name: [prterun-n0-4711@1,2]"),
-    row("hydra-rank", "end",
-        r"RANK (?P<rank>\d{1,7}) PID (?P<pid>\d{1,9}) RUNNING AT (?P<host>\S+)", _of_rank,
-        "=   RANK 2 PID 4711 RUNNING AT node1"),
-    row("hydra-pid", "end", r"^\W*PID (?P<pid>\d{1,9}) RUNNING AT (\S+)", _of_pid,
-        "=   PID 4711 RUNNING AT node1"),
-    row("mpi-abort", "end", r"MPI_ABORT was invoked on rank (?P<rank>\d{1,7})\b", ended,
-        "MPI_ABORT was invoked on rank 3 in communicator MPI_COMM_WORLD"),
-    row("composer-first", "end",
-        r"^(?:ERROR:[\w.]+:)?Rank (?P<rank>\d{1,7}) crashed with exit code (?P<code>-?\d{1,4})\.",
-        ended, "ERROR:composer.cli.launcher:Rank 3 crashed with exit code 1."),
+    row("mpi-process", "end", (
+        r"Process name:\s+\[(?:\[\d+,\d+\],|[\w.\-]+@\d+,)(?P<rank>\d{1,7})\]",
+        r"RANK (?P<rank>\d{1,7}) PID (?P<pid>\d{1,9}) RUNNING AT (?P<host>\S+)",
+        r"^\W*PID (?P<pid>\d{1,9}) RUNNING AT (\S+)",
+        ), _mpi_process,
+        "  Process name: [[51234,1],2]", "  Process name: [prterun-n0-4711@1,2]",
+        "=   RANK 2 PID 4711 RUNNING AT node1", "=   PID 4711 RUNNING AT node1"),
     row("composer-exit", "end",
         r"^(?:ERROR:[\w.]+:)?Global rank (?P<rank>\d{1,7}) \(PID (?P<pid>\d{1,9})\) exited with "
         r"code (?P<code>-?\d{1,4})", _composer_stops,
         "Global rank 2 (PID 4711) exited with code -15"),
-    row("child-exit", "end",
-        r"(?:\[rank: (?P<local>\d{1,4})\] )?"
-        r"Child process with PID (?P<pid>\d{1,9}) terminated with code (?P<code>-?\d{1,4})\.",
-        ended, "[rank: 1] Child process with PID 4711 terminated with code 1. Forcefully "
-        "terminating all other processes to avoid zombies"),
-    row("vllm-worker-exit", "end",
-        r"Worker \w+ pid (?P<pid>\d{1,9}) died, exit code: (?P<code>-?\d{1,4})", ended,
-        "Worker VllmWorkerProcess pid 4711 died, exit code: -15"),
     row("vllm-worker-died", "end", r"Worker proc VllmWorker-(?P<rank>\d{1,5}) died unexpectedly",
         _executor, "Worker proc VllmWorker-1 died unexpectedly, shutting down executor."),
-    row("shell-child", "end",
-        r": line \d+: +(?P<pid>\d{1,9}) (?P<how>Killed|Segmentation fault|Bus error|Aborted)\b",
-        ended, "run.sh: line 12: 4711 Killed                  python3 train.py"),
     row("shell-killed", "end",
         r"(?:^|[\])%\s])Killed\s*$|^Segmentation fault \(core dumped\)\s*$", _shell_alone, "Killed",
         "Segmentation fault (core dumped)"),
-    row("lost-node", "end",
+    row("something-ended", "end",
+        r"CalledProcessError: Command .* (?:returned non-zero exit status -?\d|died with <Signals)|"
         r"has been marked dead because the detector has missed too many heartbeats|"
         r"resources failed with non-zero exit code|^Error: failed to run torchrun |"
         r"ORTE has lost communication with a remote daemon|"
@@ -243,6 +249,8 @@ ROWS = (
         r"\bEvicted +pod/|The node was low on resource|\bNodeNotReady\b|"
         r"the node \(where this task was running\) +was dead|srun: error: Node failure on ",
         claim("launcher_failure"),
+        "subprocess.CalledProcessError: Command '['python3', 'train.py']' returned non-zero exit "
+        "status 1.",
         "The node with node id: 8f has been marked dead because the detector has missed too many "
         "heartbeats from it.", "srun: error: Node failure on node7"),
     row("no-sign-of-life", "timeout",

@@ -66,11 +66,6 @@ def _address(said: Said, attempt: Attempt) -> None:
 
 # fmt: off
 ROWS = (
-    row("store-clients", "missing ranks",
-        r"waiting for (?:clients|workers)\. (?P<joined>\d+)/(?P<clients>\d+) (?:clients|workers) "
-        "joined", claim("rendezvous"),
-        "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 "
-        "clients joined.", since="torch 2.1"),
     row("store-barrier", "missing ranks",
         r"rank:? ?(?P<rank>\d+), (?:for )?key: \S*store_based_barrier_key\S*\s*"
         r"\(world_size=(?P<world>\d+), (?:worker_count|num_workers_joined)=(?P<joined>\d+)",
@@ -100,10 +95,13 @@ ROWS = (
         "recvValue failed on SocketImpl(fd=62, addr=[h1]:43962, remote=[h0]:29500): failed to recv,"
         " got 0 bytes"),
     row("store-unreachable", "missing ranks",
-        r"client socket has (?:timed out after|failed to connect to)|"
+        r"waiting for (?:clients|workers)\. (?P<joined>\d+)/(?P<clients>\d+) (?:clients|workers) "
+        r"joined|client socket has (?:timed out after|failed to connect to)|"
         r"TCP client failed to connect/validate to host|"
         r"Rendezvous(?:Timeout|Closed|Connection)Error|has failed to send a keep-alive heartbeat|"
         r"wait timeout after \d+ms, keys: |Timeout waiting for key: ", claim("rendezvous"),
+        "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 "
+        "clients joined.",
         "[c10d] The client socket has failed to connect to [node0]:29500 (errno: 110 - Connection "
         "timed out).",
         "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",

@@ -33,7 +33,8 @@ class Said(NamedTuple):
 
     def text(self, group: str) -> str:
         """What a named group matched; empty if it did not take part."""
-        return self.found.groupdict().get(group) or ""
+        told = self.found.groupdict().items()
+        return next((text for name, text in told if text and name.split("__")[0] == group), "")
 
     def number(self, group: str, digits: int = 9) -> int | None:
         """The number that a named group matched; None if it did not take part. More digits are
@@ -76,21 +77,24 @@ class Row:
 def row(
     name: str,
     states: str,
-    expression: str,
+    expressions: str | tuple[str, ...],
     note: Note,
     *examples: str,
     since: str = "",
     passing: bool = False,
 ) -> Row:
-    """A row, with the literals of its expression.
+    """A row, with the literals of its expression; of several wordings, any is one of its lines, and
+    groups of the same name mean the same.
 
     Raises
     ------
     ValueError
         If the expression requires no text of some length: every line would have to be tried.
     """
-    line = re.compile(expression, re.DOTALL)
+    wordings = (expressions,) if isinstance(expressions, str) else expressions
+    apart = (re.sub(r"\(\?P<(\w+)>", rf"(?P<\1__{i}>", e) for i, e in enumerate(wordings[1:]))
+    line = re.compile("|".join((wordings[0], *apart)), re.DOTALL)
     literals = literals_of(line)
     if min(map(len, literals), default=0) < _SHORTEST or states not in STATEMENTS:
-        raise ValueError(f"row {name}: {states} {expression}")
+        raise ValueError(f"row {name}: {states} {wordings}")
     return Row(name, states, line, note, examples, since, literals, passing)
