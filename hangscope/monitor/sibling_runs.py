@@ -9,22 +9,22 @@ others.
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from hangscope.ring.header import RingHeader
 from hangscope.ring.reader import decode_text
 from hangscope.ring.run_directory import RUNS
-from hangscope.trace.job_selection.ring_ranks import with_rank
 from hangscope.trace.live.own_run import OwnRun
 from hangscope.trace.live.rings import OpenRing, RingFolder, RunKey
 from hangscope.trace.model import Fragment
+from hangscope.trace.processes.file_locks import FileLocks
 from hangscope.trace.processes.process import is_local
-from hangscope.trace.rings.read import fragment_of
+from hangscope.trace.rings.batch import RingBatch
 
 LOOK_S = 2.0
 """How often to look for other directories."""
@@ -75,7 +75,11 @@ class SiblingRuns:
         if time.monotonic() - self._looked_at_s >= LOOK_S:
             self._looked_at_s = time.monotonic()
             self._look(rings)
-        return [_read(ring) for run in self._found for ring in run.refresh()]
+        rings_there = [ring for run in self._found for ring in run.refresh()]
+        for ring in rings_there:
+            ring.update(None)
+        locks_now = functools.cache(FileLocks.now)
+        return [ring.fragment(RingBatch(), locks_now) for ring in rings_there]
 
     def where(self, *, elsewhere: bool) -> str:
         """The command that tells more; ``elsewhere``: ranks record on other nodes, or nowhere."""
@@ -130,12 +134,6 @@ class SiblingRuns:
         except OSError:
             return []
         return sorted(found)
-
-
-def _read(ring: OpenRing) -> Fragment:
-    fragment = with_rank(fragment_of(ring.reader), ring.rank)
-    generation = ring.reader.header().sample_generation
-    return replace(fragment, facts=ring.process.observe_first(fragment.facts, generation))
 
 
 def _job_of(header: RingHeader) -> tuple[object, ...]:

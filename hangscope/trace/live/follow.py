@@ -6,60 +6,43 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
+from typing import NamedTuple
 
 from hangscope.ring.checks import RingError
-from hangscope.ring.layout import HEADER
 from hangscope.ring.process_identity import boot_id, machine_id, pid_namespace
 from hangscope.trace import formats
 from hangscope.trace.external_reports.journal import looks_like_journal, read_bytes, read_journal
 from hangscope.trace.files.regular_files import open_nonblocking
 from hangscope.trace.job_selection.duplicate_ranks import DuplicateRank, duplicate_rank_claims
-from hangscope.trace.job_selection.ring_ranks import with_process_rank, with_rank
-from hangscope.trace.live.facts import Heartbeat, changed_headers
+from hangscope.trace.job_selection.ring_ranks import with_process_rank
 from hangscope.trace.live.own_run import OwnRun
 from hangscope.trace.live.rings import JournalFiles, OpenRing, RingFolder, RunKey
-from hangscope.trace.live.table import LiveTable, StaleError
-from hangscope.trace.merging.facts import merge_facts
-from hangscope.trace.merging.groups import GroupMatcher
 from hangscope.trace.merging.host_names import with_unique_host_names
-from hangscope.trace.merging.merge import merge, sort_fragments
-from hangscope.trace.model import NONE, Fragment, RankFacts, Records, Source, Trace
+from hangscope.trace.merging.merge import facts_by_rank, merge, sort_fragments
+from hangscope.trace.model import Fragment, RankFacts, Source, Trace
 from hangscope.trace.nccl.merge import with_device_events
 from hangscope.trace.nccl.rings import device_ring_of, fingerprint_of
 from hangscope.trace.processes.file_locks import FileLocks
 from hangscope.trace.processes.signals import target_of
-from hangscope.trace.rings.facts import main_thread_call, writer_of
-from hangscope.trace.rings.read import fragment_of
+from hangscope.trace.rings.batch import RingBatch
+from hangscope.trace.rings.facts import writer_of
 
-_IDENTITY_FIELDS = (
-    "rank", "world_size", "run_id", "attempt", "disabled", "values_refused", "groups_refused",
-)  # fmt: skip
-"""Header fields whose change affects more than the facts of one process."""
 _ATTEMPTS = 3
 """How often a look is begun, if rings become shorter during it."""
 _RECORDED_NS = 60 * 10**9
 """A process last seen alive longer ago than this does not count as alive now."""
 
 
-@dataclass(slots=True)
-class _Merged:
-    """Everything read and merged once, and kept up to date since."""
+class _Inputs(NamedTuple):
+    """What a look's trace was made of, beside the records of its rings."""
 
-    rings: list[OpenRing]
-    ranks: list[int]
+    rings: list[tuple[OpenRing, int]]
+    """Each ring and its rank."""
     journals: JournalFiles
     warnings: list[str]
-    trace: Trace
-    table: LiveTable
-    headers: Records
-    from_journals: list[Fragment]
-    sources: list[Source]
-    """The rings' sources in order; in the trace, those of journals follow."""
 
 
 class LiveRun:
@@ -94,10 +77,11 @@ class LiveRun:
         self._rings: list[OpenRing] = []
         self._rows = rows
         self._newest_records: int | None = None
-        self._merged: _Merged | None = None
-        self._counters = b""
+        self._inputs: _Inputs | None = None
+        self._last: Trace | None = None
+        """Of the last look, if nothing but these inputs was in it."""
+        self._journals: list[Fragment] = []
         self._told = b""
-        self._locks_now: Callable[[Path], FileLocks] = FileLocks.now
         self.looks = 0
         self.moved = True
         """Whether any rank has issued or finished anything between the last two looks."""
@@ -113,7 +97,6 @@ class LiveRun:
             If rings become shorter during the look, again and again.
         """
         self.looks += 1
-        self._locks_now = functools.cache(FileLocks.now)
         trace = self._read_rings(others, _ATTEMPTS)
         now_ns = time.time_ns()
         # A process that was alive long ago, according to a journal, is a recorded observation.
@@ -148,12 +131,12 @@ class LiveRun:
 
     def look_at_all(self) -> Trace:
         """Like `look`, but reads anew everything that the rings hold."""
-        rows, merged, newest = self._rows, self._merged, self._newest_records
-        self._rows, self._merged = None, None
+        rows, newest = self._rows, self._newest_records
+        self._rows = None
         try:
             return self.look()
         finally:
-            self._rows, self._merged, self._newest_records = rows, merged, newest
+            self._rows, self._newest_records = rows, newest
 
     def refresh(self) -> list[OpenRing]:
         """Find the rings of the followed attempt, opening new files; lowest rank first."""
@@ -220,146 +203,38 @@ class LiveRun:
 
     def _read_rings(self, others: Sequence[Fragment], attempts: int) -> Trace:
         try:
-            rings = self.refresh()
-            return (None if others else self._update(rings)) or self._merge(rings, others)
+            return self._read(self.refresh(), others)
         except RingError:
-            self._merged = None
+            self._last = None
             if attempts == 1:
                 raise
         return self._read_rings(others, attempts - 1)  # without those that are not sound any more
 
-    def _update(self, rings: list[OpenRing]) -> Trace | None:
-        """The last look's trace with what was added since; None if more than that has changed."""
-        merged = self._merged
-        if (
-            merged is None
-            or not rings
-            or merged.rings != rings
-            or merged.ranks != [ring.rank for ring in rings]
-            or merged.journals != self._folder.listing.journals
-            or merged.warnings != self._folder.warnings(rings)
-        ):
-            return None
-        headers = _headers(rings)
-        changed = changed_headers(headers, merged.headers)
-        if changed.any() and any((headers[n] != merged.headers[n]).any() for n in _IDENTITY_FIELDS):
-            return None
-        merged.headers = headers
-        table = merged.table
-        try:
-            moved = table.update(headers)
-        except StaleError:
-            return None
-        self._note_counters(table if moved.any() else None)
-        for number in np.flatnonzero(moved).tolist():
-            call = table.calls.get(number)
-            if call is not None:
-                stack = table.stacks[call.stack]
-                rings[number].process.call = main_thread_call(stack, call.created_ns)
-        counts = (table.high - table.low).tolist()
-        oldest = np.zeros(len(rings), np.int64)
-        some = table.high > table.low
-        oldest[some] = table.records["record_id"][table.low[some]]
-        dropped = (table.torn + headers["dropped"].astype(np.int64)).tolist()
-        facts: dict[int, RankFacts] = {}
-        beats = Heartbeat.of_all(headers)
-        seen = zip(beats, changed.tolist(), moved.tolist(), dropped, oldest.tolist(), strict=True)
-        for ring, what in zip(rings, seen, strict=True):
-            facts[ring.rank] = ring.process.observe_again(*what, self._locks_now)
-        if merged.from_journals:
-            facts = _with_journals(facts, merged.from_journals)
-        if self.moved:
-            merged.sources = [
-                source
-                if source.records == count and source.dropped == lost
-                else replace(source, records=count, dropped=lost)
-                for source, count, lost in zip(merged.sources, counts, dropped, strict=True)
-            ]
-            rest = merged.trace.sources[len(rings) :]
-            merged.trace = replace(table.into(merged.trace), sources=(*merged.sources, *rest))
-        return replace(merged.trace, ranks=with_unique_host_names(facts))
-
-    def _merge(self, rings: list[OpenRing], others: Sequence[Fragment]) -> Trace:
-        """Read everything that has changed, and merge all of it."""
-        headers = _headers(rings)
-        if self._rows is None or not rings:
-            self._newest_records = None
-        else:
-            self._newest_records = max(1, self._rows // len(rings))
-        own = [self._read(ring) for ring in rings]
+    def _read(self, rings: list[OpenRing], others: Sequence[Fragment]) -> Trace:
+        """The last look's trace with the facts of now or, if anything else is new, another one."""
+        self._newest_records = max(1, self._rows // len(rings)) if self._rows and rings else None
+        moved = [ring.update(self._newest_records) for ring in rings]
+        inputs = _Inputs(
+            [(ring, ring.rank) for ring in rings],
+            self._folder.listing.journals,
+            self._folder.warnings(rings),
+        )
+        last, known = self._last, inputs == self._inputs
+        self._inputs, self.moved = inputs, any(moved) or not known
+        locks_now = functools.cache(FileLocks.now)
+        if last is not None and known and not others and not any(moved):
+            facts = [_only(ring.facts(locks_now), formats.RING) for ring in rings]
+            ranks = facts_by_rank(sort_fragments([*facts, *self._journals]))
+            return replace(last, ranks=with_unique_host_names(ranks))
+        if not known or not rings:
+            self._journals = list(self._journal(rings)) if rings else []
         here = {ring.rank for ring in rings}
-        rest = [fragment for fragment in others if fragment.facts.rank not in here]
-        journals = list(self._journal(rings)) if rings else []
-        warnings = self._folder.warnings(rings)
-        fragments = [*own, *rest, *journals]
-        trace = merge(fragments, warnings=warnings)
-        self._merged, self.moved = None, True
-        if own and not others:
-            matcher = GroupMatcher(sort_fragments(fragments))
-            by_path = {s.path: s for s in trace.sources}
-            ours = [by_path[f.source.path] for f in own]
-            own_parts = set(map(id, ours))
-            trace = replace(
-                trace, sources=(*ours, *(s for s in trace.sources if id(s) not in own_parts))
-            )
-            table = LiveTable(
-                [ring.reader for ring in rings],
-                [ring.rank for ring in rings],
-                [matcher.map_of(fragment)[:-1] for fragment in own],
-                trace,
-                self._newest_records,
-            )
-            try:
-                table.update(_headers(rings))  # changes made while the rings were read
-            except StaleError:
-                return trace
-            self._note_counters(table)
-            trace = table.into(trace)
-            self._merged = _Merged(
-                rings,
-                [ring.rank for ring in rings],
-                self._folder.listing.journals,
-                warnings,
-                trace,
-                table,
-                headers,
-                journals,
-                ours,
-            )
-            for ring in rings:
-                ring.fragment = None  # the table holds its records
+        batch = RingBatch(sum(len(ring.slots.slots) for ring in rings if ring.slots is not None))
+        fragments = [ring.fragment(batch, locks_now) for ring in rings]
+        fragments += [fragment for fragment in others if fragment.facts.rank not in here]
+        trace = merge([*fragments, *self._journals], warnings=inputs.warnings, block=batch.block)
+        self._last = None if others else trace
         return trace
-
-    def _note_counters(self, table: LiveTable | None) -> None:
-        """Set `moved`; a table of None means that nothing has moved."""
-        before = self._counters
-        if table is not None:
-            self._counters = table.counters()
-        self.moved = table is not None and (self._counters != before or self._merged is not None)
-
-    def _read(self, ring: OpenRing) -> Fragment:
-        header = ring.reader.header()
-        # Changes with every record and every completion; heartbeats alone change only facts.
-        fingerprint = ring.reader.groups().tobytes() + header.last_record_id.to_bytes(8, "little")
-        generation = header.sample_generation
-        known = ring.fragment is not None and ring.fragment.facts.rank == ring.rank
-        if ring.fragment is not None and known and fingerprint == ring.fingerprint:
-            old = ring.fragment.facts
-            facts = ring.process.observe_again(
-                Heartbeat.of(header),
-                True,
-                False,
-                old.dropped,
-                old.oldest_record_id,
-                self._locks_now,
-            )
-        else:
-            fragment = fragment_of(ring.reader, newest=self._newest_records)
-            ring.fragment = with_rank(fragment, ring.rank)
-            facts = ring.process.observe_first(ring.fragment.facts, generation)
-        ring.fingerprint = fingerprint
-        ring.fragment = replace(ring.fragment, facts=facts)
-        return ring.fragment
 
     def _journal(self, rings: Sequence[OpenRing]) -> Iterable[Fragment]:
         key = self._folder.followed
@@ -406,19 +281,5 @@ def is_gil_blocked(facts: RankFacts) -> bool:
     return bool(facts.gil_blocked)
 
 
-def _headers(rings: Sequence[OpenRing]) -> Records:
-    """A copy of all headers as of this look: shape (rings,), dtype `HEADER`."""
-    return np.frombuffer(b"".join(ring.reader.head for ring in rings), HEADER)
-
-
-def _with_journals(
-    facts: Mapping[int, RankFacts], said: Iterable[Fragment]
-) -> dict[int, RankFacts]:
-    """The facts of rings merged with what monitors recorded about the same ranks."""
-    all_said = {rank: [(formats.RING, own)] for rank, own in facts.items()}
-    for fragment in said:
-        if fragment.facts.rank != NONE:
-            all_said.setdefault(fragment.facts.rank, []).append(
-                (fragment.source.format, fragment.facts)
-            )
-    return {rank: merge_facts(all_said[rank]) for rank in sorted(all_said)}
+def _only(facts: RankFacts, kind: str) -> Fragment:
+    return Fragment(Source("", kind), facts)

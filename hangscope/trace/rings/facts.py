@@ -52,6 +52,7 @@ _MOST_STACKS = 256 * 1024
 """Bytes read of what faulthandler has written: its end."""
 _OPEN_STACKS = portable.READ_AT_ONCE | portable.NOFOLLOW
 MAX_HEARTBEAT_INTERVAL_S = 3600.0
+LocksNow = Callable[[Path], FileLocks]
 _UNOBSERVABLE_TEXT = {
     Unobservable.CUDA_GRAPH: "CUDA graph replay",
     Unobservable.SYMMETRIC_MEMORY: "symmetric memory",
@@ -76,6 +77,8 @@ def facts_of(
     rank: int | None = None,
     texts: Texts | None = None,
     newest_call: Callable[[int], ThreadStack | None] | None = None,
+    look: ProcessLook | None = None,
+    locks_now: LocksNow = FileLocks.now,
 ) -> RankFacts:
     """Facts about a ring's process, from its header and from observing the process now.
 
@@ -93,9 +96,13 @@ def facts_of(
         Returns the main thread's newest operation if it was issued after a given time (ns). If it
         is newer than the thread's last sampled stack, it is the last place where the thread is
         known to have been: it may have been stopped or killed since.
+    look:
+        At the process, if one was just taken.
+    locks_now:
+        Returns the file locks at this look.
     """
     now_ns = time.time_ns()
-    seen = _observe(reader, header, now_ns)
+    seen = _observe(reader, header, now_ns, look, locks_now)
     look, threads = seen.look, seen.threads
     if newest_call is not None:
         call = newest_call(max((t.sampled_ns for t in threads if t.is_main), default=0))
@@ -165,9 +172,15 @@ class _Observation:
     threads: tuple[ThreadStack, ...]
 
 
-def _observe(reader: RingReader, header: RingHeader, now_ns: int) -> _Observation:
+def _observe(
+    reader: RingReader,
+    header: RingHeader,
+    now_ns: int,
+    look: ProcessLook | None,
+    locks_now: LocksNow,
+) -> _Observation:
     """Observe the process that writes a ring: a late heartbeat can mean several things."""
-    look = look_at(
+    look = look or look_at(
         pid=header.pid,
         start_ticks=header.start_ticks,
         boot_id=decode_text(header.boot_id),
@@ -181,7 +194,10 @@ def _observe(reader: RingReader, header: RingHeader, now_ns: int) -> _Observatio
     end = _exit(header, look)
     if gil_blocked and is_dumping_core(header.pid):
         end, gil_blocked = ExitFacts("signal", text=DUMPS_CORE), None
-    wait = kernel_wait(header.pid, look) if running else None
+    wait = None
+    if running:
+        runs = look.state == "running"
+        wait = main_thread_wait(header.pid, runs=runs, locks_now=locks_now)
     threads = _threads(reader, header.sample_generation)
     if gil_blocked and has_execed(header.pid, reader.name):
         gil_blocked, threads, wait = None, (), exec_wait(header.pid)
@@ -194,13 +210,6 @@ def _interval_s(header: RingHeader) -> float:
     """The interval between heartbeats; a number that no recorder writes counts as the usual one."""
     given_s = header.heartbeat_interval_s
     return given_s if 0.0 < given_s <= MAX_HEARTBEAT_INTERVAL_S else 1.0
-
-
-def kernel_wait(
-    pid: int, look: ProcessLook, locks_now: Callable[[Path], FileLocks] = FileLocks.now
-) -> KernelWait | None:
-    """What a living local process waits for that is neither stopped nor suspended."""
-    return main_thread_wait(pid, runs=look.state == "running", locks_now=locks_now)
 
 
 def main_thread_call(stack: Stack, created_ns: int) -> ThreadStack:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from hangscope.trace.model import (
     NONE,
     RECORD_DTYPE,
     Fragment,
+    RankFacts,
     Records,
     Signature,
     Source,
@@ -66,45 +67,60 @@ def read_ring(
     batch = batch or RingBatch()
     reader = RingReader(path, batch.block.take)
     try:
-        return fragment_of(reader, records=records, batch=batch, shown=shown)
+        slots, missing = reader.slots() if records else (np.zeros(0, SLOT), 0)
+        return fragment_of(reader, slots, missing, batch, shown=shown)
     finally:
         reader.close()
 
 
 def fragment_of(
     reader: RingReader,
+    slots: Records,
+    missing: int,
+    batch: RingBatch,
     *,
-    records: bool = True,
-    batch: RingBatch | None = None,
     shown: str = "",
-    newest: int | None = None,
+    rank: int | None = None,
+    growing: bool = False,
+    observe: Callable[..., RankFacts] = facts_of,
 ) -> Fragment:
     """The fragment of an open ring as it is now; all texts in it are sanitised.
 
-    ``batch``: state shared with other rings; without one, all stacks are decoded at once.
-    ``newest``: the maximum number of records.
+    Parameters
+    ----------
+    reader:
+        The ring.
+    slots, missing:
+        Its records (dtype `SLOT`), which become the fragment's own, and how many are lost.
+    batch:
+        State shared with other rings.
+    shown:
+        The file's name in reports; the path by default.
+    rank:
+        The process's rank in its job; the header's by default.
+    growing:
+        A process writes it meanwhile and it will be read again: what is missing may still come.
+    observe:
+        Gives the facts, from what `hangscope.trace.rings.facts.facts_of` takes.
     """
-    lazy, batch = batch is not None, batch or RingBatch()
-    since = max(0, reader.header().last_record_id - newest) if newest is not None else 0
-    slots, missing = reader.slots(since) if records else (np.zeros(0, SLOT), 0)
     header = reader.header()  # after the slots, so that it covers all that they mention
+    rank = header.rank if rank is None else rank
     table = reader.groups(header.groups_used)
     values = RingValues(reader.values(header.values_used), batch.recent)
-    rank = header.rank
     lost = missing + header.dropped
-    damaged = lazy and records_are_damaged(missing, table, slots)
+    damaged = not growing and records_are_damaged(missing, table, slots)
     if damaged:
         slots = slots[:0]
     oldest = int(slots["record_id"][0]) if len(slots) else 0
     slots, columns = batch.columns.of(slots, len(table))
     groups = values.groups(table)
-    if lazy:  # a live ring is written while it is read, and will be read again
+    if not growing:
         reject_damaged(header, table, values)
-    numbers = batch.groups.of(groups) if lazy else None
+    numbers = batch.groups.of(groups)
     rows, signatures = _records(values, slots, columns, rank, batch)
     rows["group"] = columns.group if numbers is None else numbers.take(columns.group)
     call = functools.partial(_newest_call, rows, columns, values, header.main_thread)
-    facts = facts_of(reader, header, lost, oldest, texts=values, newest_call=call)
+    facts = observe(reader, header, lost, oldest, rank=rank, texts=values, newest_call=call)
     if damaged:
         facts = replace(facts, only_active=True, newest_lost=True)
     return Fragment(
@@ -118,11 +134,11 @@ def fragment_of(
         ),
         facts=facts,
         records=rows,
-        members=members_of(table, rank, np.arange(len(table))),
+        members=_members_of(table, rank),
         groups=groups,
         common_groups=None if numbers is None else batch.groups.table,
         signatures=signatures,
-        stacks=batch.stacks if lazy else tuple(batch.stacks),
+        stacks=batch.stacks,
         warnings=(*_warnings(reader, header, values), *([_DAMAGED] if damaged else [])),
         timeout_s=header.timeout_s,
         implied=batch.columns.counters_of(rows, columns),
@@ -146,22 +162,14 @@ def _warnings(reader: RingReader, header: RingHeader, texts: Texts) -> tuple[str
     return tuple(warnings)
 
 
-def members_of(table: Records, rank: int | npt.NDArray[Any], group: npt.NDArray[Any]) -> Records:
-    """The counters in a group table, as rows of `MEMBER_DTYPE`.
-
-    Parameters
-    ----------
-    table:
-        Shape (groups,), dtype `GROUP`.
-    rank, group:
-        The rank, and the groups' indexes in the trace.
-    """
+def _members_of(table: Records, rank: int) -> Records:
+    """The counters in a ring's group table (dtype `GROUP`), as rows of `MEMBER_DTYPE`."""
     words = np.ascontiguousarray(table).view(np.int64).reshape(-1, _GROUP_WORDS)
     members = np.zeros(len(table), MEMBER_DTYPE)
     rows = members.view(np.int64).reshape(-1, MEMBER_DTYPE.itemsize // 8)
     rows[:, : _COUNTERS.stop - _COUNTERS.start] = words[:, _COUNTERS]
     members["rank"] = rank
-    members["group"] = group
+    members["group"] = np.arange(len(table))
     members["left_ns"] = table["destroyed_ns"]
     return members
 
@@ -206,12 +214,12 @@ def _fill_sizes(
         rows = np.flatnonzero(place == index)
         sizes = np.stack([slots["input_numel"][rows], slots["output_numel"][rows]], axis=1)
         for numels in np.unique(sizes, axis=0):
-            extended.append(with_numels(signatures[index], int(numels[0]), int(numels[1])))
+            extended.append(_with_numels(signatures[index], int(numels[0]), int(numels[1])))
             place[rows[(sizes == numels).all(axis=1)]] = len(extended) - 1
     return tuple(extended), place
 
 
-def with_numels(base: Signature, input_numel: int, output_numel: int) -> Signature:
+def _with_numels(base: Signature, input_numel: int, output_numel: int) -> Signature:
     """A signature whose sizes did not fit into the ring, with the totals of one record."""
     return Signature(
         op=base.op, raw=base.raw, backend=base.backend, input_dtypes=base.input_dtypes,

@@ -25,7 +25,6 @@ _KEPT_FRAMES = 65_536
 _KEPT_SIGNATURES = 65_536
 _KEPT_TABLES = 256
 _KEPT_GROUPS = 16_384
-_KEPT_AREAS = 16
 _KEPT_STACKS = 256
 _MOST_FRAMES = 4096
 _LAZY_BYTES = 1 << 18
@@ -115,10 +114,6 @@ class RingValues:
             return tuple(map(self.stack, ids.tolist()))
         return _LazyStacks(self._kept, self._recent, ids)
 
-    def signature(self, identifier: int) -> Signature:
-        """One signature; named ``unknown`` if the id refers to nothing."""
-        return _signature(self._value(identifier, _SIGNATURE))
-
     def stack(self, identifier: int) -> Stack:
         """One stack, innermost frame first; empty if the id refers to nothing."""
         recent = self._recent.stacks
@@ -164,12 +159,6 @@ class RingValues:
                 for name, desc, ranks, backend, epoch, size in _GROUP.iter_unpack(table.tobytes())
             ]
         )  # fmt: skip
-
-
-@functools.lru_cache(_KEPT_AREAS)
-def values_of(area: bytes) -> RingValues:
-    """The values of an area (see `hangscope.ring.reader.RingReader.values`)."""
-    return RingValues(area)
 
 
 class _LazyStacks(Sequence[Stack]):
