@@ -16,9 +16,8 @@ from hangscope.trace.job_selection.duplicate_ranks import (
     DuplicateRank,
     duplicate_rank_claims,
     find_duplicate_ranks,
-    overlap_in_time,
 )
-from hangscope.trace.job_selection.incarnations import Lifetime
+from hangscope.trace.job_selection.processes import RankProcess
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.load import load_trace
 from tests.diagnosis.builder import Job
@@ -26,13 +25,13 @@ from tests.diagnosis.builder import Job
 SECOND = 1_000_000_000
 
 
-def _start(pid: int, first_s: float, last_s: float, host: str = "a") -> Lifetime:
-    return Lifetime(1, int(first_s * SECOND), (host, pid), int(last_s * SECOND))
+def _start(pid: int, first_s: float, last_s: float, host: str = "a") -> RankProcess:
+    return RankProcess(1, (host, pid), int(first_s * SECOND), int(last_s * SECOND))
 
 
 def test_processes_of_one_rank_that_overlap_in_time_are_reported() -> None:
     (pair,) = find_duplicate_ranks(
-        [_start(22, 110, 150), _start(11, 100, 160), Lifetime(0, 0, ("a", 9), 0)]
+        [_start(22, 110, 150), _start(11, 100, 160), RankProcess(0, ("a", 9), 0, 0)]
     )
     assert pair == DuplicateRank(1, ("a", 11), ("a", 22))
     assert "two processes are rank 1" in pair.text
@@ -48,21 +47,22 @@ def test_processes_of_one_rank_that_overlap_in_time_are_reported() -> None:
         pytest.param(_start(22, 130, 190, host="b"), id="another host, whose clock may be off"),
     ],
 )
-def test_consecutive_processes_of_one_rank_are_no_mistake(second: Lifetime) -> None:
+def test_consecutive_processes_of_one_rank_are_no_mistake(second: RankProcess) -> None:
     assert find_duplicate_ranks([_start(11, 100, 160), second]) == []
 
 
 @pytest.mark.parametrize(("second_s", "overlap"), [(130, True), (190, False)])
 def test_overlap_does_not_depend_on_who_is_asked_first(second_s: int, overlap: bool) -> None:
     one, two = _start(11, 100, 160), _start(22, second_s, 200)
-    assert overlap_in_time(one, two, []) == overlap_in_time(two, one, []) == overlap
+    assert one.overlaps(two) == two.overlaps(one) == overlap
 
 
 def test_two_live_processes_of_one_rank_need_no_times() -> None:
     starts = [_start(11, 0, 0), _start(22, 0, 0, host="b")]
+    living = [replace(one, alive=True) for one in starts]
     assert find_duplicate_ranks(starts) == []
-    assert find_duplicate_ranks(starts, [("a", 11)]) == []
-    assert len(find_duplicate_ranks(starts, [("a", 11), ("b", 22)])) == 1
+    assert find_duplicate_ranks([living[0], starts[1]]) == []
+    assert len(find_duplicate_ranks(living)) == 1
 
 
 def test_two_worlds_have_one_rank_of_the_same_number_each() -> None:

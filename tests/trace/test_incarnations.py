@@ -6,23 +6,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from hangscope.monitor.report_claims import claim_report
-from hangscope.trace.job_selection.incarnations import (
-    LaunchedRing,
-    Lifetime,
-    in_newest_incarnation,
-    in_same_incarnation,
-)
+from hangscope.trace.job_selection.incarnations import in_newest_incarnation, in_same_incarnation
 from hangscope.trace.job_selection.newest_attempt import keep_newest
+from hangscope.trace.job_selection.processes import RankProcess
 from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import ExitFacts, Fragment, RankFacts, Source
 
 MINUTE = 60 * 10**9
 
 
-def start(rank: int, at: float, pid: int, seen: float | None = None) -> Lifetime:
+def start(rank: int, at: float, pid: int, seen: float | None = None) -> RankProcess:
     """A ring made ``at`` minutes, its process last seen at ``seen`` (a minute later)."""
     last = at + 1 if seen is None else seen
-    return Lifetime(rank, int(at * MINUTE), ("node0", pid), int(last * MINUTE))
+    return RankProcess(rank, ("node0", pid), int(at * MINUTE), int(last * MINUTE), 1)
 
 
 def test_single_incarnation_is_complete() -> None:
@@ -63,8 +59,8 @@ def test_rank_that_ended_at_once_belongs_to_the_start_that_is_closer() -> None:
 
 def test_ring_of_another_attempt_takes_no_rank_that_the_newest_has() -> None:
     """Its node counts attempts on its own, and its process was alive when this one began."""
-    own = [LaunchedRing(start(rank, 5, 20 + rank), ("node0", 1)) for rank in (0, 1)]
-    others = [LaunchedRing(start(rank, 1, 30 + rank, seen=9), ("node1", 1)) for rank in (1, 2)]
+    own = [start(rank, 5, 20 + rank) for rank in (0, 1)]
+    others = [replace(start(rank, 1, 0, seen=9), key=("node1", 30 + rank)) for rank in (1, 2)]
     assert in_same_incarnation(own, others) == [False, True]
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from hangscope.ring.writer import RingIdentity, RingWriter
-from hangscope.trace.job_selection.incarnations import LaunchedRing, Lifetime, in_same_incarnation
+from hangscope.trace.job_selection.incarnations import in_same_incarnation
+from hangscope.trace.job_selection.processes import RankProcess
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.live.rings import RunKey
 from hangscope.trace.load import load_trace
@@ -67,8 +68,8 @@ def test_job_continuing_with_fewer_ranks_has_no_others(tmp_path: Path) -> None:
 
 
 def test_leftover_of_one_launcher_is_no_rank_of_its_next_attempt() -> None:
-    own = [LaunchedRing(Lifetime(0, 70, ("a", 20), 99), ("a", 1))]
-    stuck = LaunchedRing(Lifetime(1, 0, ("a", 11), 99), ("a", 1))
-    other = LaunchedRing(Lifetime(1, 60, ("b", 11), 99), ("b", 2))
+    own = [RankProcess(0, ("a", 20), 70, 99, 1)]
+    stuck = RankProcess(1, ("a", 11), 0, 99, 1)
+    other = RankProcess(1, ("b", 11), 60, 99, 2)
     assert in_same_incarnation(own, [stuck, other]) == [False, True]
     assert in_same_incarnation([], [other]) == [False]

@@ -9,8 +9,8 @@ import pytest
 
 from hangscope.ring.writer import RingIdentity, RingWriter
 from hangscope.trace import formats
-from hangscope.trace.job_selection.incarnations import Lifetime
-from hangscope.trace.job_selection.ring_ranks import RingProcess, assign_ranks, with_assigned_ranks
+from hangscope.trace.job_selection.processes import RankProcess
+from hangscope.trace.job_selection.ring_ranks import assign_ranks, with_assigned_ranks
 from hangscope.trace.live.rings import RingFolder
 from hangscope.trace.model import ExitFacts, Fragment, Group, Phase, RankFacts, Source
 
@@ -19,9 +19,10 @@ SECOND = 1_000_000_000
 
 def _one(
     rank: int, pid: int, *, declared: bool, world: int = 4, last_s: int = 60, parent: int = 0
-) -> RingProcess:
-    start = Lifetime(rank, pid * SECOND // 10, ("a", pid), last_s * SECOND)
-    return RingProcess(start, parent, world, declared)
+) -> RankProcess:
+    return RankProcess(
+        rank, ("a", pid), pid * SECOND // 10, last_s * SECOND, parent, "", world, declared
+    )
 
 
 def test_different_ranks_are_unchanged() -> None:
@@ -54,13 +55,7 @@ def test_only_a_declared_rank_refutes_another_process() -> None:
     unsure = [_one(0, 1, declared=False, world=2), _one(0, 2, declared=False, world=2)]
     sure = _one(1, 3, declared=True, world=2)
     assert assign_ranks([*unsure, sure]) == [0, 0, 1]
-    assert assign_ranks(
-        [unsure[0], sure, replace(sure, start=_one(1, 4, declared=True).start)]
-    ) == [
-        0,
-        1,
-        1,
-    ]
+    assert assign_ranks([unsure[0], sure, _one(1, 4, declared=True, world=2)]) == [0, 1, 1]
 
 
 def test_earlier_job_of_the_same_name_takes_no_rank() -> None:
@@ -109,16 +104,18 @@ def test_next_attempt_is_assigned_anew(tmp_path: Path) -> None:
     assert folder.declared == {("a", 21)}
 
 
-def _two_worlds(*, over: int = 9, size: int = 2, apart_ns: int = 0) -> list[RingProcess]:
+def _two_worlds(*, over: int = 9, size: int = 2, apart_ns: int = 0) -> list[RankProcess]:
     """Four processes of one launch, in two jobs that meet at ports of their own."""
     found = []
     for place in range(4):
         world = place // 2
         created_ns = SECOND + place + world * apart_ns
-        start = Lifetime(
-            place % 2, created_ns, ("a", place + 1), created_ns + 60 * SECOND, f"tcp://a:{world}"
-        )
-        found.append(RingProcess(start, 0, size, declared=True, exited=world == over))
+        found.append(
+            RankProcess(
+                place % 2, ("a", place + 1), created_ns, created_ns + 60 * SECOND,
+                0, f"tcp://a:{world}", size, declared=True, exited=world == over,
+            )
+        )  # fmt: skip
     return found
 
 
@@ -137,7 +134,7 @@ def test_helpers_that_form_a_world_are_not_followed() -> None:
 def test_newest_unfinished_job_of_a_launch_is_followed() -> None:
     assert assign_ranks(_two_worlds()) == [None, None, 0, 1]
     assert assign_ranks(_two_worlds(over=1)) == [0, 1, None, None]
-    late = RingProcess(Lifetime(3, SECOND, ("a", 9), 61 * SECOND), 0, 4, declared=False)
+    late = RankProcess(3, ("a", 9), SECOND, 61 * SECOND, world_size=4)
     assert assign_ranks([*_two_worlds(), late]) == [None, None, 0, 1, None]
     assert assign_ranks([*_two_worlds()[:3], late]) == [None, None, 0, 1]  # it never came there
     assert assign_ranks([*_two_worlds()[1:], late]) == [1, None, None, 0]
@@ -162,11 +159,13 @@ def test_second_init_without_some_ranks_is_no_other_job() -> None:
     found = []
     for rank in range(4):
         at = f"tcp://a:{int(rank < 3)}"
-        start = Lifetime(rank, SECOND + rank, ("a", rank), 61 * SECOND, at)
         size = 3 if rank < 3 else 4
         found.append(
-            RingProcess(start, 0, size, declared=True, initialized=True, reinitialized=rank < 3)
-        )
+            RankProcess(
+                rank, ("a", rank), SECOND + rank, 61 * SECOND, 0, at, size,
+                declared=True, initialized=True, reinitialized=rank < 3,
+            )
+        )  # fmt: skip
     assert assign_ranks(found) == [0, 1, 2, 3]
     assert assign_ranks([replace(one, reinitialized=False) for one in found]) != [0, 1, 2, 3]
 

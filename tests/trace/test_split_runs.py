@@ -9,7 +9,8 @@ import pytest
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Verdict
 from hangscope.ring.writer import RingIdentity, RingWriter
-from hangscope.trace.job_selection.split_runs import Run, runs_of_same_job
+from hangscope.trace.job_selection.incarnations import runs_of_same_job
+from hangscope.trace.job_selection.processes import RankProcess
 from hangscope.trace.load import load_trace
 
 SECOND = 1_000_000_000
@@ -63,18 +64,22 @@ def test_concurrent_job_is_no_part_of_this_one(tmp_path: Path) -> None:
     assert any("also holds run b" in warning for warning in trace.warnings)
 
 
+def _run(ranks: set[int], world: int, began_ns: int, last_ns: int) -> list[RankProcess]:
+    return [RankProcess(rank, ("a", rank), began_ns, last_ns, world_size=world) for rank in ranks]
+
+
 @pytest.mark.parametrize(
     ("other", "is_part"),
     [
-        (Run(frozenset({2, 3}), frozenset({4}), 5, 90), True),
-        (Run(frozenset({1, 2}), frozenset({4}), 5, 90), False),  # a rank of both
-        (Run(frozenset({2, 3}), frozenset({8}), 5, 90), False),  # of a larger job
-        (Run(frozenset({2, 3}), frozenset({4}), 0, 5), False),  # over before
-        (Run(frozenset({2, 9}), frozenset({4}), 5, 90), False),  # no rank of four
+        (_run({2, 3}, 4, 5, 90), True),
+        (_run({1, 2}, 4, 5, 90), False),  # a rank of both
+        (_run({2, 3}, 8, 5, 90), False),  # of a larger job
+        (_run({2, 3}, 4, 0, 5), False),  # over before
+        (_run({2, 9}, 4, 5, 90), False),  # no rank of four
     ],
 )
-def test_parts_of_a_job_belong_together(other: Run, is_part: bool) -> None:
-    main = Run(frozenset({0, 1}), frozenset({4}), 10, 100)
+def test_parts_of_a_job_belong_together(other: list[RankProcess], is_part: bool) -> None:
+    main = _run({0, 1}, 4, 10, 100)
     assert (
         runs_of_same_job({"main": main, "other": other}, "main") == ["main", "other"][: 1 + is_part]
     )

@@ -6,17 +6,15 @@ second process stays invisible, and the rank it should have had seems never to h
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Final
 
-from hangscope.trace.job_selection.incarnations import Lifetime
+from hangscope.trace.job_selection.processes import Key, RankProcess
 from hangscope.trace.model import Claim, ClaimDetails, Trace
 
-_OVERLAP_NS = 3_000_000_000
-"""A replaced process may show signs of life for this long after its successor began."""
-_OTHER_CLOCK_NS = 60_000_000_000
-"""The same for two hosts, whose clocks may differ."""
 KEY: Final = "two_processes"
 """The key of such a claim in HangScope's own part of a dump."""
 
@@ -26,8 +24,8 @@ class DuplicateRank:
     """A rank that two processes (machine, process id) had at the same time."""
 
     rank: int
-    one: tuple[str, int]
-    two: tuple[str, int]
+    one: Key
+    two: Key
 
     @property
     def text(self) -> str:
@@ -38,38 +36,22 @@ class DuplicateRank:
         )
 
 
-def find_duplicate_ranks(
-    starts: Sequence[Lifetime], alive: Iterable[tuple[str, int]] = ()
-) -> list[DuplicateRank]:
-    """Find ranks that two processes had at the same time.
+def find_duplicate_ranks(present: Sequence[RankProcess]) -> list[DuplicateRank]:
+    """Find ranks that two processes of one run and attempt had at the same time; a pair of each.
 
-    Parameters
-    ----------
-    starts:
-        The lifetimes of all rings of one run and attempt.
-    alive:
-        Processes known to be running now.
+    Worlds that met at different rendezvous each have such a rank.
     """
-    living = set(alive)
-    of_rank: dict[int, list[Lifetime]] = {}
-    for start in sorted(starts, key=lambda s: s.created_ns):
-        of_rank.setdefault(start.rank, []).append(start)
-    found = []
+    of_rank: dict[int, list[RankProcess]] = defaultdict(list)
+    for one in sorted(present, key=lambda one: one.created_ns):
+        of_rank[one.rank].append(one)
+    found: dict[int, DuplicateRank] = {}
     for rank, own in sorted(of_rank.items()):
-        pair = next(
-            (
-                DuplicateRank(rank, one.process, two.process)
-                for place, one in enumerate(own)
-                for two in own[place + 1 :]
-                if one.process != two.process
-                and overlap_in_time(one, two, living)
-                and not _in_two_worlds(one, two)
-            ),
-            None,
-        )
-        if pair is not None:
-            found.append(pair)
-    return found
+        for one, two in combinations(own, 2):
+            worlds = {one.rendezvous, two.rendezvous} - {""}
+            if one.key != two.key and len(worlds) < 2 and one.overlaps(two):
+                found.setdefault(rank, DuplicateRank(rank, one.key, two.key))
+                break
+    return list(found.values())
 
 
 def duplicate_rank_claims(found: Iterable[DuplicateRank]) -> tuple[Claim, ...]:
@@ -87,22 +69,7 @@ def duplicate_ranks(trace: Trace) -> dict[int, str]:
     return {r: c.text for c in trace.claims if c.details.two_processes for r in c.accused}
 
 
-def _in_two_worlds(one: Lifetime, two: Lifetime) -> bool:
-    """Whether the two met at different rendezvous: each world has such a rank."""
-    return bool(one.rendezvous and two.rendezvous) and one.rendezvous != two.rendezvous
-
-
-def overlap_in_time(one: Lifetime, two: Lifetime, living: Collection[tuple[str, int]]) -> bool:
-    """Whether two processes ran at the same time; ``living`` are those running now."""
-    if one.created_ns > two.created_ns:
-        one, two = two, one
-    if one.process in living and two.process in living:
-        return True
-    margin_ns = _OVERLAP_NS if one.process[0] == two.process[0] else _OTHER_CLOCK_NS
-    return one.last_seen_ns - two.created_ns > margin_ns
-
-
-def _spell(process: tuple[str, int]) -> str:
+def _spell(process: Key) -> str:
     machine, pid = process
     host = machine.partition("/")[0]
     return f"pid {pid}" + (f" on host {host}" if host else "")

@@ -20,17 +20,12 @@ from hangscope.trace.job_selection.duplicate_ranks import (
     find_duplicate_ranks,
 )
 from hangscope.trace.job_selection.incarnations import (
-    LaunchedRing,
     in_newest_incarnation,
     in_same_incarnation,
+    runs_of_same_job,
 )
-from hangscope.trace.job_selection.ring_ranks import (
-    last_seen_ns,
-    lifetime_of,
-    other_world_note,
-    with_assigned_ranks,
-)
-from hangscope.trace.job_selection.split_runs import run_of, runs_of_same_job
+from hangscope.trace.job_selection.processes import RankProcess, last_seen_ns, process_of
+from hangscope.trace.job_selection.ring_ranks import other_world_note, with_assigned_ranks
 from hangscope.trace.job_selection.stale_dumps import drop_dumps_older_than_rings
 from hangscope.trace.model import NONE, Fragment
 
@@ -115,18 +110,10 @@ def _with_one_run_id(named: list[Fragment]) -> list[Fragment]:
     rings = [f for f in named if f.source.format == formats.RING]
     if len({f.facts.run_id for f in rings}) < 2:
         return named
-    signs = {id(f): last_seen_ns(f) for f in rings}
-    main = max(rings, key=lambda f: signs[id(f)]).facts.run_id or ""
-    runs = {
-        name: run_of(
-            [
-                (f.facts.rank, f.facts.world_size or 0, f.facts.started_ns, signs[id(f)])
-                for f in rings
-                if (f.facts.run_id or "") == name
-            ]
-        )
-        for name in {f.facts.run_id or "" for f in rings}
-    }
+    main = max(rings, key=last_seen_ns).facts.run_id or ""
+    runs: dict[str, list[RankProcess]] = defaultdict(list)
+    for f in rings:
+        runs[f.facts.run_id or ""].append(process_of(f))
     parts = set(runs_of_same_job(runs, main)) - {main}
     return [
         replace(f, facts=replace(f.facts, run_id=main)) if (f.facts.run_id or "") in parts else f
@@ -174,8 +161,8 @@ def _with_other_attempt_number(
     others = [f for f in rest if f.source.format == formats.RING]
     if not others:
         return []
-    own = [_launched_ring(f) for f in kept if f.source.format == formats.RING]
-    flags = in_same_incarnation(own, [_launched_ring(f) for f in others])
+    own = [process_of(f) for f in kept if f.source.format == formats.RING]
+    flags = in_same_incarnation(own, [process_of(f) for f in others])
     newest: dict[int, Fragment] = {}
     for fragment, is_one in zip(others, flags, strict=True):
         known = newest.get(fragment.facts.rank)
@@ -189,21 +176,16 @@ def _with_other_attempt_number(
     ]
 
 
-def _launched_ring(ring: Fragment) -> LaunchedRing:
-    return LaunchedRing(lifetime_of(ring), (ring.facts.process[0], ring.facts.parent_pid or 0))
-
-
 def _newest_incarnation(fragments: list[Fragment]) -> tuple[list[Fragment], list[str]]:
     """The newest of several jobs with one run id; journal entries go with their processes."""
     rings = [f for f in fragments if f.source.format == formats.RING and f.facts.started_ns]
     if len({f.facts.rank for f in rings}) == len(rings):
         return fragments, []  # no rank began twice; the rest would scan all records
-    starts = [lifetime_of(f) for f in rings]
-    old = [f for f, kept in zip(rings, in_newest_incarnation(starts), strict=True) if not kept]
+    present = [process_of(f) for f in rings]
+    old = [f for f, kept in zip(rings, in_newest_incarnation(present), strict=True) if not kept]
     if not old:
         return fragments, []
-    living = [s.process for s, f in zip(starts, rings, strict=True) if f.facts.alive]
-    doubled = find_duplicate_ranks(starts, living)
+    doubled = find_duplicate_ranks(present)
     processes = {(f.facts.rank, f.facts.pid) for f in old}
     ids = set(map(id, old))
     kept = [

@@ -13,7 +13,7 @@ from statistics import median_low
 import numpy as np
 
 from hangscope.trace import formats
-from hangscope.trace.job_selection.ring_ranks import last_seen_ns
+from hangscope.trace.job_selection.processes import last_seen_ns
 from hangscope.trace.model import NONE, Fragment
 
 _Members = tuple[str, tuple[int, ...]]

@@ -17,7 +17,7 @@ from hangscope.trace import formats
 from hangscope.trace.external_reports.journal import looks_like_journal, read_bytes, read_journal
 from hangscope.trace.files.regular_files import open_nonblocking
 from hangscope.trace.job_selection.duplicate_ranks import DuplicateRank, duplicate_rank_claims
-from hangscope.trace.job_selection.ring_ranks import with_process_rank
+from hangscope.trace.job_selection.processes import with_process_rank
 from hangscope.trace.live.own_run import OwnRun
 from hangscope.trace.live.rings import JournalFiles, OpenRing, RingFolder, RunKey
 from hangscope.trace.merging.host_names import with_unique_host_names

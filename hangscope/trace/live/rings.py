@@ -15,19 +15,15 @@ from typing import NamedTuple
 import numpy as np
 
 from hangscope.ring.checks import RingError
-from hangscope.ring.header import RingHeader, decode_header
+from hangscope.ring.header import decode_header
 from hangscope.ring.layout import HEADER, ExitKind, header_offset
 from hangscope.ring.process_identity import machine_id
 from hangscope.ring.reader import RingReader, decode_text
 from hangscope.trace.facts import machine_name
 from hangscope.trace.job_selection.duplicate_ranks import DuplicateRank, find_duplicate_ranks
-from hangscope.trace.job_selection.incarnations import (
-    LaunchedRing,
-    Lifetime,
-    in_newest_incarnation,
-    in_same_incarnation,
-)
-from hangscope.trace.job_selection.ring_ranks import RingProcess, assign_ranks, other_world_note
+from hangscope.trace.job_selection.incarnations import in_newest_incarnation, in_same_incarnation
+from hangscope.trace.job_selection.processes import Key, RankProcess
+from hangscope.trace.job_selection.ring_ranks import assign_ranks, other_world_note
 from hangscope.trace.live.facts import ProcessView
 from hangscope.trace.live.own_run import OwnRun
 from hangscope.trace.live.slots import LiveSlots
@@ -173,7 +169,7 @@ class RingFolder:
         self.duplicate_ranks: list[DuplicateRank] = []
         """Ranks that two living processes have."""
         self.followed: RunKey | None = None
-        self.declared: set[tuple[str, int]] = set()
+        self.declared: set[Key] = set()
         """Processes (machine, process id) that have declared their rank themselves."""
         self._wanted = key
         self._skip = skip
@@ -205,7 +201,7 @@ class RingFolder:
         newest |= {ring.rank: ring for ring in self._same_incarnation(newest, wanted)}
         return [newest[rank] for rank in sorted(newest)]
 
-    def rank_of_process(self) -> dict[tuple[str, int], int | None]:
+    def rank_of_process(self) -> dict[Key, int | None]:
         """The rank of each process (machine, process id) that has a ring in the directory.
 
         None for processes that are not ranks.
@@ -224,7 +220,7 @@ class RingFolder:
         worlds: dict[str, list[OpenRing]] = defaultdict(list)
         for ring in self._rings.values():
             if not ring.is_rank and ring.reader.place()[2]:
-                worlds[_lifetime(ring).rendezvous].append(ring)
+                worlds[_process_of(ring).rendezvous].append(ring)
         for meeting, those in sorted(worlds.items()):
             started = (r for r in those if (r.machine, r.parent_pid) in ranks)
             helpers = next((r.reader.path.name for r in started), "")
@@ -285,24 +281,13 @@ class RingFolder:
         if said == self._said and rings == self._named:
             return
         self._named, self._said = rings, said
-        headers = [ring.reader.header() for ring in rings]
-        self.declared = {
-            (ring.machine, ring.process.pid)
-            for ring, header in zip(rings, headers, strict=True)
-            if header.declared
-        }
-        for ring, header in zip(rings, headers, strict=True):
-            ring.rank, ring.is_rank = header.rank, True
-        present = [_ring_process(*pair) for pair in zip(rings, headers, strict=True)]
-        meetings = {one.start.rendezvous for one in present}
+        for ring in rings:
+            ring.rank, ring.is_rank = ring.reader.place()[0], True
+        present = _processes_of(rings)
+        self.declared = {one.key for one in present if one.declared}
+        meetings = {one.rendezvous for one in present}
         if len(meetings) > 1 or not all(one.declared for one in present):
-            count = Counter(ring.rank for ring in rings)
-            living = [
-                one.start.process
-                for ring, one in zip(rings, present, strict=True)
-                if count[ring.rank] > 1 and ring.process.look().alive
-            ]
-            for ring, found in zip(rings, assign_ranks(present, living), strict=True):
+            for ring, found in zip(rings, assign_ranks(present), strict=True):
                 ring.is_rank = found is not None
                 ring.rank = ring.rank if found is None else found
         # If one of two processes has meanwhile declared another rank, there is no duplicate.
@@ -325,8 +310,7 @@ class RingFolder:
         for ring in others:
             ring.rank = ring.reader.place()[0]
         flags = in_same_incarnation(
-            [_launched_ring(ring) for ring in own.values()],
-            [_launched_ring(ring) for ring in others],
+            [_process_of(ring) for ring in own.values()], [_process_of(ring) for ring in others]
         )
         found = [ring for ring, is_one in zip(others, flags, strict=True) if is_one]
         return [*{r.rank: r for r in sorted(found, key=lambda r: r.created_ns)}.values()]
@@ -359,15 +343,12 @@ class RingFolder:
 
     def _newest_incarnation(self, rings: list[OpenRing]) -> set[int]:
         """If several rings have the same rank: the ``id()`` of each ring of the newest job."""
-        starts = [_lifetime(ring) for ring in rings]
-        flags = in_newest_incarnation(starts)
+        present = _processes_of(rings)
+        flags = in_newest_incarnation(present)
         kept = {id(ring) for ring, is_new in zip(rings, flags, strict=True) if is_new}
         self.replaced = {(r.rank, r.process.pid) for r in rings if id(r) not in kept}
         if not self.duplicate_ranks:
-            count = Counter(ring.rank for ring in rings)
-            again = [pair for pair in zip(rings, starts, strict=True) if count[pair[0].rank] > 1]
-            living = [start.process for ring, start in again if ring.process.look().alive]
-            self.duplicate_ranks = find_duplicate_ranks([start for _, start in again], living)
+            self.duplicate_ranks = find_duplicate_ranks(present)
         return kept
 
 
@@ -417,24 +398,24 @@ def files_of(directory: Path) -> Listing:
     return Listing(rings, tuple(sorted(journals)), findings)
 
 
-def _launched_ring(ring: OpenRing) -> LaunchedRing:
-    return LaunchedRing(_lifetime(ring), (ring.machine, ring.parent_pid))
+def _processes_of(rings: Sequence[OpenRing]) -> list[RankProcess]:
+    """Their processes; whether one runs is looked up where another has its rank."""
+    count = Counter(ring.rank for ring in rings)
+    return [_process_of(ring, look=count[ring.rank] > 1) for ring in rings]
 
 
-def _ring_process(ring: OpenRing, header: RingHeader) -> RingProcess:
-    return RingProcess(
-        _lifetime(ring, header),
+def _process_of(ring: OpenRing, *, look: bool = False) -> RankProcess:
+    header = ring.reader.header()
+    return RankProcess(
+        ring.rank,
+        (ring.machine, ring.process.pid),
+        ring.created_ns,
+        max(header.heartbeat_ns, header.exit_ns),
         ring.parent_pid,
+        ring.reader.text(header.rendezvous) if header.rendezvous else "",
         header.world_size,
         header.declared,
+        alive=look and bool(ring.process.look().alive),
         exited=header.exit_kind == ExitKind.CLEAN,
         initialized=bool(header.initialized or header.finalized),
     )
-
-
-def _lifetime(ring: OpenRing, header: RingHeader | None = None) -> Lifetime:
-    header = header or ring.reader.header()
-    last_seen_ns = max(header.heartbeat_ns, header.exit_ns)
-    rendezvous = ring.reader.text(header.rendezvous) if header.rendezvous else ""
-    process = (ring.machine, ring.process.pid)
-    return Lifetime(ring.rank, ring.created_ns, process, last_seen_ns, rendezvous)
