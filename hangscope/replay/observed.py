@@ -18,9 +18,8 @@ from hangscope.replay.redact import Redactor
 from hangscope.trace import formats
 from hangscope.trace.clean import as_int, as_looks
 from hangscope.trace.external_reports.journal import HEADER_KEY, VERSION
-from hangscope.trace.model import RankFacts, Trace
-from hangscope.trace.stack_codec import encode_threads
-from hangscope.trace.wait_codec import encode_wait
+from hangscope.trace.facts_codec import Encoder
+from hangscope.trace.model import RankFacts, Stack, Trace
 
 NAME = "observed.journal"
 
@@ -136,13 +135,18 @@ def seen_event(
             event["by_order"] = True
         if facts.host and redactor is None:
             event["host"] = facts.host  # of a rank with a ring, the ring tells it
+    path = redactor.path if redactor else str
+
+    def written(stack: Stack) -> list[list[Any]]:
+        return [[frame.name, path(frame.filename), frame.line] for frame in stack]
+
+    encoder = Encoder(written)
     if facts.wait is not None:
-        wait = encode_wait(facts.wait)
+        wait = encoder.facts(facts.wait)
         event["wait"] = redactor.value(wait) if redactor else wait
     # Stacks obtained by signal are in a separate file beside the ring, dated by its mtime, which
     # does not survive a checkout.
-    asked = [t for t in facts.threads if t.source == "signal"]
-    threads = encode_threads(asked, redactor.path if redactor else str)
-    if threads:
-        event["threads"] = threads
+    asked = [t for t in facts.threads if t.source == "signal" and t.stack]
+    if asked:
+        event["threads"] = [encoder.facts(thread) for thread in asked]
     return event

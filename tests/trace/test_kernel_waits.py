@@ -17,6 +17,7 @@ from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.wording.blocked import blocked_in
 from hangscope.ring import process_identity
 from hangscope.trace.facts import RUNNABLE, UNREAD_OUTPUT, KernelWait
+from hangscope.trace.facts_codec import Decoder, Encoder
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import RankFacts
@@ -28,7 +29,6 @@ from hangscope.trace.processes.kernel_waits import (
     describe_process,
     main_thread_wait,
 )
-from hangscope.trace.wait_codec import decode_wait, encode_wait
 from tests.live_rings import RingRank
 
 HOLD = "import {module}, sys, time; f = open(sys.argv[1], 'w'); {call}; print(1, flush=True)"
@@ -370,18 +370,18 @@ def test_throttled_process_waits_for_its_cpu_quota(
 
 def test_wait_survives_a_round_trip() -> None:
     wait = KernelWait("lock", "/a", (7,), ("x (pid 7)",), True, ("/b",), ("y",), 1, 2)
-    assert decode_wait(encode_wait(wait)) == wait
+    assert Decoder().facts(KernelWait, Encoder().facts(wait)) == wait
     assert RankFacts(0, wait=wait).wait == wait
 
 
 @pytest.mark.parametrize("said", [None, 7, [], "lock"])
 def test_impossible_wait_is_none(said: object) -> None:
-    assert decode_wait(said) is None
+    assert not Decoder().values(RankFacts, {"wait": said}).get("wait")
 
 
 def test_forged_wait_does_no_harm() -> None:
-    said = {"kind": 7, "processes": ["x", None, -3], "names": 5, "since_ns": "soon", "helpers": {}}
-    assert decode_wait(said) == KernelWait("7", processes=(0, 0, 0))
+    said = {"kind": 7, "processes": ["x", None, 3], "names": 5, "since_ns": "soon", "helpers": {}}
+    assert Decoder().facts(KernelWait, said) == KernelWait(processes=(3,))
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,6 @@ import orjson
 
 from hangscope.trace import clean, formats
 from hangscope.trace.digests.columns import Ints, decode_table, encode_table
-from hangscope.trace.digests.facts_codec import decode_facts, decode_frames, encode_facts
 from hangscope.trace.digests.tables import (
     Tables,
     decode_group,
@@ -31,6 +30,7 @@ from hangscope.trace.digests.tables import (
     encode_signatures,
     runs_of,
 )
+from hangscope.trace.facts_codec import Decoder, Encoder
 from hangscope.trace.merging.records import counters_of
 from hangscope.trace.model import (
     MAX_RANK,
@@ -135,7 +135,7 @@ def encode(digest: Digest) -> bytes:
         times: list[int] = []
         facts, node = part.facts, digest.nodes[part.node]
         plain = _without_numbers(facts, node)
-        said = encode_facts(plain, lambda stack: stacks.of(tables.stack(stack)), times)
+        said = Encoder(lambda stack: stacks.of(tables.stack(stack)), times).facts(plain)
         kind = kinds.setdefault(orjson.dumps(said), len(kinds))
         all_times += times
         rows.append(
@@ -253,7 +253,7 @@ def _decoded(header: dict[str, Any], data: bytes, tables: Tables) -> Digest:
     nodes = tuple(_decode_node(said, tables) for said in header["nodes"])
     groups = [tables.group(decode_group(said, tables)) for said in header["groups"]]
     signatures = [tables.signature(decode_signature(said)) for said in header["signatures"]]
-    frames = decode_frames(header["frames"])
+    frames = Decoder(strict=True).frames(header["frames"])
     stacks = [tuple(frames[_index(i, frames)] for i in said) for said in header["stacks"]]
     numbers = [tables.stack(stack) for stack in stacks]
     ones = np.ones(header["ranks"], np.int64)
@@ -290,7 +290,8 @@ def _decoded_parts(
         (rank, node, kind, pid, parent, local, oldest, dropped, n_times, n_members, n_records,
          looks) = row  # fmt: skip
         own = iter(of_times[times_at : times_at + n_times])
-        facts: RankFacts = decode_facts(RankFacts, kinds[kind], stacks, own)
+        decoder = Decoder(lambda said: stacks[_index(said, stacks)], own, strict=True)
+        facts = decoder.facts(RankFacts, kinds[kind])
         home = nodes[node]
         facts = replace(
             facts,
@@ -372,7 +373,7 @@ def _pieces(data: bytes, sizes: list[Any]) -> Iterator[bytes]:
 
 def _index(value: Any, table: Sequence[Any]) -> int:
     if type(value) is not int or not 0 <= value < len(table):
-        raise ValueError("no such frame")
+        raise ValueError("no such frame or stack")
     return value
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hangscope.trace import clean
-from hangscope.trace.digests.facts_codec import decode_facts, encode_facts
+from hangscope.trace.facts_codec import Decoder, Encoder
 from hangscope.trace.model import MAX_RANK, Group, Signature, Stack
 
 _MOST_RUNS = 4096
@@ -139,13 +139,12 @@ def decode_runs(said: Any) -> tuple[tuple[int, int, int], ...]:
 
 def encode_signatures(signatures: Iterable[Signature]) -> list[dict[str, Any]]:
     """Signatures as builtins."""
-    return [encode_facts(signature, lambda stack: 0, []) for signature in signatures]
+    return [Encoder().facts(signature) for signature in signatures]
 
 
 def decode_signature(said: Any) -> Signature:
     """A signature; raises ValueError if it is none."""
-    found: Signature = decode_facts(Signature, said, (), iter(()))
-    return found
+    return Decoder(strict=True).facts(Signature, said)
 
 
 def _run(start: int, step: int, count: int) -> Iterable[int]:

@@ -40,8 +40,9 @@ from typing import Any, BinaryIO
 
 from hangscope.ring.run_secret import SEAL_CHARACTERS, RunSecret
 from hangscope.trace import formats
-from hangscope.trace.clean import as_int, as_looks, as_name, as_quantity, as_rank, prose
+from hangscope.trace.clean import as_int, as_looks, as_name, as_rank, prose
 from hangscope.trace.facts import WITHOUT_A_WORD
+from hangscope.trace.facts_codec import Decoder
 from hangscope.trace.files.regular_files import open_nonblocking
 from hangscope.trace.model import (
     NONE,
@@ -51,9 +52,7 @@ from hangscope.trace.model import (
     RankFacts,
     Source,
 )
-from hangscope.trace.stack_codec import decode_threads
 from hangscope.trace.verdict_codec import MOST_VERDICTS, decode_verdict
-from hangscope.trace.wait_codec import decode_wait
 
 HEADER_KEY = "hangscope"
 VERSION = "journal/1"
@@ -64,6 +63,10 @@ _MOST_NAMED = 100_000
 _MOST = 1 << 31
 """Larger numbers are not valid process ids, statuses or attempts."""
 
+_SEEN = frozenset({
+    "alive", "held_by", "wait", "gil_blocked", "cpu_busy", "wakeups_hz", "stack_moved", "threads",
+})  # fmt: skip
+"""The fields of `RankFacts` that an observation states under their own names."""
 
 _SEAL = b',"seal":"'
 _SEAL_BYTES = len(_SEAL) + SEAL_CHARACTERS + len(b'"}')
@@ -254,18 +257,11 @@ def _observation(event: dict[str, Any], head: dict[str, Any]) -> RankFacts | Non
     process, alive, state = _process(event, head), event.get("alive"), event.get("state")
     if process is None or not isinstance(alive, bool):
         return None
-    blocked, moved = event.get("gil_blocked"), event.get("stack_moved")
+    told = Decoder().values(RankFacts, event, _SEEN)
     return replace(
         process,
-        alive=alive,
+        **told,
         process_state=as_name(state) if isinstance(state, str) else None,
-        held_by=as_name(event.get("held_by")) or None,
-        wait=decode_wait(event.get("wait")),
-        gil_blocked=blocked if isinstance(blocked, bool) else None,
-        cpu_busy=as_quantity(event.get("cpu_busy")),
-        wakeups_hz=as_quantity(event.get("wakeups_hz")),
-        stack_moved=moved if isinstance(moved, bool) else None,
         exit=None if alive else ExitFacts("unknown", text=WITHOUT_A_WORD),
-        threads=decode_threads(event.get("threads")),
         observed_ns=as_int(event.get("at_ns"), 0, low=0),
     )
