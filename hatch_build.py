@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -29,5 +30,4 @@ class PluginBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         inside = f"hangscope/nccl_plugin/built/{built.name}"
         build_data["force_include"][str(built)] = inside
         build_data["pure_python"] = False
-        # Of the compiler's processor: CC=aarch64-linux-gnu-gcc makes a wheel for that one.
-        build_data["tag"] = f"py3-none-linux_{built.stem.partition('_nccl_')[2].partition('_')[2]}"
+        build_data["tag"] = f"py3-none-linux_{platform.machine()}"

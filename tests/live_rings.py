@@ -168,5 +168,5 @@ class RingRank:
         inside = "F 7\0all_reduce\0/lib/python3/site-packages/torch/distributed/c10d.py\n"
         frames = f"F {line}\0step\0/work/train.py\nF 3\0<module>\0/work/train.py"
         frames = inside + frames if self.open else frames
-        self.ring.write_sample(f"T main 1 MainThread\n{frames}".encode())
+        self.ring.write_sample(f"T main {THREAD} MainThread\n{frames}".encode())
         self.ring.beat()

@@ -21,11 +21,21 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from hangscope.trace.digests.hosts import HostMap
 
 RANKS = 2
 ADDRESS = "10.78.0.{}"
+FAKETIME = next(map(str, Path("/usr/lib").glob("*/faketime/libfaketime.so.1")), "")
+_SRUN = f"""
+export LOCAL_WORLD_SIZE={RANKS} TORCHELASTIC_RUN_ID=absent
+for LOCAL_RANK in 0 1; do
+    export LOCAL_RANK RANK=$((NODE * {RANKS} + LOCAL_RANK))
+    {sys.executable} "$1" &
+done
+wait
+"""
 _JOB = """
 import os, signal, sys, time, torch, torch.distributed as dist
 from datetime import timedelta
@@ -72,6 +82,24 @@ class Case:
     """Of all links: arguments of ``tc ... netem``."""
     others: str = ""
     """The same for what a host itself says that is cut off, if it says something else."""
+    absent: int | None = None
+    """The host that is never started. The ranks of the others are started without a launcher that
+    would wait for it, as by ``srun``."""
+    skew_s: float = 0.0
+    """How far the clock of node 1 is ahead (libfaketime)."""
+
+    @property
+    def guilty(self) -> frozenset[int]:
+        """The ranks that may be accused."""
+        host = next((h for h in (self.kill, self.cut, self.absent) if h is not None), None)
+        if host is not None:
+            return frozenset(range(host * RANKS, (host + 1) * RANKS))
+        return frozenset({3}) if self.fault else frozenset()
+
+    @property
+    def fails(self) -> bool:
+        """Whether the job does not come to its end."""
+        return bool(self.says)
 
 
 CASES = {
@@ -90,7 +118,9 @@ CASES = {
              others=r"[Hh]osts? node1|ranks 2–5 on other nodes, of which nothing is heard"),
         Case("link-back", r"moving again|goes on|[Hh]ost node1", cut=1, back_after_s=20,
              others=r"moving again|goes on|node0"),
-        Case("slow", "", slow="delay 200ms loss 5%"),
+        Case("slow", "", slow="delay 200ms loss 30%"),
+        Case("absent", r"ranks 4, 5", absent=2),
+        Case("skew", r"Rank 3 never joined all_reduce", fault="asleep", skew_s=3600),
     )
 }  # fmt: skip
 
@@ -160,6 +190,7 @@ def job(
     """The job on all hosts: one launcher each, its output in ``place/nodeN.log``."""
     script = place / "job.py"
     script.write_text(_JOB)
+    (place / "tmp").mkdir()
     names = place / "hosts"
     listed = [f"{ADDRESS.format(n + 1)} node{n}\n" for n in range(len(hosts.names))]
     names.write_text("127.0.0.1 localhost\n" + "".join(listed))
@@ -171,19 +202,31 @@ def job(
             else ["--rdzv-backend=c10d", f"--rdzv-endpoint={ADDRESS.format(1)}:29556",
                   "--rdzv-id=hosts", f"--local-addr={ADDRESS.format(number + 1)}"]
         )  # fmt: skip
-        command = [
-            "ip", "netns", "exec", name, "unshare", "--uts", "--pid", "--fork", "--mount-proc",
-            "--kill-child", "sh", "-c",
-            f'hostname node{number}; mount --bind {names} /etc/hosts; "$@" & wait', "sh",
+        torchrun = [
             sys.executable, "-m", "torch.distributed.run", f"--nnodes={len(hosts.names)}",
             f"--nproc-per-node={RANKS}", *meeting, str(script),
         ]  # fmt: skip
+        command = [
+            "ip", "netns", "exec", name, "unshare", "--uts", "--pid", "--fork", "--mount-proc",
+            "--kill-child", "sh", "-c",
+            # A host outlives its launcher.
+            f'hostname node{number}; mount --bind {names} /etc/hosts; "$@" & wait; sleep 20', "sh",
+            *(torchrun if case.absent is None else ["sh", "-c", _SRUN, "sh", str(script)]),
+        ]  # fmt: skip
+        if number == case.absent:
+            command = ["sleep", "600"]
         environment = {
             **os.environ, "HANGSCOPE": "1", "HANGSCOPE_TIMEOUT": str(timeout_s),
             "HANGSCOPE_DIR": str(place / ("run" if shared else f"run{number}")),
             "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", "HANGSCOPE_NOTICE": "0",
             "FAULT": case.fault, "GO": str(place / "go"),
-            "STEPS": "40" if not case.says else "100000",
+            "STEPS": "20" if not case.fails else "100000", "TMPDIR": str(place / "tmp"),
+            # The c10d rendezvous itself does not work with clocks further apart.
+            **({"LD_PRELOAD": FAKETIME,
+                "FAKETIME": f"+{case.skew_s if rendezvous == 'static' else 10:.0f}s",
+                "FAKETIME_DONT_FAKE_MONOTONIC": "1"} if case.skew_s and number == 1 else {}),
+            **({"MASTER_ADDR": ADDRESS.format(1), "MASTER_PORT": "29555", "NODE": str(number),
+                "WORLD_SIZE": str(RANKS * len(hosts.names))} if case.absent is not None else {}),
         }  # fmt: skip
         with open(place / f"node{number}.log", "wb") as log:
             started.append(
@@ -201,25 +244,25 @@ def job(
 def run(
     name: str, *, shared: bool, rendezvous: str, timeout_s: float = 8.0, patience_s: float = 90.0,
     hosts: int = 3,
-) -> dict[str, object]:  # fmt: skip
+) -> dict[str, Any]:  # fmt: skip
     """One case; returns what each host's log says, and after how many seconds."""
-    before = _meetings(0)
     case, place = CASES[name], Path(tempfile.mkdtemp(prefix="hangscope-hosts-"))
     with Hosts(hosts) as network, job(
         network, place, case, shared=shared, rendezvous=rendezvous, timeout_s=timeout_s
     ) as started:  # fmt: skip
         if case.slow:
             network.impair(case.slow)
-        _wait(lambda: "step 14" in _log(place, 0) or started[0].poll() is not None, 300)
-        if case.says and not shared:  # until the monitors have met
-            _wait(lambda: len(_meetings(hosts) - before) >= hosts - 1, 150)
+        if case.absent is None:
+            _wait(lambda: "step 14" in _log(place, 0) or started[0].poll() is not None, 300)
+        if case.fails and case.absent is None:  # until the monitors have met
+            _wait(lambda: len(_meetings(place, hosts)) >= hosts - 1, 100)
         (place / "go").touch()
         failed_s = time.monotonic()
         if case.kill is not None:
             started[case.kill].kill()
         if case.cut is not None:
             network.link(case.cut, "down")
-        survivors = [n for n in range(hosts) if n != case.kill]
+        survivors = [n for n in range(hosts) if n not in (case.kill, case.absent)]
         first: dict[int, float] = {}
         restored = not case.back_after_s
 
@@ -232,36 +275,74 @@ def run(
             for number in survivors:
                 if number not in first and _said(place, number):
                     first[number] = round(passed_s, 1)
-            if not case.says:
+            if not case.fails:
                 return all(process.poll() is not None for process in started)
             return restored and all(_is_right(case, place, number) for number in survivors)
 
         _wait(is_over, patience_s + case.back_after_s)
-        return {
-            "case": name,
-            "shared": shared,
-            "rendezvous": rendezvous,
-            "right": {n: _is_right(case, place, n) for n in survivors},
-            "first_word_s": first,
-            "said": {n: _said(place, n)[:6] for n in survivors},
-            "place": str(place),
-        }
+        right = {n: _is_right(case, place, n) for n in survivors}
+    merged = _merged(place)
+    return {
+        "case": name,
+        "shared": shared,
+        "rendezvous": rendezvous,
+        "right": right,
+        "innocents": {n: _innocents(case, _said(place, n)) for n in survivors},
+        "merged": merged,
+        "merged_right": not case.fails or set(merged["culprits"]) <= case.guilty,
+        "first_word_s": first,
+        "said": {n: _said(place, n)[:6] for n in survivors},
+        "place": str(place),
+    }
 
 
-def _meetings(least: int) -> set[Path]:
-    """What monitors on this machine have been told about hosts, at least so many of them."""
+def _meetings(place: Path, least: int) -> set[Path]:
+    """What this job's monitors have been told about hosts, at least so many of them."""
     found = set()
-    for path in Path(tempfile.gettempdir()).glob("hangscope-relay-*/in/hosts"):
+    for path in (place / "tmp").glob("hangscope-relay-*/in/hosts"):
         with contextlib.suppress(OSError, ValueError):  # just replaced
             if len(HostMap.decode(path.read_bytes()).hosts) >= least:
                 found.add(path)
     return found
 
 
+def _merged(place: Path) -> dict[str, Any]:
+    """What the folders of all hosts say together."""
+    folders = sorted(map(str, place.glob("run*")))
+    command = [sys.executable, "-m", "hangscope", "analyze", "--json", "--brief", *folders]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        said = json.loads(done.stdout)
+    except json.JSONDecodeError:
+        return {"headline": done.stderr[-300:], "culprits": []}
+    return {name: said.get(name) for name in ("verdict", "headline", "culprits", "hosts")}
+
+
+_ACCUSED = re.compile(
+    r"\b[Rr]anks? ((?:\d+(?:–\d+)?(?:, | and )?)+)[^.;:]*?"
+    r"(?:crashed|never joined|killed|stopped|exited|fell silent|left no)"
+)
+_SILENT = re.compile(r"[Hh]osts? (node\d+)[^.;:]* fell silent")
+
+
+def _innocents(case: Case, lines: list[str]) -> list[str]:
+    """Lines that accuse a rank or a host that did nothing."""
+    found = []
+    for line in lines:
+        accused = set()
+        for match in _ACCUSED.finditer(line):
+            for first, last in re.findall(r"(\d+)(?:–(\d+))?", match[1]):
+                accused |= set(range(int(first), int(last or first) + 1))
+        hosts = {int(match[1][4:]) for match in _SILENT.finditer(line)}
+        if not accused <= case.guilty or not hosts <= {rank // RANKS for rank in case.guilty}:
+            found.append(line)
+    return found
+
+
 def _is_right(case: Case, place: Path, number: int) -> bool:
     said = _said(place, number)
-    if not case.says:
-        return not said and "step 39" in _log(place, 0)
+    if not case.fails:
+        return not said and "step 19" in _log(place, 0)
     wanted = case.others if number == case.cut and case.others else case.says
     if case.name == "node0-cut" and number != case.cut:
         wanted = case.says
@@ -303,9 +384,8 @@ def main() -> int:
                     continue
                 found = run(name, shared=shared, rendezvous=rendezvous,
                             patience_s=arguments.patience)  # fmt: skip
-                right = found["right"]
-                assert isinstance(right, dict)
-                all_right &= all(right.values())
+                all_right &= all(found["right"].values()) and bool(found["merged_right"])
+                all_right &= not any(found["innocents"].values())
                 print(json.dumps(found, indent=1, ensure_ascii=False), flush=True)
     return 0 if all_right else 1
 

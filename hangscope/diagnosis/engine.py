@@ -14,6 +14,7 @@ from hangscope.diagnosis.causes.departures import with_departures
 from hangscope.diagnosis.causes.differing_models import weigh_models
 from hangscope.diagnosis.causes.graph_causes import graph_causes
 from hangscope.diagnosis.causes.mismatches import conflict_causes, mismatch_causes
+from hangscope.diagnosis.causes.remote_calls import accuse_handlers
 from hangscope.diagnosis.causes.sibling_causes import merged_finding, sibling_causes
 from hangscope.diagnosis.context import Context, Inferred
 from hangscope.diagnosis.differences.callsites import with_first_divergence
@@ -52,6 +53,7 @@ from hangscope.diagnosis.waiting.without_timeout import (
 )
 from hangscope.diagnosis.wording.answer import answer
 from hangscope.diagnosis.wording.findings import to_finding, with_hosts
+from hangscope.diagnosis.wording.host_words import with_common_hosts
 from hangscope.diagnosis.wording.logs import with_logs
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.diagnosis.wording.tolerated_waits import tolerated_wait
@@ -138,7 +140,8 @@ def _judged(trace: Trace) -> tuple[Diagnosis, Context]:
         if not findings and (waiting := tolerated_wait(job.context, job.tolerated)) is not None:
             notes.append(waiting)
     findings = with_logs(job.context, with_monitor_verdict(job.context, findings))
-    return answer(job.context, with_hosts(job.context, findings), notes), job.context
+    findings = with_common_hosts(job.context, with_hosts(job.context, findings))
+    return answer(job.context, findings, notes), job.context
 
 
 def _comparable(given: Trace) -> tuple[Trace, Inferred]:
@@ -185,6 +188,7 @@ def _causes(context: Context) -> list[Cause]:
     found += world_causes(context, found)
     found = with_creation_order(context, found)
     found = doubt_crossed_p2p(context, found)
+    found = accuse_handlers(context, found)
     found = accuse_all_vanished(context, found)
     found += crash_causes(context, found)
     found = accuse_first_gone(context, found)

@@ -238,6 +238,8 @@ class Diagnosis:
     warnings: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default_factory=tuple)
     """Remarks that do not change the verdict: a slow rank, other attempts in the directory."""
+    missing: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Ranks that left no records although others did, by host; "" for those of unknown host."""
     began_ns: int = 0
     """When the first rank began to record or to issue; 0 if unknown."""
     source_directories: tuple[str, ...] = ()

@@ -75,10 +75,11 @@ def explained_by_host(diagnosis: Diagnosis, trace: Trace, known: HostEvidence) -
         About the hosts.
     """
     first = diagnosis.findings[0] if diagnosis.findings else None
-    if not known.hosts.hosts or first is None or _is_own(first, trace):
+    if not known.hosts.hosts or first is None or _is_own(first, trace, known):
         return None
     found = (
         _silent(first, diagnosis, trace, known)
+        or _cut_off(first, trace, known)
         or _closed(first, trace, known)
         or _without_store(first, trace, known)
     )
@@ -93,10 +94,19 @@ def with_host_names(diagnosis: Diagnosis, known: HostEvidence) -> Diagnosis:
     return replace(diagnosis, findings=findings)
 
 
-def _is_own(first: Finding, trace: Trace) -> bool:
-    """Whether the culprits are seen, and did something themselves."""
+def _is_own(first: Finding, trace: Trace, known: HostEvidence) -> bool:
+    """Whether the culprits are seen, and did something themselves.
+
+    If connections have broken since a rank of another host was last heard of, its host may be gone.
+    """
     seen = [trace.ranks[rank] for rank in first.culprits if rank in trace.ranks]
-    return bool(seen) and not all(f.exception and lost_a_peer(f.exception) for f in seen)
+    if not seen or all(f.exception and lost_a_peer(f.exception) for f in seen):
+        return False
+    broke_ns, _ = _first_broken(trace, known)
+    ended = any(f.exit or f.exception or f.alive is False for f in seen)
+    elsewhere = known.here.isdisjoint(first.culprits)
+    unheard = all(f.heartbeat_ns < broke_ns + _AT_ONCE_NS for f in seen)
+    return not (broke_ns and elsewhere and unheard and not ended)
 
 
 def _silent(
@@ -129,6 +139,31 @@ def _silent(
     )
 
 
+def _cut_off(first: Finding, trace: Trace, known: HostEvidence) -> Finding | None:
+    """Ranks that have all come do not finish, and of some hosts nothing comes through the network.
+
+    What these hosts' ranks do is known from a shared directory.
+    """
+    silent, waiting = known.silent, set(first.victims)
+    if first.culprits or known.store is not None or not silent or not waiting:
+        return None
+    if not all(waiting.intersection(host.ranks) for host in silent):
+        return None
+    return replace(
+        first,
+        verdict=Verdict.STUCK_COLLECTIVE,
+        hosts=tuple(host.name for host in silent),
+        hosts_silent=True,
+        confidence=Confidence.LIKELY,
+        summary=f"Nothing comes through the network from {hosts_s(silent)}",
+        why=f"its ranks wait like the others{in_operation(first)}, as the shared directory shows, "
+        "and its monitor does not answer through the job's store, while all others do",
+        fix="see whether the link of {hosts} is up (ethtool, the switch's port, the fabric "
+        "manager)".format(hosts=" and ".join(host.name for host in silent)),
+        unknowns=(),
+    )
+
+
 def _closed(first: Finding, trace: Trace, known: HostEvidence) -> Finding | None:
     """All connections that broke first lead to one host."""
     began_ns, early = _first_broken(trace, known)
@@ -139,6 +174,10 @@ def _closed(first: Finding, trace: Trace, known: HostEvidence) -> Finding | None
     if len(elsewhere) != 1 or len(hosts) != len(elsewhere):
         return None
     (host,) = elsewhere
+    keeper = known.store_host
+    also = ""
+    if known.store is not None and keeper is not None and keeper != host:
+        also = f", and {hosts_s([keeper])}, which holds the job's store, does not answer"
     who = sorted(rank for rank in known.here if rank in trace.ranks)
     return replace(
         first,
@@ -146,7 +185,7 @@ def _closed(first: Finding, trace: Trace, known: HostEvidence) -> Finding | None
         culprits=(),
         victims=tuple(who),
         confidence=Confidence.AMBIGUOUS,
-        summary=f"The first connections of {rank_s(who)} that broke led to {hosts_s([host])}",
+        summary=f"The first connections of {rank_s(who)} that broke led to {hosts_s([host])}{also}",
         why=f"it failed, or it had lost another host before: {early[0][:200]}",
         fix="look for the host whose ranks lost no connection before they ended: its log, or its "
         "silence, tells what happened",

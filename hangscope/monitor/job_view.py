@@ -5,9 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
+from hangscope.diagnosis.waiting.without_timeout import LEAST_S
+from hangscope.monitor.activity import as_healthy
 from hangscope.monitor.host_evidence import (
     HostEvidence,
     explained_by_host,
@@ -19,8 +24,10 @@ from hangscope.monitor.other_nodes import OtherNodes, may_span_nodes
 from hangscope.monitor.partial_view import ENDED, needs_other_nodes, restricted_to_seen
 from hangscope.monitor.rank_state import is_heartbeat_late
 from hangscope.monitor.sibling_runs import SiblingRuns
+from hangscope.trace.digests.hosts import HostMap
 from hangscope.trace.live.follow import LiveRun, is_gil_blocked
-from hangscope.trace.model import Fragment, Trace
+from hangscope.trace.model import Fragment, State, Trace
+from hangscope.trace.units import SECOND_NS
 
 STACKS_S = 0.3
 """Wait between requesting stacks and reading them."""
@@ -28,6 +35,19 @@ HEARTBEAT_WAIT_S = 3.0
 """Longest wait for a late heartbeat to either come or count as stopped."""
 LARGE = 1024
 """Of a job with more ranks, what has not changed is not diagnosed again."""
+FEW_HOSTS = 64
+NEVER_NS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A diagnosis, and what it rests on."""
+
+    known: object
+    until_ns: int
+    """When time alone may change it."""
+    trace: Trace
+    diagnosis: Diagnosis
 
 
 class JobView:
@@ -57,8 +77,9 @@ class JobView:
         self._say = say
         self._asks_others = False
         """Whether the other nodes' evidence is needed to decide what was found here."""
-        self._last: tuple[object, Trace, Diagnosis] | None = None
+        self._last: _Judged | None = None
         self._seen_version = 0
+        self._noted_hosts = HostMap()
         self.others = OtherNodes(timeout_s)
 
     @property
@@ -74,11 +95,15 @@ class JobView:
 
     def sees_part(self, trace: Trace) -> bool:
         """Whether the job has ranks on other nodes of which nothing is known here."""
+        return len(trace.ranks) < (trace.world_size or 0) and self._spans_nodes(trace)
+
+    def _spans_nodes(self, trace: Trace) -> bool:
+        """Whether the job has ranks on other nodes."""
         world = trace.world_size or 0
         local = self._ranks.local_world_size
         if not local and not may_span_nodes(trace, os.environ):
             local = world
-        return len(trace.ranks) < world != local
+        return local != world
 
     def diagnosed(self, stalled_s: float) -> tuple[Trace, Diagnosis]:
         """The job's present state, including other nodes' reports, and its diagnosis."""
@@ -95,6 +120,8 @@ class JobView:
 
         None while other nodes' reports may still change it.
         """
+        if final and self._ranks.have_ended_well and not diagnosis.culprits:
+            return as_healthy(diagnosis)  # what others did is not for this node to say
         asked, self._asks_others = self._asks_others, needs_other_nodes(diagnosis)
         if not final:
             patient = self.others.is_awaiting_reports() or (self._asks_others and not asked)
@@ -117,9 +144,15 @@ class JobView:
             return by_host  # it rests on what is known about hosts, not on ranks that are not seen
         return restricted_to_seen(with_host_names(diagnosis, evidence), trace.ranks)
 
-    def whole(self, diagnosis: Diagnosis, trace: Trace) -> Diagnosis:
-        """The diagnosis of all ranks, with hosts: nothing of other nodes is needed to decide."""
+    def whole(self, diagnosis: Diagnosis, trace: Trace, *, final: bool) -> Diagnosis | None:
+        """The diagnosis of all ranks, with hosts.
+
+        None if it names nobody and a host may still turn out not to answer.
+        """
         self._asks_others = False
+        nameless = bool(diagnosis.findings) and not diagnosis.findings[0].culprits
+        if nameless and not final and self.others.is_awaiting_silence():
+            return None
         return judged_by_host(diagnosis, trace, self.host_evidence)
 
     def settled(self, trace: Trace, diagnosis: Diagnosis) -> tuple[Trace, Diagnosis]:
@@ -145,16 +178,20 @@ class JobView:
 
     def _diagnosed(self, own: Trace, stalled_s: float) -> tuple[Trace, Diagnosis]:
         if not self.sees_part(own):
+            if self._spans_nodes(own):
+                self._exchanged(own, stalled_s)  # who answers tells of links what rings do not
             return own, diagnose(own)
         fragments = self._exchanged(own, stalled_s)
         self._seen_version = self.others.version
         known = (self.others.version, self.others.state, len(fragments))
-        if self._last is not None and self._last[0] == known:
-            return self._last[1:]
+        last = self._last
+        if last is not None and last.known == known and time.time_ns() < last.until_ns:
+            return last.trace, last.diagnosis
         trace = self._looked(fragments) if fragments else own
         diagnosis = diagnose(trace)
-        keeps = len(trace.ranks) > LARGE and diagnosis.findings
-        self._last = (known, trace, diagnosis) if keeps else None
+        until_ns = NEVER_NS if diagnosis.findings else next_overdue_ns(trace)
+        large = len(trace.ranks) > LARGE
+        self._last = _Judged(known, until_ns, trace, diagnosis) if large else None
         return trace, diagnosis
 
     def _exchanged(self, own: Trace, stalled_s: float) -> list[Fragment]:
@@ -166,7 +203,17 @@ class JobView:
         self.others.publish_report(own, seen)
         for line in self.others.notes():
             self._say(line)
-        return self.others.fragments()
+        fragments = self.others.fragments()
+        self._note_hosts()
+        return fragments
+
+    def _note_hosts(self) -> None:
+        """Keep who runs where for whoever analyses what is left: of a large job, on node 0 only."""
+        hosts, journal = self.others.hosts, self._ranks.journal
+        few = len(hosts.hosts) <= FEW_HOSTS or self.holds_first
+        if few and len(hosts.hosts) > 1 and hosts != self._noted_hosts and journal is not None:
+            self._noted_hosts = hosts
+            journal.hosts(hosts)
 
     def _with_stacks(self, others: Sequence[Fragment] = ()) -> Trace:
         """A look at the ranks, including requested stacks of those that hold the GIL."""
@@ -180,3 +227,16 @@ class JobView:
         """A look at the ranks here, wherever they record, and at what other nodes say."""
         beside = self._siblings.fragments(self._ranks.rings)
         return self._run.look([*beside, *others])
+
+
+def next_overdue_ns(trace: Trace) -> int:
+    """When the next unfinished operation, or meeting, of a trace has lasted long enough to count.
+
+    `NEVER_NS` if all have.
+    """
+    open_ = trace.records["state"] != int(State.COMPLETED)
+    began = [phase.since_ns for facts in trace.ranks.values() for phase in facts.phases[-1:]]
+    since_ns = np.concatenate([trace.records["created_ns"][open_], np.array(began, np.int64)])
+    limits_ns = [int(limit_s * SECOND_NS) for limit_s in (LEAST_S, trace.timeout_s)]
+    due_ns = np.concatenate([since_ns + limit_ns for limit_ns in limits_ns])
+    return int(due_ns[due_ns > trace.observed_ns].min(initial=NEVER_NS))

@@ -5,6 +5,7 @@ Format: see `hangscope.trace.external_reports.journal`.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
@@ -16,6 +17,7 @@ from hangscope.replay.observed import seen_event
 from hangscope.ring.process_identity import boot_id, machine_id, pid_namespace
 from hangscope.ring.run_directory import opened
 from hangscope.ring.run_secret import RunSecret
+from hangscope.trace.digests.hosts import HostMap
 from hangscope.trace.external_reports.journal import HEADER_KEY, VERSION, line_of
 from hangscope.trace.live.rings import RunKey
 from hangscope.trace.model import RankFacts
@@ -74,6 +76,10 @@ class Journal:
     def unseen(self, rank: int, pid: int) -> None:
         """What was seen of a process before it could record no longer tells what it does."""
         self._write({"event": "unseen", "rank": rank, "pid": pid, "at_ns": time.time_ns()})
+
+    def hosts(self, hosts: HostMap) -> None:
+        """The nodes have told each other who runs where."""
+        self._write({"event": "hosts", "hosts": json.loads(hosts.encode())})
 
     def said(
         self, event: str, verdict: str, culprits: tuple[int, ...], summary: str, confidence: str

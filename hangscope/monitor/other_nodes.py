@@ -237,6 +237,13 @@ class OtherNodes:
         patience_s = PATIENCE_S if self._is_first else PATIENCE_S + SILENT_S
         return now_s - max(self._stands_since_s, self._heard_at_s) < patience_s
 
+    def is_awaiting_silence(self) -> bool:
+        """Whether a host that has been heard of may still turn out not to answer."""
+        if self._relay is None or self._stands_since_s is None or not self.hosts.hosts:
+            return False
+        lost = self.lost_store() is not None
+        return not lost and time.monotonic() - self._stands_since_s < SILENT_S + MARGIN_S
+
     def _may_fall_silent(self, now_s: float) -> bool:
         """Whether nothing has been heard yet of a host that is not silent for long enough yet."""
         assert self._relay is not None
@@ -270,12 +277,12 @@ class OtherNodes:
         self._told = True
         return verdict
 
-    def await_verdict(self) -> str | None:
+    def await_verdict(self, limit_s: float = LAST_WORD_S) -> str | None:
         """What is found elsewhere, after the ranks here have ended: it may take a few seconds."""
         if self._relay is None or not self.hosts.hosts:
             return self.take_verdict()
         self._relay.wake(True)
-        until_s = time.monotonic() + LAST_WORD_S
+        until_s = time.monotonic() + limit_s
         while time.monotonic() < until_s and self.is_connected and self.lost_store() is None:
             self.receive()
             if verdict := self.take_verdict():

@@ -15,7 +15,8 @@ MAX_INTERVAL_S = 5.0
 _SHARE = 0.05
 """Largest share of a CPU that close looks may take, except around the timeout."""
 _BEFORE_S, _AFTER_S, _AROUND_INTERVAL_S = 1.0, 3.0, 0.5
-"""The window around the timeout (before, after), and the interval between looks within it."""
+"""The time before the timeout without looks, the time after it with many, and their interval."""
+_JUST_AFTER_S = 0.05
 
 
 @dataclass(slots=True)
@@ -71,7 +72,7 @@ class LookSchedule:
         now_s:
             The present time.
         stalled_s:
-            How long there has been no progress.
+            How long there has been no progress, at the end of the look.
         cost_s:
             CPU seconds the look took.
         urgent:
@@ -82,10 +83,12 @@ class LookSchedule:
         self._next_look_s = now_s + wait_s
 
     def _interval_s(self, stalled_s: float, cost_s: float) -> float:
-        """Time until the next look: short near the timeout, longer the longer a stall lasts."""
+        """Time until the next look: one just after the timeout, none that would still run then."""
         remaining_s = self.timeout_s - stalled_s
-        if -_AFTER_S < remaining_s < _BEFORE_S:
+        if -_AFTER_S < remaining_s <= 0:
             return max(_AROUND_INTERVAL_S, 2 * cost_s)
         wanted_s = min(MAX_INTERVAL_S, max(FIRST_LOOK_S, stalled_s / 4))
         wanted_s = max(wanted_s, cost_s / _SHARE)
-        return min(wanted_s, remaining_s) if remaining_s > 0 else wanted_s
+        if 0 < remaining_s < wanted_s + cost_s + _BEFORE_S:
+            return remaining_s + _JUST_AFTER_S
+        return wanted_s

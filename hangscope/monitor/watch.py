@@ -14,7 +14,7 @@ from hangscope.monitor.config import MonitorConfig
 from hangscope.monitor.corruption import Corruptions
 from hangscope.monitor.doubled_ranks import DoubledRanks
 from hangscope.monitor.early_words import EarlyWords
-from hangscope.monitor.hardware.evidence import Hardware
+from hangscope.monitor.hardware.evidence import with_hardware
 from hangscope.monitor.host_evidence import closed_addresses
 from hangscope.monitor.job_view import JobView
 from hangscope.monitor.leaving_ranks import LeavingRanks
@@ -43,6 +43,9 @@ GONE_S = 0.2
 """Wait after the last process has ended, until what it wrote last is visible."""
 NO_RANKS_S = 120.0
 """Give up if no rank has shown up for this long."""
+FIRST_WORD_S = 1.5
+"""How long to wait for what another node has found, before what is seen here is said: a container
+ends soon after its launcher, and this process with it."""
 YIELD_S = 0.7
 """How long monitors of other nodes let the one of the first node report first."""
 STOPPED_S = 5.0
@@ -99,7 +102,6 @@ class Monitor:
         self._corruptions = Corruptions()
         self._is_gone = False
         self._policy = ReportPolicy()
-        self._hardware = Hardware()
         self._clock_steps = ClockSteps()
         self._activity = Activity()
         self._doubled = DoubledRanks()
@@ -168,8 +170,9 @@ class Monitor:
                 if stalled_s >= FIRST_LOOK_S or ended or self._ranks.failed_at_ns or overdue:
                     self._look(final=False, stalled_s=stalled_s)
             finally:
-                urgent = self._is_urgent(stalled_s)
-                schedule.looked(time.monotonic(), stalled_s, self._look_cost_s, urgent=urgent)
+                urgent, done_s = self._is_urgent(stalled_s), time.monotonic()
+                stalled_s += done_s - now_s
+                schedule.looked(done_s, stalled_s, self._look_cost_s, urgent=urgent)
         return False
 
     def _is_urgent(self, stalled_s: float) -> bool:
@@ -251,7 +254,7 @@ class Monitor:
         if partly:
             restrained = self._view.limited_to_seen(diagnosis, trace, final=final)
         else:
-            restrained = self._view.whole(diagnosis, trace)
+            restrained = self._view.whole(diagnosis, trace, final=final)
         set_lately = self._clock_steps.within(self._config.timeout_s)
         if not final and set_lately and not is_final(diagnosis):
             restrained = None  # it is not known how long anybody has waited
@@ -289,28 +292,30 @@ class Monitor:
         now_s = time.monotonic()
         progress = self._ranks.counters().progress
         last_word = final and partly and self._is_unexplained(diagnosis)
-        news = self._others.await_verdict() if last_word else self._others.take_verdict()
+        others = self._others
+        news = others.await_verdict(FIRST_WORD_S) if last_word else others.take_verdict()
         if news and (not self._policy.has_reported or self._policy.is_tentative):
             self._say(news)
-            self._others.settled()
+            others.settled()
             self._policy.suppress()
             self._end_if_asked()
         elif last_word:
-            if not self._policy.has_reported:
-                evidence = self._view.host_evidence
-                stopped = self._ranks.were_stopped and stalled_s < self._config.timeout_s
-                if evidence.hosts.hosts or not stopped:
-                    where = str(self._config.directory)
-                    closed = closed_addresses(trace, evidence)
-                    line = unexplained_end(
-                        diagnosis, where, evidence, stopped=stopped, closed=closed
-                    )
-                    self._say(line)
-                    self._policy.suppress()
+            self._say_last_word(trace, diagnosis, stalled_s)
+            if (news := others.await_verdict()) is not None:
+                self._say(news)
         elif self._policy.should_report(diagnosis, progress, final=final, now_s=now_s):
             trace, diagnosis = self._view.settled(trace, diagnosis)
             if diagnosis.findings:
                 self._report(diagnosis, trace)
+
+    def _say_last_word(self, trace: Trace, diagnosis: Diagnosis, stalled_s: float) -> None:
+        """What is seen here of why the ranks have ended, before anything ends this process, too."""
+        evidence = self._view.host_evidence
+        stopped = self._ranks.were_stopped and stalled_s < self._config.timeout_s
+        if evidence.hosts.hosts or not stopped:
+            where, closed = str(self._config.directory), closed_addresses(trace, evidence)
+            self._say(unexplained_end(diagnosis, where, evidence, stopped=stopped, closed=closed))
+            self._policy.suppress()
 
     def _is_unexplained(self, diagnosis: Diagnosis) -> bool:
         """Whether the ranks here have ended, not all of them well, and nothing here says why."""
@@ -336,8 +341,7 @@ class Monitor:
         elsewhere = trace.ranks.keys() - self._ranks.known or self._view.sees_part(trace)
         where = self._siblings.where(elsewhere=bool(elsewhere))
         self._ranks.note_look(trace.ranks, hung=True)
-        diagnosis = self._hardware.beside(diagnosis, trace, self._ranks.known)
-        print_report(diagnosis, where=where, out=self._out)
+        print_report(with_hardware(diagnosis), where=where, out=self._out)
         own = diagnosis.verdict in ENDED and self._ranks.known.issuperset(diagnosis.culprits)
         self._others.publish_verdict(diagnosis.headline, own=own)
         self._telling.tell(diagnosis, self.key.run_id if self.key else "")

@@ -6,7 +6,7 @@ is unknown, or none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
@@ -26,6 +26,7 @@ from hangscope.report.escape import visible_json
 from hangscope.trace.model import Source, Stack
 
 _INT64 = 2**63
+_MANY_EDGES = 16_384
 BY_RANK = ("ranks", "stacks", "operations", "wait_for", "sources")
 """Keys whose size grows with the number of ranks."""
 
@@ -90,10 +91,13 @@ def to_dict(diagnosis: Diagnosis) -> dict[str, Any]:
         "findings": [_finding(f) for f in diagnosis.findings],
         "warnings": list(diagnosis.warnings),
         "notes": list(diagnosis.notes),
+        "missing": [
+            {"host": host or None, "ranks": list(ranks)} for host, ranks in diagnosis.missing
+        ],
         "ranks": rows,
         "stacks": [frames(stack) for stack in stacks.numbers],
         "operations": [_last(last) for last in operations.numbers],
-        "wait_for": [_edge(e) for e in diagnosis.wait_for],
+        "wait_for": [_edge(e) for e in _told_edges(diagnosis.wait_for)],
         "sources": _sources(diagnosis.sources),
     }
 
@@ -176,6 +180,16 @@ def _side(side: Side) -> dict[str, Any]:
 
 def _sizes(sizes: tuple[tuple[int, ...], ...] | None) -> list[list[int]] | None:
     return None if sizes is None else [list(s) for s in sizes]
+
+
+def _told_edges(edges: Sequence[WaitEdge]) -> Sequence[WaitEdge]:
+    """The edges; of very many, one waiter for each awaited rank: ranks' rows tell the others."""
+    if len(edges) <= _MANY_EDGES:
+        return edges
+    first: dict[tuple[int, str, int], WaitEdge] = {}
+    for edge in edges:
+        first.setdefault((edge.on, edge.group, edge.seq), edge)
+    return tuple(first.values())
 
 
 def _edge(edge: WaitEdge) -> dict[str, Any]:

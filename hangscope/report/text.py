@@ -116,6 +116,7 @@ class TextReport:
         if self.all_findings:
             yield from _rank_table(diagnosis)
         notes = (*diagnosis.notes, *_changed(shown, sources))
+        yield from _bullets("Lack", _lacks(diagnosis), self.all_findings)
         yield from _bullets("Note", notes, self.all_findings)
         yield from _bullets("Warn", diagnosis.warnings, self.all_findings)
         if len(findings) > len(shown):
@@ -124,6 +125,15 @@ class TextReport:
             others = findings[len(shown) : len(shown) + _OTHERS]
             yield from _bullets("Also", [f.headline for f in others], True)
             yield Text(f"{more} more finding{'s' if more > 1 else ''}: --all shows them", "dim")
+
+
+def _lacks(diagnosis: Diagnosis) -> list[str]:
+    """Whose evidence is missing: what to fetch, by host, where a host is known."""
+    return [
+        f"evidence is missing of {host}: {named(ranks)}"
+        for host, ranks in diagnosis.missing
+        if host
+    ]
 
 
 def _badge(diagnosis: Diagnosis) -> Text:

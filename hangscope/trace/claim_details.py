@@ -10,7 +10,7 @@ ClaimKind = Literal[
     "device_error", "network_error", "ddp_unused_parameters", "ddp_marked_twice",
     "ddp_model_mismatch", "rendezvous", "launcher_failure", "oom", "nan", "dump_signal",
     "size_mismatch", "reduction_corrupt", "barrier_timeout", "unreachable", "shared_device",
-    "unrecorded", "own_report", "own_all_clear", "own_verdict", "other",
+    "unrecorded", "own_report", "own_all_clear", "own_verdict", "home", "other",
 ]  # fmt: skip
 """What a claim states. ``own_...``: what HangScope itself has printed or written before."""
 
@@ -41,6 +41,8 @@ class ClaimDetails:
     """The process concerned, if the source does not state its rank."""
     host: str = ""
     """The host of that process, if the source states it."""
+    ranks: tuple[int, ...] = ()
+    """The ranks that run on the host that the claim's text names."""
     two_processes: bool = False
     """Two processes have the accused rank."""
 

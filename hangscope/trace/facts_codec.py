@@ -78,17 +78,16 @@ class Encoder:
 
     def __init__(
         self,
-        stack: Callable[[Stack], Any] | None = None,
+        stack: Callable[[Stack], Any] = lambda stack: [list(frame) for frame in stack],
         times: list[int] | None = None,
     ) -> None:
-        self._stack = stack or _rows
+        self._stack = stack
         self._times = times
 
     def facts(self, value: Any, only: Collection[str] | None = None) -> dict[str, Any]:
         """A dictionary of what differs from the defaults; ``only`` of these fields."""
         said: dict[str, Any] = {}
-        kind: Any = type(value)
-        for field in _fields(kind):
+        for field in _fields(type(value)):
             if only is not None and field.name not in only:
                 continue
             item = getattr(value, field.name)
@@ -220,8 +219,55 @@ class Decoder:
         return _plain(said, hint, name)
 
 
-def _rows(stack: Stack) -> list[list[Any]]:
-    return [list(frame) for frame in stack]
+Make = Callable[[Iterator[int]], Any]
+"""Makes a value from the next times."""
+
+
+class Template:
+    """Facts that are equal for many ranks but for their times, decoded once for all of them."""
+
+    def __init__(self, facts: Any) -> None:
+        self._kind = type(facts)
+        self._same: dict[str, Any] = {}
+        self._timed: dict[str, Make] = {}
+        for field in _fields(self._kind):
+            item = getattr(facts, field.name)
+            make = _next_time if field.is_time else _make(item)
+            if make is None:
+                self._same[field.name] = item
+            else:
+                self._timed[field.name] = make
+
+    @property
+    def has_times(self) -> bool:
+        """Whether there are times in it."""
+        return bool(self._timed)
+
+    def values(self, times: Iterator[int]) -> dict[str, Any]:
+        """The fields of the dataclass, with these times in the order in which they were written."""
+        return {**self._same, **{name: make(times) for name, make in self._timed.items()}}
+
+    def make(self, times: Iterator[int]) -> Any:
+        """The dataclass."""
+        return self._kind(**self.values(times))
+
+
+def _make(item: Any) -> Make | None:
+    """What makes a value in which there are times; None if there are none."""
+    if is_dataclass(item):
+        template = Template(item)
+        return template.make if template.has_times else None
+    if not isinstance(item, tuple):
+        return None
+    makers = [_make(one) for one in item]
+    if not any(makers):
+        return None
+    pairs = list(zip(item, makers, strict=True))
+    return lambda times: tuple(one if make is None else make(times) for one, make in pairs)
+
+
+def _next_time(times: Iterator[int]) -> int:
+    return next(times, 0)
 
 
 def _plain(said: Any, hint: Any, name: str) -> Any:

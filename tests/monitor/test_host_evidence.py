@@ -144,3 +144,40 @@ def test_hosts_travel_and_are_named_shortly() -> None:
     ):
         with pytest.raises(ValueError):
             HostMap.decode(damaged)
+
+
+def test_ranks_that_have_all_come_and_a_host_that_does_not_answer(tmp_path: Path) -> None:
+    """A shared directory shows ranks whose link is cut."""
+    trace = trace_of(range(8), tmp_path)
+    given = diagnosis(Verdict.STUCK_COLLECTIVE)
+    all_wait = replace(given.findings[0], culprits=(), victims=tuple(range(8)))
+    stuck = replace(given, culprits=(), findings=(all_wait,))
+    found = judged(stuck, trace, known(range(2), silent=HOSTS.hosts[3:]))
+    assert found.verdict is Verdict.STUCK_COLLECTIVE
+    assert found.summary == "Nothing comes through the network from host node3 (ranks 6–7)"
+    assert (found.hosts, found.culprits) == (("node3",), ())
+    others_wait = replace(all_wait, victims=(2, 3))
+    elsewhere = replace(stuck, findings=(others_wait,))
+    assert judged(elsewhere, trace, known(range(2), silent=HOSTS.hosts[3:])).hosts == ()
+
+
+def test_rank_that_was_not_heard_of_since_connections_broke_is_not_accused(tmp_path: Path) -> None:
+    """Its ring is in a shared directory, and its host may be gone."""
+    broken = {0: (GLOO.format(2), 10**18), 1: (GLOO.format(2), 10**18)}
+    trace = trace_of(range(4), tmp_path, broken)
+    given = diagnosis(Verdict.MISSING_RANK, 2, 3)
+    for beat_ns, accused in ((10**18 - 10**9, False), (10**18 + 2 * 10**9, True)):
+        ranks = {r: replace(f, heartbeat_ns=beat_ns) for r, f in trace.ranks.items()}
+        found = judged(given, replace(trace, ranks=ranks), known(range(2)))
+        assert (found.culprits == (2, 3)) is accused
+        assert found.summary.endswith("led to host node1 (ranks 2–3)") is not accused
+
+
+def test_store_that_is_gone_as_well_is_named_beside_the_first_connections(tmp_path: Path) -> None:
+    trace = trace_of(range(2, 4), tmp_path, {2: (GLOO.format(3), 10**18)})
+    store = Lost(time.time_ns(), "Connection reset by peer")
+    found = judged(diagnosis(Verdict.RANK_LOST, 4), trace, known(range(2, 4), store=store))
+    assert found.summary.endswith(
+        "led to host node2 (ranks 4–5), and host node0 (ranks 0–1), which holds the job's store, "
+        "does not answer"
+    )

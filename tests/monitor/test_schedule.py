@@ -37,8 +37,9 @@ def test_settle_time_after_an_end_ignores_progress() -> None:
         (0.0, 0.0, 1.0),
         (12.0, 0.0, 3.0),
         (60.0, 0.0, 5.0),
-        (117.0, 0.0, 3.0),  # so as not to come late
-        (119.5, 0.0, 0.5),
+        (117.0, 0.0, 3.05),  # so as not to come late
+        (119.5, 0.0, 0.55),
+        (100.0, 0.95, 20.05),  # another look would still run when the timeout passes
         (122.0, 0.4, 0.8),
         (200.0, 0.0, 5.0),
         (200.0, 1.0, 20.0),  # a job of thousands of ranks
@@ -50,4 +51,4 @@ def test_looks_are_frequent_near_the_timeout_and_limited_in_cpu(
     schedule = LookSchedule(120.0, changed_s=100.0)
     schedule.looked(300.0, stalled_s, cost_s)
     assert not schedule.is_due(300.0 + after_s - 0.01)
-    assert schedule.is_due(300.0 + after_s)
+    assert schedule.is_due(300.0 + after_s + 0.001)

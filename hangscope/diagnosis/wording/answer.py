@@ -8,9 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, RankReport, Verdict, WaitEdge
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.processes.stacks import user_frames
+from hangscope.diagnosis.wording.host_words import missing_evidence
 from hangscope.trace import formats
 from hangscope.trace.model import Trace
 from hangscope.trace.units import SECOND_NS
@@ -19,6 +21,8 @@ _BELIEVABLE_S = 7 * 86_400.0
 _SHOWN_CORRUPTIONS = 5
 _LATEST_NS = 2**63 - 1
 _MANY_EDGES = 4096
+_SHOWN_AWAITED, _MANY_AWAITED = 64, 65_536
+"""The most awaited ranks shown of one rank, and about the most of all together."""
 _FEW = 4
 """Targets shown for every waiter, however many edges there are."""
 
@@ -44,6 +48,7 @@ def answer(context: Context, findings: tuple[Finding, ...], notes: Sequence[str]
         sources=trace.sources,
         warnings=trace.warnings,
         notes=(*notes, *_corruptions(trace)),
+        missing=missing_evidence(trace),
     )
 
 
@@ -153,11 +158,18 @@ def rank_reports(context: Context, findings: tuple[Finding, ...]) -> tuple[RankR
     culprits = {r for f in findings for r in f.culprits}
     victims = {r for f in findings for r in f.victims}
     everybody = sorted(set(context.trace.ranks) | set(context.trace.missing_ranks))
-    return tuple(_report(context, r, culprits, victims, bool(findings)) for r in everybody)
+    hung = bool(findings)
+    most = max(_FEW, min(_SHOWN_AWAITED, _MANY_AWAITED // max(len(everybody), 1)))
+    return tuple(_report(context, r, culprits, victims, hung, most) for r in everybody)
 
 
 def _report(
-    context: Context, rank: int, culprits: set[int], victims: set[int], hung: bool
+    context: Context,
+    rank: int,
+    culprits: set[int],
+    victims: set[int],
+    hung: bool,
+    most_awaited: int,
 ) -> RankReport:
     facts = context.trace.ranks.get(rank)
     process = context.processes.get(rank)
@@ -189,10 +201,19 @@ def _report(
         state=state,
         host=facts.host,
         pid=facts.pid,
-        waiting_for=tuple(sorted({r for p in places for r in p.targets if r != rank}))[:64],
+        waiting_for=_awaited(places, rank, most_awaited),
         waiting_s=context.shown_age_s(rank, began) if began else None,
         last=context.last_operation(rank),
         stack=user_frames(stack),
         phase=process.phase,
         exit=process.end_text or None,
     )
+
+
+def _awaited(places: Sequence[Place], rank: int, most: int) -> tuple[int, ...]:
+    """The lowest of the ranks it waits for.
+
+    Of a place only so many are looked at: in a large job, thousands of ranks wait for thousands.
+    """
+    lowest = {r for place in places for r in place.targets[: most + 1]}
+    return tuple(sorted(lowest - {rank})[:most])

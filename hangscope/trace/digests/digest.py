@@ -30,8 +30,8 @@ from hangscope.trace.digests.tables import (
     encode_signatures,
     runs_of,
 )
-from hangscope.trace.facts_codec import Decoder, Encoder
-from hangscope.trace.merging.records import counters_of
+from hangscope.trace.facts_codec import Decoder, Encoder, Template
+from hangscope.trace.merging.records import counters_of, order_by_group
 from hangscope.trace.model import (
     MAX_RANK,
     MEMBER_DTYPE,
@@ -197,7 +197,11 @@ def _without_numbers(facts: RankFacts, node: Node) -> RankFacts:
 
 
 def _joined(parts: Sequence[Records], kind: np.dtype[Any]) -> Records:
-    return np.concatenate([np.zeros(0, kind), *parts])
+    joined, at = np.empty(sum(map(len, parts)), kind), 0
+    for part in parts:  # np.concatenate compares the fields of each part
+        joined[at : at + len(part)] = part
+        at += len(part)
+    return joined
 
 
 def _table(
@@ -286,25 +290,24 @@ def _decoded_parts(
 ) -> Iterator[RankPart]:
     times_at = members_at = records_at = 0
     of_times = times.tolist()
+    decoder = Decoder(lambda said: stacks[_index(said, stacks)], iter(()), strict=True)
+    templates = [Template(decoder.facts(RankFacts, said)) for said in kinds]
     for row in per_rank.tolist():
         (rank, node, kind, pid, parent, local, oldest, dropped, n_times, n_members, n_records,
          looks) = row  # fmt: skip
-        own = iter(of_times[times_at : times_at + n_times])
-        decoder = Decoder(lambda said: stacks[_index(said, stacks)], own, strict=True)
-        facts = decoder.facts(RankFacts, kinds[kind])
+        values = templates[kind].values(iter(of_times[times_at : times_at + n_times]))
         home = nodes[node]
-        facts = replace(
-            facts,
-            rank=rank,
-            host=facts.host or home.host,
-            machine=facts.machine or home.machine,
-            node_rank=home.node_rank if facts.node_rank is None else facts.node_rank,
-            pid=None if pid == NONE else pid,
-            parent_pid=None if parent == NONE else parent,
-            local_rank=None if local == NONE else local,
-            oldest_record_id=oldest,
-            dropped=dropped,
-        )
+        values["rank"] = rank
+        values["host"] = values["host"] or home.host
+        values["machine"] = values["machine"] or home.machine
+        if values["node_rank"] is None:
+            values["node_rank"] = home.node_rank
+        values["pid"] = None if pid == NONE else pid
+        values["parent_pid"] = None if parent == NONE else parent
+        values["local_rank"] = None if local == NONE else local
+        values["oldest_record_id"] = oldest
+        values["dropped"] = dropped
+        facts = RankFacts(**values)
         yield RankPart(
             facts,
             node,
@@ -400,14 +403,13 @@ def fragments_of(digest: Digest) -> Iterable[Fragment]:
     """What a digest says, a fragment for each rank."""
     tables = digest.tables
     signatures = tuple(tables.signatures)
-    for part in digest.parts:
-        implied = counters_of(part.records)
-        listed = np.concatenate([part.members["group"], implied["group"]])
-        used, place = np.unique(listed, return_inverse=True)
-        members = part.members.copy()
-        members["group"] = place[: len(members)]
-        implied["group"] = place[len(members) :]
-        groups: tuple[Group, ...] = tuple(tables.groups[index] for index in used.tolist())
+    for part, implied in zip(digest.parts, _counters(digest), strict=True):
+        members, listed = part.members.copy(), implied["group"].tolist()
+        used = sorted({*members["group"].tolist(), *listed})
+        place = {group: at for at, group in enumerate(used)}
+        members["group"] = [place[group] for group in members["group"].tolist()]
+        implied["group"] = [place[group] for group in listed]
+        groups: tuple[Group, ...] = tuple(tables.groups[index] for index in used)
         rank = part.facts.rank
         recorded = bool(len(part.records) or len(part.members))
         yield Fragment(
@@ -429,3 +431,20 @@ def fragments_of(digest: Digest) -> Iterable[Fragment]:
             looks=part.looks,
             implied=implied,
         )
+
+
+def _counters(digest: Digest) -> Iterator[Records]:
+    """The counters that each rank's records imply, computed for all ranks together."""
+    counts = [len(part.records) for part in digest.parts]
+    records = _joined([part.records for part in digest.parts], RECORD_DTYPE)
+    groups = len(digest.tables.groups)
+    # One number for each pair of rank and group.
+    place = np.repeat(np.arange(len(counts)), counts) * groups + records["group"]
+    order = order_by_group(place)
+    implied = counters_of(records, order)
+    part, implied["group"] = np.divmod(order.groups, max(groups, 1))
+    ends = np.searchsorted(part, np.arange(1, len(counts) + 1)).tolist()
+    for start, end, own in zip([0, *ends], ends, digest.parts, strict=False):
+        rows = implied[start:end]
+        rows["rank"] = own.facts.rank
+        yield rows

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
 from hangscope.trace import clean
 from hangscope.trace.digests.tables import Tables, decode_runs, runs_of
+from hangscope.trace.model import Claim, ClaimDetails
 
+HOME: Final = "home"
+"""The kind of a claim about which ranks run on a host."""
 _MOST_HOSTS = 1 << 17
 _MOST_ADDRESSES = 64
 
@@ -72,6 +75,17 @@ def _host(row: Any, tables: Tables) -> Host:
         raise ValueError("no addresses")
     ranks = tables.ranks_of(decode_runs(runs))
     return Host(clean.name(name), ranks, tuple(map(clean.name, addresses)), number)
+
+
+def home_of(host: Host) -> Claim:
+    """The claim that these ranks run on this host."""
+    return Claim(HOME, text=host.name, details=ClaimDetails(ranks=host.ranks))
+
+
+def homes(claims: Iterable[Claim]) -> HostMap:
+    """The hosts that claims of `HOME` tell of."""
+    told = {claim.text: claim.details.ranks for claim in claims if claim.kind == HOME}
+    return HostMap(tuple(Host(name, ranks) for name, ranks in told.items()))
 
 
 def hosts_s(hosts: Sequence[Host]) -> str:

@@ -25,13 +25,17 @@ class Tables:
         self._signatures: dict[Signature, int] = {}
         self._stacks: dict[Stack, int] = {}
         self._ranks: dict[tuple[tuple[int, int, int], ...], tuple[int, ...]] = {}
+        self._kept: dict[int, tuple[int, ...]] = {}
+        """Those of `ranks_of`, by identity."""
 
     def group(self, group: Group) -> int:
         """The number of a group."""
         at = self._by_identity.get(id(group))
         if at is not None and self.groups[at] is group:
             return at
-        ranks = self.ranks_of(runs_of(group.ranks))
+        ranks = group.ranks
+        if self._kept.get(id(ranks)) is not ranks:
+            ranks = self.ranks_of(runs_of(ranks))
         key = (group.name, group.desc, id(ranks), group.epoch, group.backend, group.size,
                group.listed, group.place)  # fmt: skip
         at = self._groups.setdefault(key, len(self.groups))
@@ -60,6 +64,7 @@ class Tables:
         if known is None:
             listed = [rank for start, step, count in runs for rank in _run(start, step, count)]
             known = self._ranks[runs] = tuple(listed)
+            self._kept[id(known)] = known
         return known
 
 

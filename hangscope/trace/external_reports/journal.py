@@ -7,6 +7,7 @@ JSON lines. The first names the format and the run; every other is an event::
      "by_launcher": false, "untold": [0, 3], "told": [1]}
     {"event": "verdict", "at_ns": 0, "verdict": "missing_rank", "culprits": [2], "summary": "...",
      "confidence": "certain"}
+    {"event": "hosts", "hosts": [["node7", [[56, 1, 8]], ["10.0.3.7"], 7]]}
     {"event": "notice", ...}  # the same fields: what was said early; readers of verdicts pass it by
     {"event": "seen", "rank": 0, "pid": 4709, "at_ns": 0, "alive": true, "state": "sleeping",
      "gil_blocked": false, "cpu_busy": 0.0, "stack_moved": false, "wakeups_hz": 0.1,
@@ -33,7 +34,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import Any, BinaryIO
@@ -41,6 +42,7 @@ from typing import Any, BinaryIO
 from hangscope.ring.run_secret import SEAL_CHARACTERS, RunSecret
 from hangscope.trace import formats
 from hangscope.trace.clean import as_int, as_looks, as_name, as_rank, prose
+from hangscope.trace.digests.hosts import HostMap, home_of
 from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.facts_codec import Decoder
 from hangscope.trace.files.regular_files import open_nonblocking
@@ -127,6 +129,9 @@ def read_journal(path: str | os.PathLike[str], data: bytes | None = None) -> lis
     ]
     if fragments:
         fragments[0] = replace(fragments[0], claims=_verdicts(events))
+    if told := _homes(events):
+        source = Source(str(path), formats.JOURNAL, VERSION)
+        fragments.append(Fragment(source, RankFacts(rank=NONE), claims=told))
     return fragments
 
 
@@ -160,6 +165,16 @@ def _verdicts(events: Iterable[dict[str, Any]]) -> tuple[Claim, ...]:
     """The verdicts that the monitor gave while the job ran, oldest first."""
     verdicts = (event for event in events if event.get("event") == "verdict")
     return tuple(map(decode_verdict, islice(verdicts, MOST_VERDICTS)))
+
+
+def _homes(events: Sequence[dict[str, Any]]) -> tuple[Claim, ...]:
+    """Which ranks run on which host, as the monitors last told each other."""
+    said = [event.get("hosts") for event in events if event.get("event") == "hosts"]
+    try:
+        known = HostMap.decode(json.dumps(said[-1]).encode()) if said else HostMap()
+    except (ValueError, TypeError, OverflowError):
+        return ()
+    return tuple(map(home_of, known.hosts))
 
 
 def _reductions(path: str, events: list[dict[str, Any] | None]) -> Fragment:
