@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo check quick-tests test test-all lint style types format clean kills simulator chaos nccl soak bench docs hosts nodes
+.PHONY: help install demo check quick-tests test test-all lint style types format clean kills simulator chaos nccl compiler soak bench docs hosts nodes
 
 kills: $(STAMP)  ## 300 random SIGKILLs of a whole job; every ring must stay readable
 	$(BIN)/python -m tools.random_kills --rounds 300
@@ -26,14 +26,22 @@ hosts: $(STAMP)  ## real jobs on pretended hosts (network namespaces, root): kil
 nodes: $(STAMP)  ## up to 2,048 nodes, simulated over a real store: time to the verdict, and its cost
 	unshare -n sh -c 'ip link set lo up; exec $(BIN)/python -m tools.nodes'
 
-nccl: $(STAMP)   ## torch's own NCCL code over a pretended GPU (0.5 GB to download, needs g++)
+nccl: compiler $(STAMP) ## torch's own NCCL code over a pretended GPU (0.5 GB to download, needs g++)
 	PRETEND_GPUS=4 $(BIN)/python -m tools.pretend_gpu .pretend-gpu -- \
 		$(BIN)/python -m pytest -q tests/recording/test_devices.py
-	$(BIN)/python -m pytest -q tests/pretend_gpu
+	$(BIN)/python -m pytest -q tests/pretend_gpu tests/nccl_plugin
+	PRETEND_LINKS=sockets $(BIN)/python -m tools.pretend_gpu .pretend-gpu -- \
+		$(BIN)/python -m tools.gpu_faults --rounds 0 --jobs 1 --out .pretend-gpu/faults
 	PRETEND_LINKS=memory $(BIN)/python -m tools.pretend_gpu .pretend-gpu -- \
 		$(BIN)/python -m tools.chaos --device cuda --runs 30
 	PRETEND_LINKS=sockets $(BIN)/python -m tools.pretend_gpu .pretend-gpu -- \
 		$(BIN)/python -m tools.chaos --device cuda --runs 30 --first 30
+
+# Before .venv is made: that downloads, too.
+compiler:
+	@for tool in g++ readelf nm; do command -v $$tool >/dev/null || { \
+		echo "not found: $$tool; install a C++ compiler and binutils" \
+			"(Debian, Ubuntu: apt-get install g++ binutils)"; exit 1; }; done
 
 soak: $(STAMP)   ## 30 minutes of random collectives, restarts and kills
 	$(BIN)/python -m tools.soak --minutes 30

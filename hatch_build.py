@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -30,4 +29,5 @@ class PluginBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         inside = f"hangscope/nccl_plugin/built/{built.name}"
         build_data["force_include"][str(built)] = inside
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-linux_{platform.machine()}"
+        # Of the compiler's processor: CC=aarch64-linux-gnu-gcc makes a wheel for that one.
+        build_data["tag"] = f"py3-none-linux_{built.stem.partition('_nccl_')[2].partition('_')[2]}"

@@ -19,7 +19,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hangscope.replay import Expected, write_fixture
+from hangscope.nccl_plugin.background import prepare_plugin
+from hangscope.replay import Expected, FixtureError, write_fixture
 from hangscope.ring.checks import RingError
 from hangscope.ring.reader import RingReader
 from tools.chaos_faults import FAULTS, HEALTHY, OUTSIDE, Draw, draw
@@ -29,7 +30,9 @@ from tools.record_fixture import PRELOAD, ROOT, look_twice
 
 TIMEOUT_S = 3.0
 GIVE_UP_S = 25.0
-"""Time after the start of a job at which it counts as not reported."""
+"""Time after the start of a job, or its last operation, at which it counts as not reported."""
+LOOK_S = 1.0
+"""Between two looks at whether a job that nothing was said about still moves."""
 SETTLE_S = 5.0
 """From the first answer to the analysis: more may be printed, and what has died dies."""
 ENDED_S = 4.0
@@ -69,9 +72,13 @@ def run(
         if keep is not None and result.problems:
             shutil.rmtree(keep, ignore_errors=True)
             expected = _expected(truth, keep.name)
-            write_fixture(
-                trace, diagnosis, [directory], keep, redact=True, expected=expected, check=False
-            )
+            try:
+                write_fixture(
+                    trace, diagnosis, [directory], keep, redact=True, expected=expected, check=False
+                )
+            except FixtureError as error:
+                print(f"     kept as it is: {error}")
+                shutil.copytree(directory, keep)
             shutil.copy(place / "job.log", keep)
     finally:
         server.end()
@@ -91,6 +98,7 @@ def _follow(truth: Draw, directory: Path, server: Server, result: Result, give_u
     """Wait until there is nothing more to expect; signal the job from outside on the way."""
     alive, struck, moving_since_s, heard = truth.world, False, 0.0, 0
     end_s = until_s = time.monotonic() + give_up_s
+    newest, look_s = 0, 0.0
     while (now_s := time.monotonic()) < until_s:
         event = server.wait(0.05)
         if event is not None and event["event"] == "exit":
@@ -104,6 +112,11 @@ def _follow(truth: Draw, directory: Path, server: Server, result: Result, give_u
             if moving_since_s and now_s - moving_since_s > truth.after_s and alive == truth.world:
                 server.signal(truth.rank, OUTSIDE[truth.fault])
                 struck = True
+        if not heard and not result.ended and now_s >= look_s:
+            look_s = now_s + LOOK_S
+            if (moved := newest_ns(directory)) > newest:
+                newest, end_s = moved, now_s + give_up_s  # on a busy machine it comes late
+                until_s = end_s
         events = _events(directory)
         if len(events) > heard:
             until_s = min(end_s, now_s + SETTLE_S)
@@ -170,6 +183,8 @@ def main() -> int:
     if arguments.table is not None:
         return _conclude([_parse(line) for path in arguments.table for line in path.open()])
     results = []
+    if arguments.device == "cuda":
+        prepare_plugin()  # the first job would run without it
     os.nice(5)
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asking must not prevent the fork
     server = Server(PRELOAD)

@@ -10,6 +10,8 @@ KINDS = ("ddp", "fsdp", "tp", "pipeline")
 MISMATCH = ("collective_mismatch", "shape_mismatch", "dtype_mismatch")
 DRIFT = (*MISMATCH, "missing_rank", "deadlock_cycle", "rank_exited")
 """Verdicts that fit one missing or extra operation, depending on what comes next."""
+DRIFT_OF_STEPS = (*DRIFT, "p2p_unmatched")
+"""Likewise in a pipeline: between two collectives a rank then sends or receives for two steps."""
 
 FAULTS: dict[str, tuple[str, ...]] = {
     "none": ("healthy",),
@@ -36,10 +38,10 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "store": ("missing_rank",),
     "hook": ("missing_rank",),
     "late": ("missing_rank",),
-    "early-eval": (*DRIFT, "p2p_unmatched"),
+    "early-eval": DRIFT_OF_STEPS,
     "guarded": DRIFT,
-    "skip": DRIFT,
-    "extra": DRIFT,
+    "skip": DRIFT_OF_STEPS,
+    "extra": DRIFT_OF_STEPS,
     "op": ("collective_mismatch",),
     "shape": ("shape_mismatch",),
     "dtype": ("dtype_mismatch",),

@@ -116,10 +116,12 @@ def score(truth: Draw, answer: Answer, *, ended: bool = False) -> str:
     """
     if truth.fault in HEALTHY:
         return "exact" if answer.verdict == "healthy" else "false-alarm"
+    # SIGTERM to one and at once, from the launcher, to all others looks like SIGTERM to all.
+    told_alike = truth.fault == "term" and truth.kill_on_failure and ended
+    if told_alike and not answer.culprits and answer.verdict in ("healthy", "inconclusive"):
+        return "untold"
     if answer.verdict == "healthy":
-        # SIGTERM to one and at once, from the launcher, to all others looks like SIGTERM to all.
-        told_alike = truth.fault == "term" and truth.kill_on_failure and ended
-        return "untold" if told_alike else "silent"
+        return "silent"
     right_verdict = answer.verdict in FAULTS[truth.fault]
     if answer.culprits == (truth.rank,):
         return "exact" if right_verdict else "wrong-verdict"

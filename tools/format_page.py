@@ -84,6 +84,7 @@ _HEADER = {
     "left_ns": "when",
     "handled_ns": "when `handled` was first seen",
     "handled": "value: the newest exception handled while an operation was issued",
+    "device": "value: the PCI address of the device on which the rank computes",
     "phases": "the innermost phases of the main thread, outermost first",
 }
 

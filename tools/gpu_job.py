@@ -14,6 +14,7 @@ import signal
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -87,9 +88,8 @@ def spin() -> None:
 
 
 def trip() -> None:
-    """A device assertion: an index outside of its table."""
-    table = torch.zeros(4, device="cuda")
-    table[torch.full((8,), 1000, device="cuda")] += 1
+    """A device assertion: a value that must not be zero."""
+    torch._assert_async(torch.zeros(1, dtype=torch.int32).to("cuda"))
     torch.cuda.synchronize()
 
 
@@ -219,12 +219,20 @@ class Job:
         self.graph.replay()
 
 
+def await_monitor(most_s: float = 30.0) -> None:
+    """Let the monitor start: on a busy machine it takes longer than the steps before a fault."""
+    folder, until_s = os.environ.get("HANGSCOPE_DIR"), time.monotonic() + most_s
+    while folder and not list(Path(folder).glob("*.journal")) and time.monotonic() < until_s:
+        time.sleep(0.1)
+
+
 def main() -> None:
     """Set up, work, finish."""
     if ON_GPU:
         take_gpu()
     dist.init_process_group("nccl" if ON_GPU else "gloo", timeout=timedelta(seconds=600))
     job = Job()
+    await_monitor()
     for step in range(args.steps):
         time.sleep(args.pace)
         job.step(FAULT if step == args.step else "")

@@ -14,7 +14,7 @@ from hangscope.monitor.config import MonitorConfig
 from hangscope.monitor.corruption import Corruptions
 from hangscope.monitor.doubled_ranks import DoubledRanks
 from hangscope.monitor.early_words import EarlyWords
-from hangscope.monitor.hardware.evidence import with_hardware
+from hangscope.monitor.hardware.evidence import Hardware
 from hangscope.monitor.host_evidence import closed_addresses
 from hangscope.monitor.job_view import JobView
 from hangscope.monitor.leaving_ranks import LeavingRanks
@@ -102,6 +102,7 @@ class Monitor:
         self._corruptions = Corruptions()
         self._is_gone = False
         self._policy = ReportPolicy()
+        self._hardware = Hardware()
         self._clock_steps = ClockSteps()
         self._activity = Activity()
         self._doubled = DoubledRanks()
@@ -341,7 +342,8 @@ class Monitor:
         elsewhere = trace.ranks.keys() - self._ranks.known or self._view.sees_part(trace)
         where = self._siblings.where(elsewhere=bool(elsewhere))
         self._ranks.note_look(trace.ranks, hung=True)
-        print_report(with_hardware(diagnosis), where=where, out=self._out)
+        diagnosis = self._hardware.beside(diagnosis, trace, self._ranks.known)
+        print_report(diagnosis, where=where, out=self._out)
         own = diagnosis.verdict in ENDED and self._ranks.known.issuperset(diagnosis.culprits)
         self._others.publish_verdict(diagnosis.headline, own=own)
         self._telling.tell(diagnosis, self.key.run_id if self.key else "")

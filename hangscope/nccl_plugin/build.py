@@ -36,6 +36,22 @@ def compiler() -> list[str] | None:
     return None if found is None else [found]
 
 
+def processor_of(command: list[str]) -> str:
+    """The processor that a compiler makes code for, as `platform.machine` calls it; empty if it
+    does not say."""
+    try:
+        done = subprocess.run(
+            [*command, "-dumpmachine"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_PLENTY_S,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip().partition("-")[0] if done.returncode == 0 else ""
+
+
 def build_plugin(directory: Path) -> Path:
     """Build the plugin into a directory, which is made if needed; returns the file.
 
@@ -47,7 +63,7 @@ def build_plugin(directory: Path) -> Path:
     command = compiler()
     if command is None:
         raise PluginBuildError("there is no C compiler; install gcc or clang, or set CC")
-    target = directory / file_name()
+    target = directory / file_name(processor_of(command))
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o755)
         with tempfile.TemporaryDirectory(dir=directory, prefix=".build-") as place:

@@ -17,12 +17,12 @@ _FILES = Compiled(BESIDE_THE_PACKAGE, PLACE)
 places = _FILES.places
 
 
-def file_name() -> str:
-    """The name of the library that these sources make for this machine's processor."""
+def file_name(processor: str = "") -> str:
+    """The library that these sources make for a processor, by default this machine's."""
     digest = hashlib.sha256()
     for path in sorted(SOURCES.iterdir()):
         digest.update(path.read_bytes())
-    return f"libhangscope_nccl_{digest.hexdigest()[:12]}_{platform.machine()}.so"
+    return f"libhangscope_nccl_{digest.hexdigest()[:12]}_{processor or platform.machine()}.so"
 
 
 def built_plugin() -> Path | None:

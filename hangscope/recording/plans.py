@@ -45,6 +45,11 @@ class Planner:
         self._shapes = shape_reader()
         self._tensor = torch.Tensor
         self._plain = frozenset({torch.Tensor, torch.nn.Parameter})
+        self._device_index = -1
+
+    def device_index(self) -> int:
+        """Torch's number of the device of the first operation on one; -1 before that."""
+        return self._device_index
 
     def key_reader(self, spec: OpSpec) -> Callable[[tuple[Any, ...], int], PlanKey | None]:
         """Make a function that computes a call's key, or None if its plan must not be cached.
@@ -99,6 +104,8 @@ class Planner:
             device = self._device_without_tensors(args)
         elif device == NOT_REAL:
             return None
+        if device == "cuda" and self._device_index < 0:
+            self._device_index = self._index_among(args)
         backend = state.backends.get(device) or state.backend_for(process_group, device)
         count = len(args)
         root = peer = tag = -1
@@ -138,6 +145,15 @@ class Planner:
             return inputs, (), device
         outputs, output_device = self._shapes(args[spec.outputs])
         return inputs, outputs, device or output_device
+
+    def _index_among(self, args: tuple[Any, ...]) -> int:
+        """The number of the device of the first tensor among arguments; -1 without any."""
+        for value in args:
+            while isinstance(value, list) and value:
+                value = value[0]
+            if isinstance(value, self._tensor) and value.device.index is not None:
+                return int(value.device.index)
+        return -1
 
     def shapes(self, tensors: list[Any]) -> Any:
         """Shapes and dtypes of a list of tensors."""

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 from hangscope.recording.compiled.hook import CompiledHook
 from hangscope.recording.compiled.load import compiled
+from hangscope.recording.device_name import DeviceName
 from hangscope.recording.hook import DispatcherHook, Hook, Listener
 from hangscope.recording.init_arguments import declaration
 from hangscope.recording.late_start import Start, start_in_child
@@ -81,6 +82,7 @@ class Session:
             native=NativeStatus.available(),
         )
         self.watcher.on_beats.append(self.lifecycle.note_end_of_program)
+        self.watcher.on_beats.append(DeviceName(ring, self.recorder.planner.device_index).note)
         self._patches = Patches()
         self._fault_file: TextIO | None = None
         self._fault_signal = 0

@@ -125,7 +125,7 @@ def _compact(
     slots = _slots(reader, int(header["slot_count"]), newest)
     slots["signature"] = _column(values, slots["signature"], ValueKind.SIGNATURE)
     slots["stack"] = _column(values, slots["stack"], ValueKind.STACK)
-    for name in ("disabled", "backend", "rendezvous"):
+    for name in ("disabled", "backend", "rendezvous", "device"):
         header[name] = values.move(int(header[name]), ValueKind.TEXT)
     for name in ("exception", "handled"):
         header[name] = values.move(int(header[name]), ValueKind.EXCEPTION)

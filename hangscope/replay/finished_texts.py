@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hangscope.ring.device_reader import read_device_ring
 from hangscope.ring.layout import VALUE_HEADER, ValueKind, align8
 from hangscope.ring.reader import RingReader, decode_text
 from hangscope.trace import formats
@@ -33,6 +34,9 @@ def texts_in(file: Path) -> Iterator[str]:
     kind = sniff.sniff_file(file)
     if kind.name == formats.RING:
         yield from _texts_of_ring(file)
+        return
+    if kind.name == formats.DEVICE_RING:
+        yield from _texts_of(read_device_ring(file).communicators["name"].tolist())
         return
     data = sniff.read_all(file, kind.compression)
     if kind.name == formats.PICKLE:

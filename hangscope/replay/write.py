@@ -1,8 +1,8 @@
 """Makes a fixture from a run, and checks that it still gets the same verdict.
 
-Rings are compacted, dumps and logs are copied, and observations of live processes are written to a
-journal. The finished fixture is replayed at once; one that does not reproduce the verdict it was
-made from is useless, so that is an error and nothing is kept.
+Rings, and device rings beside them, are compacted, dumps and logs are copied, and observations of
+live processes are written to a journal. The finished fixture is replayed at once; one that does not
+reproduce the verdict it was made from is useless, so that is an error and nothing is kept.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import orjson
 
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.replay.compact import compact_ring
+from hangscope.replay.compact_device import compact_device_ring
 from hangscope.replay.finished_texts import texts_in
 from hangscope.replay.fixture import (
     DUMPS,
@@ -246,6 +247,7 @@ def _copy(source: Path, target: Path, redactor: Redactor | None, *, on_its_way_o
             compact_ring(source, target, redactor, on_its_way_out=on_its_way_out)
         except RingError as error:
             raise FixtureError(f"{source}: {error}") from error
+        compact_device_ring(source, target, redactor)
         return
     if redactor is None:
         shutil.copyfile(source, target)

@@ -85,6 +85,7 @@ class RingHeader(NamedTuple):
     left_ns: int
     handled_ns: int
     handled: int
+    device: int
     phases: bytes
     """All `PHASE_DEPTH` entries; `open_phases` gives those in use."""
 

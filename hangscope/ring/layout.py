@@ -57,7 +57,7 @@ HEADER = np.dtype(
             "sample_ns", "initialized", "finalized", "exit_kind", "exit_code", "exit_signal",
             "exception", "exit_ns", "exception_ns", "fault_signal", "unobservable", "disabled",
             "clock_offset_ns", "main_thread", "backend", "watcher_thread", "rendezvous",
-            "left_stack", "left_ns", "handled_ns", "handled", "phases",
+            "left_stack", "left_ns", "handled_ns", "handled", "device", "phases",
         ],
         "formats": [
             "S8", "<u4", "<u4", "<u4", "<u4", "<u4",
@@ -72,7 +72,7 @@ HEADER = np.dtype(
             "<i8", "<u4", "<u4", "<u4", "<i4", "<i4",
             "<u4", "<i8", "<i8", "<u4", "<u4", "<u4",
             "<i8", "<i8", "<u4", "<i8", "<u4", "<u4",
-            "<i8", "<i8", "<u4", (PHASE, (PHASE_DEPTH,)),
+            "<i8", "<i8", "<u4", "<u4", (PHASE, (PHASE_DEPTH,)),
         ],
         "offsets": [
             0, 8, 12, 16, 20, 24,
@@ -87,7 +87,7 @@ HEADER = np.dtype(
             1096, 1104, 1108, 1112, 1116, 1120,
             1124, 1128, 1136, 1144, 1148, 1152,
             1160, 1168, 1176, 1184, 1192, 1196,
-            1200, 1208, 1216, 1280,
+            1200, 1208, 1216, 1220, 1280,
         ],
         "itemsize": HEADER_BYTES,
     }
@@ -99,7 +99,8 @@ are ids of interned
 values, 0 in older files: ``rendezvous``, the text with the address at which ``init_process_group``
 meets the other ranks; ``left_stack``, the stack of the main thread that was interrupted by shutdown
 before it issued an operation, first at ``left_ns``; ``handled``, the newest exception that was
-being handled when an operation was issued, first at ``handled_ns``."""
+being handled when an operation was issued, first at ``handled_ns``; ``device``, the text with the
+PCI address of the device on which the rank computes."""
 
 FIXED_START = struct.Struct("<8s6I6Q")
 """The header's fields from ``magic`` to ``values_bytes`` as one `struct` call."""

@@ -172,6 +172,18 @@ class KernelWait:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ProxyWait:
+    """What a proxy thread of NCCL waits for in an unfinished operation."""
+
+    op: str
+    peer: int
+    """The rank with which it exchanges data."""
+    is_send: bool
+    own: bool
+    """Whether it waits for its own device, and not for the peer."""
+
+
 _IDENTITY = (
     "host",
     "machine",
@@ -263,6 +275,10 @@ class RankFacts:
     """The source is truncated: only counters of its operations are known."""
     clock_offset_ns: int = 0
     """Add to this rank's times to get the reference clock."""
+    device: str = ""
+    """The PCI address of the device on which it computes (``0000:1b:00``); empty if unknown."""
+    proxies: tuple[ProxyWait, ...] = ()
+    """What NCCL's proxy threads wait for in its oldest unfinished operation."""
     unobservable: tuple[str, ...] = ()
     """Activities of this rank that are not recorded (``"cuda graph replay"``, ...)."""
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from hangscope.monitor.hardware import errors
-from hangscope.monitor.hardware.evidence import gathered
-from hangscope.monitor.hardware.probe import kernel_messages, link_errors, nvidia
+from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, RankReport, Verdict
+from hangscope.monitor.hardware import errors, evidence
+from hangscope.monitor.hardware.evidence import Hardware, gathered, singled_out
+from hangscope.monitor.hardware.probe import amd, kernel_messages, link_errors, nvidia
+from hangscope.monitor.hardware.signs import Sign, address_in, from_json, to_json
+from hangscope.trace.facts import RankFacts
+from hangscope.trace.model import MEMBER_DTYPE, RECORD_DTYPE, Trace
 
 
 def test_only_recent_errors_of_devices_are_told() -> None:
@@ -22,10 +28,37 @@ def test_only_recent_errors_of_devices_are_told() -> None:
         "a line of another kind",
     ]
     assert list(kernel_messages(lines, 10_000.0, recent_s=5.0)) == []
-    assert list(kernel_messages(lines, 10_000.0)) == [
+    (sign,) = kernel_messages(lines, 10_000.0)
+    assert sign.text == (
         "the kernel said 10 s ago: NVRM: Xid (PCI:0000:02:00): 74, pid=7, NVLink: fatal error "
         "detected"
-    ]
+    )
+    assert (sign.device, sign.ago_s) == ("0000:02:00", pytest.approx(10.0))
+
+
+@pytest.mark.parametrize(
+    ("text", "device", "fatal"),
+    [
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the "
+         "bus.", "0000:3b:00", True),
+        ("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", "0000:3b:00", True),
+        ("NVRM: Xid (PCI:0000:86:00): 48, pid=1204, name=python, DBE (double bit error)",
+         "0000:86:00", True),
+        ("NVRM: Xid (PCI:0000:86:00): 119, pid=9301, name=python, Timeout after 6s of waiting for "
+         "RPC response from GPU0 GSP!", "0000:86:00", True),
+        ("NVRM: Xid (PCI:0000:86:00): 31, pid=1204, name=python, Ch 00000008, MMU Fault: ENGINE "
+         "GRAPHICS", "0000:86:00", False),
+        ("NVRM: Xid (PCI:0000:86:00): 45, pid=1204, Ch 00000008", "0000:86:00", False),
+        ("amdgpu 0000:0c:00.0: amdgpu: GPU reset begin!", "0000:0c:00", True),
+        ("amdgpu 0000:0c:00.0: amdgpu: ring comp_1.0.0 timeout, signaled seq=5, emitted seq=7",
+         "0000:0c:00", True),
+        ("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32 egress error",
+         "0000:c1:00", False),
+    ],
+)  # fmt: skip
+def test_errors_in_the_words_of_drivers(text: str, device: str, fatal: bool) -> None:
+    (sign,) = kernel_messages([f"4,1,5000000,-;{text}\n SUBSYSTEM=pci"], 8.0)
+    assert (sign.device, sign.ago_s is not None) == (device, fatal)
 
 
 @pytest.mark.parametrize("said", [True, False])
@@ -34,7 +67,8 @@ def test_an_error_while_ranks_wait_is_told_once_and_without_waiting(
 ) -> None:
     monkeypatch.setattr(errors, "has_devices", lambda: True)
     lines = ["the kernel said 3 s ago: NVRM: Xid 79"] if said else []
-    program = f"import json, time; time.sleep(0.3); print(json.dumps({lines!r}))"
+    printed = to_json([Sign(line) for line in lines])
+    program = f"import time; time.sleep(0.3); print({printed!r})"
     found = errors.DeviceErrors((sys.executable, "-c", program))
     assert found.news(waits=False) == ""
     began_s = time.monotonic()
@@ -59,7 +93,7 @@ def test_growing_counters_and_ports_that_are_down_are_told(tmp_path: Path) -> No
     def pause() -> None:
         (tmp_path / "mlx5_0" / "ports" / "1" / "counters" / "symbol_error").write_text("12\n")
 
-    assert list(link_errors(tmp_path, pause)) == [
+    assert [sign.text for sign in link_errors(tmp_path, pause)] == [
         "link mlx5_1 port 1 is 1: DOWN",
         "symbol_error of link mlx5_0 port 1 grew by 7 while the job stood still",
     ]
@@ -79,24 +113,108 @@ def test_a_device_with_errors_is_told() -> None:
         nvmlInit=lambda: None,
         nvmlDeviceGetCount=lambda: 2,
         nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetPciInfo=lambda device: SimpleNamespace(busId=b"00000000:%02X:00.0" % device),
         nvmlDeviceGetTotalEccErrors=lambda device, kind, counter: 3 if device == 1 else 0,
         nvmlDeviceGetRemappedRows=lambda device: (0, 0, 0, 0),
         nvmlDeviceGetRetiredPagesPendingStatus=_unsupported,
         nvmlDeviceGetCurrentClocksThrottleReasons=lambda device: 0x41 if device == 0 else 1,
     )
-    assert list(nvidia(nvml)) == ["GPU 0 is too hot", "GPU 1 has 3 uncorrected memory errors"]
+    assert list(nvidia(nvml)) == [
+        Sign("GPU 0 is too hot", "0000:00:00"),
+        Sign("GPU 1 has 3 uncorrected memory errors", "0000:01:00"),
+    ]
+
+
+def test_a_device_of_another_make_with_errors_is_told() -> None:
+    smi = SimpleNamespace(
+        amdsmi_init=lambda: None,
+        amdsmi_get_processor_handles=lambda: [0, 1],
+        amdsmi_get_gpu_total_ecc_count=lambda device: {"uncorrectable_count": device * 2},
+        amdsmi_get_gpu_device_bdf=lambda device: f"0000:{device:02x}:00.0",
+    )
+    assert list(amd(smi)) == [Sign("GPU 1 has 2 uncorrected memory errors", "0000:01:00")]
 
 
 def test_a_driver_that_hangs_is_left_alone() -> None:
     began_s = time.monotonic()
-    found = gathered([sys.executable, "-c", "import time; time.sleep(60)"], 0.5)
-    assert found == ("a driver of this node's devices did not answer within 0.5 s",)
+    (found,) = gathered((sys.executable, "-c", "import time; time.sleep(60)"), 0.5)
+    assert found.text == "a driver of this node's devices did not answer within 0.5 s"
     assert time.monotonic() - began_s < 5.0
 
 
 def test_what_a_probe_prints_is_not_trusted() -> None:
-    program = r"""print('["one\\u001b[2J", 2, {"a": 1}]')"""
-    (line,) = gathered([sys.executable, "-c", program], 20.0)
-    assert line.startswith("one")
-    assert "\x1b" not in line
-    assert gathered([sys.executable, "-c", "print('{')"], 20.0) == ()
+    said = r'[["one\u001b[2J", "", null], ["two", "x", 1.5], ["three", 3, null], 2, {"a": 1}]'
+    one, two = from_json(said.encode())
+    assert one.text.startswith("one")
+    assert "\x1b" not in one.text
+    assert two == Sign("two", "", 1.5)
+    assert from_json(b"{") == from_json(b"[" * 100_000) == []
+
+
+def test_addresses_are_the_same_however_they_are_written() -> None:
+    assert address_in("00000000:3B:00.0") == address_in("PCI:0000:3b:00") == "0000:3b:00"
+    assert address_in("at 12:30:05") == ""
+
+
+FATAL = Sign("the kernel said 9 s ago: NVRM: Xid (PCI:0000:12:00): 79", "0000:12:00", 9.0)
+HOT = Sign("GPU 1 is too hot", "0000:11:00")
+
+
+def hang(*, culprits: tuple[int, ...] = ()) -> tuple[Diagnosis, Trace]:
+    """Four ranks, each with a device of its own, in an operation that none finishes."""
+    began_ns = 10**18
+    finding = Finding(
+        Verdict.STUCK_COLLECTIVE, culprits, (0, 1, 2, 3), Confidence.CERTAIN,
+        "All members are in all_reduce #7 and none finishes", began_ns=began_ns,
+    )  # fmt: skip
+    diagnosis = Diagnosis(
+        finding.verdict, culprits, finding.confidence, finding.summary,
+        ranks=tuple(RankReport(rank, role="victim") for rank in range(4)), findings=(finding,),
+    )  # fmt: skip
+    trace = Trace(
+        np.zeros(0, RECORD_DTYPE), np.zeros(0, MEMBER_DTYPE), (), (), (),
+        {rank: RankFacts(rank, device=f"0000:{16 + rank:02x}:00") for rank in range(4)},
+        observed_ns=began_ns + 10 * 10**9,
+    )  # fmt: skip
+    return diagnosis, trace
+
+
+def test_a_device_that_failed_is_named_where_nobody_else_is() -> None:
+    diagnosis, trace = hang()
+    found = singled_out(diagnosis, trace, [HOT, FATAL], range(4))
+    assert (found.verdict, found.culprits) == (Verdict.STUCK_COLLECTIVE, (2,))
+    assert found.confidence is Confidence.LIKELY
+    assert "Rank 2's device 0000:12:00 has failed" in found.headline
+    assert found.findings[0].victims == (0, 1, 3)
+    assert found.ranks[2].role == "culprit"
+
+
+@pytest.mark.parametrize(
+    ("signs", "here"),
+    [
+        ([HOT], range(4)),  # slow, and no more
+        ([replace(FATAL, ago_s=100.0)], range(4)),  # the job went on after it
+        ([FATAL, replace(FATAL, device="0000:11:00")], range(4)),  # which of them?
+        ([FATAL], range(2)),  # of another node, whose devices may have the same addresses
+        ([replace(FATAL, device="0000:77:00")], range(4)),
+    ],
+)
+def test_nobody_is_named_for_less(signs: list[Sign], here: range) -> None:
+    diagnosis, trace = hang()
+    assert singled_out(diagnosis, trace, signs, here) == diagnosis
+
+
+def test_who_is_named_for_what_the_program_did_stays_named() -> None:
+    diagnosis, trace = hang(culprits=(1,))
+    assert singled_out(diagnosis, trace, [FATAL], range(4)) == diagnosis
+
+
+def test_what_cannot_be_read_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evidence, "has_devices", lambda: True)
+    said = to_json([Sign("not read on this node: the kernel's log")])
+    hardware = Hardware((sys.executable, "-c", f"print({said!r})"), 20.0)
+    diagnosis, trace = hang()
+    assert hardware.beside(diagnosis, trace, range(4)).notes == (
+        "not read on this node: the kernel's log",
+    )
+    assert hardware.beside(diagnosis, trace, range(4)).notes == ()

@@ -11,6 +11,7 @@ import pytest
 from hangscope.ring.device_layout import OperationFlag
 from hangscope.ring.device_reader import DeviceRing, read_device_ring
 from hangscope.trace.nccl.progress import progress_of
+from hangscope.trace.nccl.proxies import proxy_waits
 
 RECORDINGS = Path(__file__).parent / "recordings"
 
@@ -44,6 +45,40 @@ def test_a_receive_waits_although_the_device_counts_it_as_ended(tmp_path: Path) 
     assert found.open[last]
     assert found.ended_ns[last] == 0
     assert not found.open[receives[:-1]].any()
+
+
+def told_by_proxies(name: str, folder: Path) -> list[set[tuple[str, int, str]]]:
+    """Per rank, for whom or whose data its proxies wait."""
+    found = []
+    for ring in rings(name, folder):
+        everybody = {int(h): {n: n for n in range(4)} for h in ring.communicators["hash"]}
+        waits = [wait for wait in proxy_waits(ring, everybody) if not wait.own]
+        found.append({(w.op, w.peer, "to take" if w.is_send else "data") for w in waits})
+    return found
+
+
+def test_proxies_say_whose_data_is_missing(tmp_path: Path) -> None:
+    """Rank 1 never sends to rank 2, and all others wait for that one."""
+    assert told_by_proxies("p2p", tmp_path) == [
+        {("all_reduce", 2, "data")},
+        {("all_reduce", 2, "data")},
+        {("recv", 1, "data")},
+        {("all_reduce", 2, "data")},
+    ]
+
+
+def test_proxies_say_who_does_not_take_part(tmp_path: Path) -> None:
+    """Rank 1's device is kept from the replayed all-reduce; its neighbours in the ring know."""
+    assert told_by_proxies("graph-kernel", tmp_path) == [
+        {("all_reduce", 1, "to take")},
+        set(),
+        {("all_reduce", 1, "data"), ("all_reduce", 3, "to take")},
+        {("all_reduce", 0, "to take")},
+    ]
+
+
+def test_proxies_of_a_sound_job_wait_for_nothing(tmp_path: Path) -> None:
+    assert told_by_proxies("none", tmp_path) == [set()] * 4
 
 
 def test_after_a_replay_counts_of_the_same_communicator_are_not_believed(tmp_path: Path) -> None:

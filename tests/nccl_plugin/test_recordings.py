@@ -21,6 +21,8 @@ import pytest
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Verdict
+from hangscope.replay import write_fixture
+from hangscope.ring.device_reader import read_device_ring
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import Flag, State, Trace
 from tests.nccl_plugin.test_plugin import ROOT, library
@@ -33,6 +35,12 @@ _INIT = re.compile(r"init comm=(\w+) name=\S* nodes=\d+ ranks=(\d+) rank=(\d+)")
 @functools.cache
 def played(name: str, interface: int = 5, foreign: bool = False) -> Trace:
     """The trace of a recorded job; ``foreign``: torch does not know the one of all ranks."""
+    return load_trace([run_of(name, interface, foreign)])
+
+
+@functools.cache
+def run_of(name: str, interface: int = 5, foreign: bool = False) -> Path:
+    """The run directory of a recorded job."""
     folder = Path(tempfile.mkdtemp(prefix="hangscope-recorded-"))
     with tarfile.open(RECORDINGS / f"{name}.tar.gz") as archive:
         archive.extractall(folder, filter="data")
@@ -66,7 +74,7 @@ def played(name: str, interface: int = 5, foreign: bool = False) -> Trace:
         for rank, log in enumerate(logs)
     ]
     assert [player.wait(60) for player in players] == [0] * 4
-    return load_trace([run])
+    return run
 
 
 def of_group(trace: Trace, rank: int, label: str) -> np.ndarray:
@@ -101,6 +109,29 @@ def test_replays_become_records() -> None:
 
 def test_missing_replay_is_named() -> None:
     found = diagnose(played("graph"))
+    assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (1,))
+
+
+@pytest.mark.parametrize("redact", [False, True])
+def test_what_devices_did_goes_with_a_fixture(redact: bool, tmp_path: Path) -> None:
+    run = run_of("graph")
+    trace = load_trace([run])
+    fixture = write_fixture(trace, diagnose(trace), [run], tmp_path / "kept", redact=redact)
+    for path in sorted(run.glob("*.device")):
+        copy = fixture.dumps / path.name
+        assert copy.stat().st_size < 50_000
+        before, after = read_device_ring(path), read_device_ring(copy)
+        assert (before.pid, before.interface) == (after.pid, after.interface)
+        assert (before.operations == after.operations).all()
+        assert (before.links == after.links).all()
+        assert before.communicators["hash"].tolist() == after.communicators["hash"].tolist()
+
+
+def test_what_devices_did_is_in_a_bundle(tmp_path: Path) -> None:
+    bundle = tmp_path / "node.hangscope.tar.gz"
+    command = [sys.executable, "-m", "hangscope", "collect", str(run_of("graph")), "-o"]
+    subprocess.run([*command, str(bundle)], cwd=ROOT, check=True)
+    found = diagnose(load_trace([bundle]))
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (1,))
 
 

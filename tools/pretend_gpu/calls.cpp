@@ -53,6 +53,13 @@ NodePtr kernel(const Transfers& transfers) {
     for (auto& transfer : transfers) transfer->begin();
   };
   node->over = [=] { return advance(transfers); };
+  for (auto& transfer : transfers) {
+    ncclComm* comm = transfer->call.comm;
+    std::lock_guard<std::mutex> guard(comm->mutex);
+    if (comm->newest && comm->newest != node && !comm->newest->done)
+      node->after.push_back(comm->newest);
+    comm->newest = node;
+  }
   return node;
 }
 

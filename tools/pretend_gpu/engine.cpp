@@ -56,7 +56,7 @@ bool Engine::idle(Stream* stream) {
 }
 
 void Engine::wait(const NodePtr& node) {
-  for (int looks = 0; node && !node->done; looks++)
+  for (int looks = 0; node && !node->done && !failed_; looks++)
     std::this_thread::sleep_for(pause_after(looks));
 }
 
@@ -70,7 +70,7 @@ void Engine::wait(Stream* stream) {
 }
 
 void Engine::wait_for_all() {
-  for (int looks = 0;; looks++) {
+  for (int looks = 0; !failed_; looks++) {
     {
       std::lock_guard<std::mutex> guard(mutex);
       if (pending_.empty()) return;
@@ -79,9 +79,11 @@ void Engine::wait_for_all() {
   }
 }
 
+void Engine::fail() { failed_ = true; }
+
 void Engine::run(bool host) {
   std::unique_lock<std::mutex> guard(mutex);
-  for (int looks = 0;; looks++) {
+  for (int looks = 0; !failed_; looks++) {
     bool moved = false, waiting = false;  // of this executor's nodes
     for (auto at = pending_.begin(); at != pending_.end();) {
       NodePtr node = *at;
@@ -98,6 +100,7 @@ void Engine::run(bool host) {
           guard.lock();
         }
       }
+      if (failed_) return;  // that node did it
       if (node->begun && (!node->over || node->over())) {
         node->begin = nullptr;
         node->over = nullptr;

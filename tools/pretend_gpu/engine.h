@@ -51,6 +51,9 @@ class Engine {
   void wait(const NodePtr& node);
   void wait(Stream* stream);
   void wait_for_all();
+  // Nothing is executed any more, and nobody waits.
+  void fail();
+  bool failed() const { return failed_; }
 
  private:
   void enqueue(Stream* stream, NodePtr node);
@@ -59,6 +62,7 @@ class Engine {
   std::condition_variable wake_;
   std::list<NodePtr> pending_;
   bool running_ = false;
+  std::atomic<bool> failed_{false};
 };
 
 Engine& engine();

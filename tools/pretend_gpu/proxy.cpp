@@ -156,12 +156,24 @@ bool tell_kernel(Transfer& transfer) {
   return moved;
 }
 
+bool tells_steps(const Transfer& transfer) {
+  return linked_by_sockets() && asks_for(transfer.call.comm, kProxyOpEvent | kProxyStepEvent);
+}
+
 bool tell(Transfer& transfer) {
   bool moved = false;
-  if (linked_by_sockets() && asks_for(transfer.call.comm, kProxyOpEvent | kProxyStepEvent))
+  if (tells_steps(transfer))
     for (Side& side : transfer.told->sides)
       while (tell_step(transfer, side)) moved = true;
   return tell_kernel(transfer) || moved;
+}
+
+// A device may be through while its proxy still delivers what it has sent.
+bool is_told(const Transfer& transfer) {
+  if (!tells_steps(transfer)) return true;
+  const auto& sides = transfer.told->sides;
+  auto done = [](const Side& side) { return side.done == side.count; };
+  return std::all_of(sides.begin(), sides.end(), done);
 }
 
 bool look_after(ncclComm* comm) {
@@ -173,7 +185,8 @@ bool look_after(ncclComm* comm) {
     const bool ended = transfer.times.ended;  // before the last look at it
     if (tell(transfer)) moved = true;
     if (linked_by_sockets() && transfer.times.began && !ended) notice_end(transfer);
-    at = ended && !comm->error ? comm->observed.erase(at) : std::next(at);
+    const bool over = ended && is_told(transfer) && !comm->error;
+    at = over ? comm->observed.erase(at) : std::next(at);
   }
   return moved;
 }

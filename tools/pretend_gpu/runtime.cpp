@@ -1,14 +1,16 @@
 // A stand-in for the CUDA runtime on machines without a device.
 //
-// Memory is the host's, kernels do nothing (but `spin_kernel`, which is `torch.cuda._sleep`: it
-// takes its time), copies keep the order of their streams. What torch calls and is not written out
-// returns 0 (see `build.py`).
+// Memory is the host's, copies keep the order of their streams. Kernels do nothing, but for two:
+// `spin_kernel`, which is `torch.cuda._sleep`, takes its time, and `_assert_async_cuda_kernel`, which
+// is `torch._assert_async`, ends the device's work if what it looks at is zero. What torch calls and
+// is not written out returns 0 (see `build.py`).
 #include "runtime.h"
 
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -33,6 +35,8 @@ using Blocks = std::map<uintptr_t, std::pair<size_t, int>>;  // start -> size, d
 Blocks& g_blocks = *new Blocks();  // never destroyed: others free until the very end
 size_t g_used[kDevices];                               // bytes
 const void* g_spin = nullptr;                          // what `torch.cuda._sleep` launches
+// What `torch._assert_async` launches, and the bytes of the element that it looks at.
+std::map<const void*, size_t>& g_assertions = *new std::map<const void*, size_t>();
 Stream* g_default[kDevices];
 }  // namespace
 
@@ -54,6 +58,8 @@ std::pair<const char*, const char*> words_of(cudaError_t e) {
       return {"cudaErrorNotReady", "device not ready"};
     case cudaErrorMemoryAllocation:
       return {"cudaErrorMemoryAllocation", "out of memory"};
+    case cudaErrorAssert:
+      return {"cudaErrorAssert", "device-side assert triggered"};
     default:
       return {"cudaErrorNotSupported", "not there in the pretended runtime"};
   }
@@ -84,7 +90,28 @@ void release(void* p) {
   g_blocks.erase(it);
   munmap(p, n);
 }
+// In the order of the stream, as a kernel.
+void check(const char* element, size_t bytes, Stream* s) {
+  engine().submit(s, [=] {
+    auto node = std::make_shared<Node>();
+    node->begin = [=] {
+      if (std::any_of(element, element + bytes, [](char one) { return one != 0; })) return;
+      fprintf(stderr, "pretended GPU: Assertion `input[0] != 0` failed.\n");
+      engine().fail();
+    };
+    return node;
+  });
+}
+// Bytes of the type that a kernel's mangled name has as its template argument.
+size_t element_bytes(const char* name) {
+  const char* type = strchr(strstr(name, "kernel") + 6, 'I');
+  if (!type) return 0;
+  return strchr("bah", type[1]) ? 1 : strchr("dl", type[1]) ? 8 : strchr("fi", type[1]) ? 4 : 2;
+}
 void launch(const void* fun, void** args, Stream* s) {
+  auto assertion = g_assertions.find(fun);
+  if (assertion != g_assertions.end() && assertion->second)
+    return check(*static_cast<const char**>(args[0]), assertion->second, s);
   if (fun != g_spin) return;
   const double seconds = *reinterpret_cast<int64_t*>(args[0]) * 1e-9;  // a cycle a nanosecond
   engine().submit(s, [=] {
@@ -202,12 +229,15 @@ API cudaDeviceGetStreamPriorityRange(int* low, int* high) {
   *high = -5;
   return cudaSuccess;
 }
+cudaError_t answer(cudaError_t otherwise) {
+  return engine().failed() ? cudaErrorAssert : otherwise;
+}
 API cudaGetLastError() {
   auto e = g_last;
   g_last = cudaSuccess;
-  return e;
+  return answer(e);
 }
-API cudaPeekAtLastError() { return g_last; }
+API cudaPeekAtLastError() { return answer(g_last); }
 extern "C" const char* cudaGetErrorName(cudaError_t e) {
   return words_of(e).first;
 }
@@ -215,6 +245,7 @@ extern "C" const char* cudaGetErrorString(cudaError_t e) { return words_of(e).se
 
 // memory
 API cudaMalloc(void** p, size_t n) {
+  if (engine().failed()) return cudaErrorAssert;
   *p = allocate(n, g_device);
   return *p ? cudaSuccess : last(cudaErrorMemoryAllocation);
 }
@@ -267,7 +298,7 @@ API cudaPointerGetAttributes(cudaPointerAttributes* a, const void* p) {
 API cudaMemcpy(void* d, const void* s, size_t n, cudaMemcpyKind) {
   engine().wait(stream_of(nullptr));
   memmove(d, s, n);
-  return cudaSuccess;
+  return answer(cudaSuccess);
 }
 // Host memory is read now, as with pageable memory.
 static cudaError_t copy(void* d, const void* s, size_t n, cudaMemcpyKind kind,
@@ -280,7 +311,7 @@ static cudaError_t copy(void* d, const void* s, size_t n, cudaMemcpyKind kind,
   } else {
     in_order(at, [=] { memmove(d, s, n); });
   }
-  return cudaSuccess;
+  return answer(cudaSuccess);
 }
 API cudaMemcpyAsync(void* d, const void* s, size_t n, cudaMemcpyKind k, cudaStream_t stream) {
   return copy(d, s, n, k, stream);
@@ -326,15 +357,15 @@ API __cudaGetKernel(cudaKernel_t* k, const void* f) {
 }
 API __cudaLaunchKernel(cudaKernel_t k, dim3, dim3, void** args, size_t, cudaStream_t s) {
   launch(reinterpret_cast<const void*>(k), args, stream_of(s));
-  return cudaSuccess;
+  return answer(cudaSuccess);
 }
 API cudaLaunchKernel(const void* f, dim3, dim3, void** args, size_t, cudaStream_t s) {
   launch(f, args, stream_of(s));
-  return cudaSuccess;
+  return answer(cudaSuccess);
 }
 API cudaLaunchKernelExC(const cudaLaunchConfig_t* c, const void* f, void** args) {
   launch(f, args, stream_of(c->stream));
-  return cudaSuccess;
+  return answer(cudaSuccess);
 }
 extern "C" void** __cudaRegisterFatBinary(void*) {
   static void* h[1];
@@ -343,6 +374,7 @@ extern "C" void** __cudaRegisterFatBinary(void*) {
 extern "C" void __cudaRegisterFunction(void**, const char* host, char*, const char* name, int,
                                        void*, void*, void*, void*, int*) {
   if (strstr(name, "spin_kernel")) g_spin = host;
+  if (strstr(name, "_assert_async_cuda_kernel")) g_assertions[host] = element_bytes(name);
 }
 API cudaFuncGetAttributes(cudaFuncAttributes* a, const void*) {
   memset(a, 0, sizeof *a);

@@ -16,6 +16,9 @@
 // The stream behind a handle; null is the default stream of the thread's device.
 Stream* stream_of(cudaStream_t handle);
 
+// What a call returns that a device answers: once an assertion has failed on it, always that.
+cudaError_t answer(cudaError_t otherwise);
+
 // What a stream queues becomes part of a capture, or, for all its streams, does so no more.
 void begin_capture(Stream* stream, std::shared_ptr<Capture> capture);
 void end_capture(const std::shared_ptr<Capture>& capture);

@@ -56,16 +56,16 @@ API cudaStreamGetPriority(cudaStream_t s, int* p) {
 }
 API cudaStreamQuery(cudaStream_t s) {
   if (stream_of(s)->capture) return cudaErrorStreamCaptureUnsupported;
-  return engine().idle(stream_of(s)) ? cudaSuccess : cudaErrorNotReady;
+  return answer(engine().idle(stream_of(s)) ? cudaSuccess : cudaErrorNotReady);
 }
 API cudaStreamSynchronize(cudaStream_t s) {
   if (stream_of(s)->capture) return cudaErrorStreamCaptureUnsupported;
   engine().wait(stream_of(s));
-  return cudaSuccess;
+  return answer(cudaSuccess);
 }
 API cudaDeviceSynchronize() {
   engine().wait_for_all();
-  return cudaSuccess;
+  return answer(cudaSuccess);
 }
 API cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned) {
   auto* event = reinterpret_cast<Event*>(e);
@@ -127,7 +127,7 @@ API cudaEventQuery(cudaEvent_t e) {
   auto* event = reinterpret_cast<Event*>(e);
   std::lock_guard<std::mutex> g(engine().mutex);
   if (event->capture) return cudaErrorCapturedEvent;
-  return !event->node || event->node->done ? cudaSuccess : cudaErrorNotReady;
+  return answer(!event->node || event->node->done ? cudaSuccess : cudaErrorNotReady);
 }
 API cudaEventSynchronize(cudaEvent_t e) {
   NodePtr node;
@@ -136,7 +136,7 @@ API cudaEventSynchronize(cudaEvent_t e) {
     node = reinterpret_cast<Event*>(e)->node;
   }
   engine().wait(node);
-  return cudaSuccess;
+  return answer(cudaSuccess);
 }
 API cudaEventElapsedTime(float* ms, cudaEvent_t a, cudaEvent_t b) {
   auto at = [](cudaEvent_t e) {

@@ -12,6 +12,7 @@
 #include "nccl_api.h"
 #include "routes.h"
 
+struct Node;
 struct Transfer;
 
 struct ncclComm {
@@ -31,6 +32,7 @@ struct ncclComm {
   void* profiler = nullptr;                       // the plugin's context
   int events = 0;                                 // those that the plugin asks for
   std::map<std::string, uint64_t> sequence;       // operations by function
+  std::shared_ptr<Node> newest;                   // its kernels run one after the other
 };
 
 // What was asked of NCCL.

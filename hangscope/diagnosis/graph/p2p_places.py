@@ -10,6 +10,7 @@ from itertools import takewhile
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.processes.process_state import End, ProcessState, in_communication
 from hangscope.diagnosis.processes.stacks import is_library
+from hangscope.diagnosis.records.coverage import end_is_unseen
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.records.kinds import is_on_host
 from hangscope.diagnosis.records.pace import had_stalled_before
@@ -236,10 +237,9 @@ class HalfPlaces:
         if half.matched is None and older and half.peer != NONE and half.peer not in self.recorded:
             return None  # nothing is known about it, and its rank is stuck in something older
         is_taken_back = waits_for_dropped_half(self.trace, half)
-        if half.matched and half.partner_row != NONE and not is_taken_back:
-            served = not self.front.unfinished[half.partner_row]
-            if served:
-                return None  # some backends report completion only once somebody waits
+        paired = half.matched and half.partner_row != NONE and not is_taken_back
+        if paired and self._is_served(half):
+            return None  # some backends report completion only once somebody waits
         if half.matched and self._goes_on_by_itself(half):
             return None
         weak = half.row not in self.blocking and self._may_be_left_alone(half)
@@ -253,6 +253,19 @@ class HalfPlaces:
             return replace(place, unknown=(half.peer,))
         is_held_up = is_taken_back or self._is_held_up(half, held)
         return replace(place, behind=(half.peer,)) if is_held_up else place
+
+    def _is_served(self, half: Half) -> bool:
+        """Whether the partner is through with its half, as far as is known.
+
+        An end that nobody has seen counts as one, except of a send to a device that has begun to
+        receive and still does: what was sent has not come there.
+        """
+        if self.front.unfinished[half.partner_row]:
+            return False
+        own = self.trace.records[half.row]
+        signature = self.trace.signatures[int(own["signature"])]
+        receives = own["started_ns"] > 0 and not half.is_send and not is_on_host(signature)
+        return not (receives and end_is_unseen(self.trace, half.partner_row))
 
     def _from_anybody(self, place: Place, half: Half) -> Place:
         """The place with the ranks that might send what a receive from any source waits for."""

@@ -35,6 +35,7 @@ from hangscope.diagnosis.wording.phrases import (
     title_of,
     wait_s,
 )
+from hangscope.diagnosis.wording.proxies import proxies
 from hangscope.trace.model import ExceptionFacts, Flag, Frame, RankFacts, Stack, flagged
 
 _MOST_LINES = 17
@@ -54,6 +55,7 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
     ordered = sorted(places, key=lambda p: (p is not place, p.began_ns or 1 << 62))
     lines = [_waiting(context, p) for p in ordered[:6] if p.waiters]
     lines += first_times(context, cause)
+    lines += proxies(context, cause)
     for rank in cause.culprits[:8]:
         lines += _accused(context, cause, rank)
     handled = handled_alone(context, cause)

@@ -8,7 +8,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from hangscope.monitor.hardware.evidence import has_devices, sentences
+from hangscope.monitor.hardware.evidence import has_devices
+from hangscope.monitor.hardware.signs import from_json
 
 RECENT_S = 60.0
 """Older errors had not kept the job from going on."""
@@ -22,7 +23,7 @@ class DeviceErrors:
     Parameters
     ----------
     command:
-        Prints a JSON list of sentences.
+        Prints signs (`to_json`).
     """
 
     def __init__(self, command: tuple[str, ...] = _PROBE) -> None:
@@ -47,7 +48,7 @@ class DeviceErrors:
             return ""
         output, _ = self._child.communicate()
         self._child = None
-        return "; ".join(sentences(output)[-_MOST:])
+        return "; ".join(sign.text for sign in from_json(output)[-_MOST:])
 
     def _begin(self) -> None:
         if not has_devices():

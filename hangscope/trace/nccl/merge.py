@@ -12,10 +12,11 @@ import numpy.typing as npt
 
 from hangscope.ring.device_reader import DeviceRing
 from hangscope.trace.facts import RankFacts
-from hangscope.trace.model import NONE, Records, Trace
+from hangscope.trace.model import NONE, Flag, Records, State, Trace, flagged
 from hangscope.trace.nccl.matching import Tables, records_of_operations
 from hangscope.trace.nccl.own_records import Own, OwnTables, own_side, tables_of
 from hangscope.trace.nccl.progress import majority, with_progress
+from hangscope.trace.nccl.proxies import proxy_waits
 
 Ints = npt.NDArray[np.int64]
 
@@ -57,6 +58,8 @@ def with_device_events(trace: Trace, told: Mapping[int, DeviceRing | None]) -> T
         part = records[low:high]
         rows = records_of_operations(part, tables, ring)
         with_progress(part, rows, ring)
+        if GRAPH in trace.ranks[rank].unobservable and ring.interface >= _TELLS_REPLAYS:
+            end_captured(part, rows, tables)
         _gather(found, rank, ring, part["group"], rows)
     labels = {
         hash_: trace.groups[group].label
@@ -64,9 +67,32 @@ def with_device_events(trace: Trace, told: Mapping[int, DeviceRing | None]) -> T
         if (group := votes.most_common(1)[0][0]) < len(trace.groups)
     }
     own = tables_of(_sides(found, labels), labels)
-    return replace(
-        _joined(replace(trace, records=records), own), ranks=_without_replays(trace.ranks, rings)
-    )
+    ranks = _with_proxies(_without_replays(trace.ranks, rings), rings, found)
+    return replace(_joined(replace(trace, records=records), own), ranks=ranks)
+
+
+def end_captured(records: Records, rows: Ints, tables: Tables) -> None:
+    """Mark as over, in place, what a graph has captured: it never runs by itself.
+
+    That is what NCCL was given nothing to do for, though the group has its communicator.
+
+    Parameters
+    ----------
+    records:
+        Of one rank that captures graphs.
+    rows:
+        Per operation of its device ring the index of its record, or -1.
+    """
+    given = np.zeros(len(records), bool)
+    given[rows[rows >= 0]] = True
+    there = np.isin(records["group"], records["group"][given])
+    calls = tables.called[records["signature"]] != 0
+    unseen = flagged(records["flags"], Flag.UNOBSERVED) & (records["state"] != State.COMPLETED)
+    captured = ~given & there & calls & unseen
+    captured &= ~flagged(records["flags"], Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH)
+    for name in ("started_ns", "completed_ns"):
+        records[name][captured] = records["created_ns"][captured]
+    records["state"][captured] = State.COMPLETED
 
 
 def _gather(found: _Found, rank: int, ring: DeviceRing, groups: Ints, rows: Ints) -> None:
@@ -118,6 +144,22 @@ def _issue_times(records: Records, more: Records) -> Ints:
     for low, high in itertools.pairwise(starts):
         np.maximum.accumulate(times[low:high], out=times[low:high])
     return np.concatenate([times, more["created_ns"]])
+
+
+def _with_proxies(
+    ranks: Mapping[int, RankFacts], rings: Mapping[int, DeviceRing], found: _Found
+) -> dict[int, RankFacts]:
+    """The ranks' facts with what their proxies wait for."""
+    members = {
+        hash_: {int(ring.communicators["rank"][index]): rank for rank, ring, index, _ in sides}
+        for hash_, sides in found.sides.items()
+    }
+    return {
+        rank: replace(facts, proxies=waits)
+        if rank in rings and (waits := proxy_waits(rings[rank], members))
+        else facts
+        for rank, facts in ranks.items()
+    }
 
 
 def _without_replays(

@@ -54,7 +54,8 @@ def progress_of(ring: DeviceRing) -> Progress:
     ended_ns = np.where(counted, ended_ns, 0)
     ended_ns = np.where((ended_ns == 0) & (stale | pair), moved_ns, ended_ns)
     ended_ns[moving] = 0
-    unended = (ended_ns == 0) & ~pair & (begun_ns > 0)
+    # What a device counts as running does; only its word that a pair has ended is no proof.
+    unended = (ended_ns == 0) & (begun_ns > 0) & (~pair | (operations["ended_ns"] == 0))
     unended |= (ended_ns == 0) & told & (begun_ns == 0)
     return Progress(begun_ns, ended_ns.astype(np.int64), moving | unended, stale | alone)
 

@@ -146,6 +146,7 @@ def facts_of(
         dropped=dropped,
         oldest_record_id=oldest,
         clock_offset_ns=header.clock_offset_ns,
+        device=clean.name((texts or reader).text(header.device)) if header.device else "",
         unobservable=tuple(t for bit, t in _UNOBSERVABLE_TEXT.items() if unobservable & bit)
         if unobservable
         else (),
