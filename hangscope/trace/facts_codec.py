@@ -227,7 +227,7 @@ class Template:
     """Facts that are equal for many ranks but for their times, decoded once for all of them."""
 
     def __init__(self, facts: Any) -> None:
-        self._kind = type(facts)
+        self._kind: Any = type(facts)
         self._same: dict[str, Any] = {}
         self._timed: dict[str, Make] = {}
         for field in _fields(self._kind):
