@@ -14,7 +14,6 @@ from hangscope.diagnosis.causes.departures import with_departures
 from hangscope.diagnosis.causes.differing_models import weigh_models
 from hangscope.diagnosis.causes.graph_causes import graph_causes
 from hangscope.diagnosis.causes.mismatches import conflict_causes, mismatch_causes
-from hangscope.diagnosis.causes.remote_calls import accuse_handlers
 from hangscope.diagnosis.causes.sibling_causes import merged_finding, sibling_causes
 from hangscope.diagnosis.context import Context, Inferred
 from hangscope.diagnosis.differences.callsites import with_first_divergence
@@ -188,7 +187,6 @@ def _causes(context: Context) -> list[Cause]:
     found += world_causes(context, found)
     found = with_creation_order(context, found)
     found = doubt_crossed_p2p(context, found)
-    found = accuse_handlers(context, found)
     found = accuse_all_vanished(context, found)
     found += crash_causes(context, found)
     found = accuse_first_gone(context, found)

@@ -78,16 +78,17 @@ class Encoder:
 
     def __init__(
         self,
-        stack: Callable[[Stack], Any] = lambda stack: [list(frame) for frame in stack],
+        stack: Callable[[Stack], Any] | None = None,
         times: list[int] | None = None,
     ) -> None:
-        self._stack = stack
+        self._stack = stack or _rows
         self._times = times
 
     def facts(self, value: Any, only: Collection[str] | None = None) -> dict[str, Any]:
         """A dictionary of what differs from the defaults; ``only`` of these fields."""
         said: dict[str, Any] = {}
-        for field in _fields(type(value)):
+        kind: Any = type(value)
+        for field in _fields(kind):
             if only is not None and field.name not in only:
                 continue
             item = getattr(value, field.name)
@@ -217,6 +218,10 @@ class Decoder:
         if get_origin(hint) is tuple:
             return self._items(said, get_args(hint)[0], name)
         return _plain(said, hint, name)
+
+
+def _rows(stack: Stack) -> list[list[Any]]:
+    return [list(frame) for frame in stack]
 
 
 Make = Callable[[Iterator[int]], Any]

@@ -100,19 +100,6 @@ def test_report_without_culprit_shows_where_ranks_waited(
     assert any("rank" in line and "waited in" in line for line in found.findings[0].evidence)
 
 
-def test_root_may_wait_for_one_member_but_a_receiver_does_not() -> None:
-    """All that got their part of the broadcast proceeded; so did the rank that skipped it."""
-    others = "".join(gave_up(r, REDUCE) for r in (1, 2, 3))
-    for way, culprits in (("send", ()), ("recv", (0,))):
-        mine = gave_up(0, BROADCAST, TIMED_OUT.replace("recv", way))
-        found = diagnose(
-            trace_of("world_size=4\n" + mine + others + table(dict.fromkeys(range(4), 1)))
-        )
-        assert found.culprits == culprits, way
-    reduced = (("/job/train.py", 78, "loss"), (C10D, 3100, "reduce"))
-    assert judged({0: reduced, 1: REDUCE, 2: REDUCE, 3: REDUCE}).culprits == ()
-
-
 def test_root_and_member_branches_are_one_call() -> None:
     root = (("/job/train.py", 68, "config"), (C10D, 2900, "broadcast"))
     found = judged({0: root, 1: BROADCAST, 2: BROADCAST, 3: BROADCAST})
@@ -123,22 +110,14 @@ BROKEN = "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by
 
 
 @pytest.mark.parametrize(
-    ("waits", "errors", "codes"),
-    [
-        ({0: REDUCE, 1: REDUCE}, {1: BROKEN}, {0: 1, 1: 1, 2: -15}),
-        ({0: REDUCE, 1: BARRIER}, {}, {0: 1, 1: 1, 2: -15}),
-        ({0: BROADCAST, 1: BROADCAST}, {}, {0: 1, 1: 1, 2: -15}),
-        ({0: RECV, 1: RECV}, {}, {0: 1, 1: 1, 2: -15}),
-        ({0: REDUCE, 1: REDUCE}, {}, {0: 1, 1: 1}),
-    ],
-    ids=["a lost connection", "two calls", "finished alone", "a pair", "no word of its end"],
+    "waits",
+    [{0: REDUCE, 1: BARRIER}, {0: BROADCAST, 1: BROADCAST}, {0: RECV, 1: RECV}],
+    ids=["two calls", "finished alone", "a pair"],
 )
 def test_silent_one_of_three_ranks_is_not_always_missing(
-    waits: dict[int, Frames], errors: dict[int, str], codes: dict[int, int]
+    waits: dict[int, Frames],
 ) -> None:
-    text = "".join(gave_up(r, frames, errors.get(r, TIMED_OUT)) for r, frames in waits.items())
-    found = diagnose(trace_of("world_size=3\n" + text + table(codes)))
-    assert found.verdict.value == "inconclusive"
+    assert judged(waits, 3).verdict.value == "inconclusive"
 
 
 def test_rank_silent_while_connections_close_had_ended() -> None:
@@ -168,17 +147,6 @@ def test_rank_that_timed_out_in_another_thread_was_not_silent() -> None:
     codes = dict.fromkeys(range(4), 1) | {2: -15}
     found = diagnose(trace_of("world_size=4\n" + text + cut + table(codes)))
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
-
-
-def test_rank_outside_a_broadcast_that_all_others_wait_in_is_late() -> None:
-    """If it had been the root and proceeded, they would have completed it."""
-    found = judged({0: BROADCAST, 1: BROADCAST, 2: REDUCE, 3: BROADCAST})
-    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (2,))
-    assert found.confidence.value == "likely"
-    scatter = (("/job/train.py", 81, "share"), (C10D, 4700, "scatter"))
-    gather = (("/job/train.py", 79, "share"), (C10D, 4500, "gather"))
-    found = judged({0: scatter, 1: gather, 2: gather, 3: gather})
-    assert found.culprits == (), "one that has left the scatter out may be among the many"
 
 
 def test_silent_one_of_three_exited_cleanly_if_connections_closed() -> None:

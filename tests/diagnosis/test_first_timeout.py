@@ -85,8 +85,7 @@ def _meeting(error: str) -> Diagnosis:
 def test_rank_unable_to_connect_at_the_start_is_not_accused() -> None:
     found = _meeting(_REFUSED)
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
-    assert "ranks 0, 1 could not connect to the other ranks" in found.summary.lower()
-    assert "GLOO_SOCKET_IFNAME" in found.findings[0].fix
+    assert any("GLOO_SOCKET_IFNAME" in unknown for unknown in found.findings[0].unknowns)
 
 
 @pytest.mark.parametrize(

@@ -273,13 +273,12 @@ def test_sends_missing_from_a_log_were_not_skipped(tmp_path: Path) -> None:
     assert 2 not in diagnose(load_trace([tmp_path])).culprits
 
 
-@pytest.mark.parametrize(("on_host", "accused"), [((0, 2, 3, 4), 1), ((2,), 2)])
+@pytest.mark.parametrize("on_host", [(0, 2, 3, 4), (2,)])
 @pytest.mark.parametrize("lost", [None, 2])
-def test_rank_that_timed_out_on_the_host_was_elsewhere(
-    tmp_path: Path, on_host: tuple[int, ...], accused: int, lost: int | None
+def test_rank_that_timed_out_on_the_host_is_not_reported_as_crashed(
+    tmp_path: Path, on_host: tuple[int, ...], lost: int | None
 ) -> None:
-    """Dumps hold nothing of Gloo: the fewer are at the wrong collective. All of them were reported
-    as crashed."""
+    """Dumps hold nothing of Gloo: it waited, too, and nothing tells for whom."""
     config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3, 4]"}}
     for rank in range(5):
         made = [entry(1), entry(2), *([] if rank in on_host else [pending(3)])]
@@ -287,18 +286,8 @@ def test_rank_that_timed_out_on_the_host_was_elsewhere(
             write(tmp_path, f"trace_{rank}", dump(made, pg_config=config, pg_status=None))
     (tmp_path / "job.log").write_text("".join(GAVE_UP.format(r=rank) for rank in on_host))
     found = diagnose(load_trace([tmp_path]))
-    assert (found.verdict.value, found.culprits) == ("collective_mismatch", (accused,))
-    assert found.confidence.value == "likely"
-
-
-def test_equal_numbers_on_host_and_device_are_equally_suspect(tmp_path: Path) -> None:
-    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
-    for rank in range(4):
-        made = [entry(1), entry(2), *([] if rank < 2 else [pending(3)])]
-        write(tmp_path, f"trace_{rank}", dump(made, pg_config=config, pg_status=None))
-    (tmp_path / "job.log").write_text("".join(GAVE_UP.format(r=rank) for rank in (0, 1)))
-    found = diagnose(load_trace([tmp_path]))
-    assert (found.culprits, found.confidence.value) == ((0, 1, 2, 3), "ambiguous")
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+    assert any("gave up waiting in" in unknown for unknown in found.findings[0].unknowns)
 
 
 def test_batch_without_partners_in_a_log_makes_no_cycle(tmp_path: Path) -> None:

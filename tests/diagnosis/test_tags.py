@@ -96,21 +96,11 @@ def _counted(sent: int, wanted: int, past: int = 4) -> Job:
     return job
 
 
-def test_rank_that_left_the_tag_count_is_named() -> None:
-    assert diagnose(_counted(8, 6).trace()).culprits == (2,)
-    assert diagnose(_counted(10, 8).trace()).culprits == (1,)
-
-
-def test_two_tags_are_no_count() -> None:
-    found = diagnose(_counted(4, 2, past=2).trace())
+def test_tags_that_count_show_no_rank() -> None:
+    found = diagnose(_counted(8, 6).trace())
     assert (found.culprits, found.confidence.value) == ((1, 2), "ambiguous")
 
 
-def test_advice_is_to_check_the_lines_of_those_accused() -> None:
-    def fix(job: Job) -> str:
-        return diagnose(job.trace()).findings[0].fix
-
-    assert "train.py:61 in train names" in fix(_counted(8, 6))
-    assert "train.py:51 in train names" in fix(_counted(10, 8))
-    both = fix(_counted(4, 2, past=2))
-    assert "train.py:51 in train and train.py:61 in train name" in both
+def test_advice_is_to_check_both_lines() -> None:
+    fix = diagnose(_counted(8, 6).trace()).findings[0].fix
+    assert "train.py:51 in train and train.py:61 in train name" in fix

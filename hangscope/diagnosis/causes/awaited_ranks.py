@@ -18,6 +18,11 @@ from hangscope.trace.model import NONE, Flag, State
 
 _MOST_UNKNOWN = 2
 """Ranks without records are accused even if fewer ranks wait for them, up to this number."""
+_NOBODY_LISTENS = (
+    "whose address it is at which nobody listens: that of a process that is gone (after a restart, "
+    "new groups find old addresses in a store that outlived them), or of the wrong interface "
+    "(GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)"
+)
 UNKNOWN_KEY_SETTER = "who is to set the key that is waited for in the store"
 
 
@@ -104,7 +109,7 @@ def _against_crashed(context: Context, cause: Cause, here: list[Place]) -> Cause
         if context.gaps and all(gave_up(context, rank) for rank in ranks):
             return _acquitted(cause, f"what {rank_s(context.gaps)} did, of which nothing is left")
         if all(place.phase in (INIT, NEW_GROUP) for place in here):
-            return _could_not_connect(context, cause, here)
+            return _acquitted(cause, _NOBODY_LISTENS)
     if beside := _partners_in_pairs(context, ranks, here) - set(ranks):
         words = Words(
             f"{rank_s(ranks).capitalize()} aborted in an exchange with {rank_s(beside)} alone and "
@@ -132,22 +137,6 @@ def _acquitted(cause: Cause, unknown: str) -> Cause:
     victims = frozenset(cause.culprits)
     nobody = replace(cause, verdict=Verdict.INCONCLUSIVE, culprits=(), victims=victims)
     return nobody.with_unknown(unknown)
-
-
-def _could_not_connect(context: Context, cause: Cause, here: list[Place]) -> Cause:
-    """A failed connection during rendezvous does not show which side is wrong."""
-    ranks = cause.culprits
-    words = Words(
-        f"{rank_s(ranks).capitalize()} could not connect to the other ranks in {here[0].phase}: "
-        f"{context.processes[ranks[0]].end_text}",
-        "nobody listens at that address, or it cannot be reached from there; nothing shows whose "
-        "it is",
-        "check whether it belongs to a process that is gone (after a restart, new groups find old "
-        "addresses in a store that outlived them) or to the wrong interface "
-        "(GLOO_SOCKET_IFNAME, NCCL_SOCKET_IFNAME)",
-    )
-    nobody = replace(cause, verdict=Verdict.INCONCLUSIVE, culprits=(), words=words)
-    return nobody.with_victims({*ranks, *(w for place in here for w in place.waiters)})
 
 
 def _partners_in_pairs(context: Context, ranks: tuple[int, ...], here: list[Place]) -> set[int]:

@@ -28,11 +28,10 @@ from hangscope.diagnosis.causes.unrecorded import (
     blame_missing_send,
 )
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.differences.group_creation_order import name_different_calls
 from hangscope.diagnosis.differences.world_conflicts import note_loopback, world_conflict
 from hangscope.diagnosis.exits.dead_threads import ranks_of_dead_threads
 from hangscope.diagnosis.graph.components import components, cycles_without
-from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place
+from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.records.coverage import cut_off, cut_short
@@ -214,8 +213,6 @@ def _stuck(context: Context, index: int) -> Cause:
         cause = cause.with_unknown(untold)
     if place.phase == INIT:
         cause = world_conflict(context, place.members, cause)
-    if place.phase == NEW_GROUP:
-        cause = name_different_calls(context, place, cause)
     lost = context.overrun.intersection(place.waiters)
     if lost:
         gone = f"the oldest unfinished operations of {len(lost)} ranks have been overwritten"

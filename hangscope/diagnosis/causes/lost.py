@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,16 +20,6 @@ from hangscope.diagnosis.records.coverage import (
 from hangscope.diagnosis.wording.phrases import capital, rank_s, title_of
 
 
-@dataclass(frozen=True, slots=True)
-class LostRanks:
-    """Ranks that left nothing, and the places where others wait for them."""
-
-    ranks: tuple[int, ...]
-    places: tuple[int, ...]
-    began_ns: int
-    """When the first rank began to wait for them; 0 if unknown."""
-
-
 def lost_ranks(
     context: Context,
     candidates: list[int],
@@ -41,18 +31,20 @@ def lost_ranks(
     ``waited_for``: the places that wait for a rank; ``explained``: ranks whose waiting leads to a
     cause already found.
     """
-    accused = _accused(context, candidates, waited_for, explained)
-    if not accused:
+    lost = tuple(sorted(_accused(context, candidates, waited_for, explained)))
+    if not lost:
         return []
-    places = tuple(sorted({i for r in accused for i in waited_for[r]}))
-    lost = LostRanks(tuple(sorted(accused)), places, began(context, places))
-    for explanation in _BETTER_EXPLANATIONS:
-        cause = explanation(context, lost)
-        if cause is not None:
-            return [cause]
-    alone = len(lost.ranks) == 1 and not _presumed_beyond(context)
-    confidence = Confidence.LIKELY if alone else Confidence.AMBIGUOUS
-    return [Cause(Verdict.RANK_LOST, lost.ranks, places, confidence, lost.began_ns)]
+    places = tuple(sorted({i for r in lost for i in waited_for[r]}))
+    cause = Cause(Verdict.RANK_LOST, lost, places, began_ns=began(context, places))
+    if idle := _idle_beside(context, lost):
+        accused = replace(cause, verdict=Verdict.MISSING_RANK)
+        return [accused.accusing(idle, Confidence.LIKELY)]
+    if untold := _not_collected(context, lost):
+        victims = frozenset(context.waits.waiters_at(places))
+        nobody = replace(cause, verdict=Verdict.INCONCLUSIVE, culprits=(), victims=victims)
+        return [replace(nobody, confidence=Confidence.LIKELY).with_unknown(untold)]
+    alone = len(lost) == 1 and not _presumed_beyond(context)
+    return [replace(cause, confidence=Confidence.LIKELY if alone else Confidence.AMBIGUOUS)]
 
 
 def _accused(
@@ -89,60 +81,34 @@ def _accused(
     return [] if nameless and all_unread else accused
 
 
-def _collection_failed(context: Context, lost: LostRanks) -> Cause | None:
-    """If half of the world left no record, the collection failed, or it is one node's log.
+def _not_collected(context: Context, lost: tuple[int, ...]) -> str:
+    """Why it says nothing about these ranks that they left nothing; empty if it does.
 
-    Then a wait for one of the missing ranks says nothing about what the other missing ranks do.
+    They may have reported that they cannot be recorded. If half of the world left no record, the
+    collection failed, or it is one node's log: then a wait for one of the missing ranks says
+    nothing about what the other missing ranks do. And an excerpt of a log leaves ranks out.
     """
+    said = could_not_be_recorded(context.trace)
+    if whose := [rank for rank in lost if rank in said]:
+        why = "; ".join(sorted({said[rank] for rank in whose}))
+        return f"what {rank_s(whose)} did, of which nothing is recorded ({why})"
     beyond = _presumed_beyond(context)
     untold = {r for r in context.unrecorded if context.processes[r].end is not End.CLEAN}
-    silent = max(len(lost.ranks), len({*context.gaps, *untold, *context.only_named})) + beyond
+    silent = max(len(lost), len({*context.gaps, *untold, *context.only_named})) + beyond
     total = len(context.known_ranks) + beyond
-    if silent * 2 < total or (silent == 1 and not _one_rank_s_log(context)):
-        return None
-    return _inconclusive(context, lost, f"{silent} of {total} ranks left no record")
-
-
-def _could_not_record(context: Context, lost: LostRanks) -> Cause | None:
-    """Ranks that reported that they live and cannot be recorded."""
-    said = could_not_be_recorded(context.trace)
-    if not said.keys() & set(lost.ranks):
-        return None
-    why = "; ".join(sorted({said[r] for r in lost.ranks if r in said}))
-    whose = [r for r in lost.ranks if r in said]
-    verb = "was" if len(whose) == 1 else "were"
-    return _inconclusive(context, lost, f"{rank_s(whose)} {verb} not recorded ({why})")
-
-
-def _excerpt_ends(context: Context, lost: LostRanks) -> Cause | None:
-    if not cut_short(context.trace):
-        return None
-    why = f"{rank_s(lost.ranks)} may have spoken in what is left out of this log"
-    return _inconclusive(context, lost, why)
-
-
-def _inconclusive(context: Context, lost: LostRanks, why: str) -> Cause:
-    victims = frozenset(context.waits.waiters_at(lost.places))
-    return Cause(
-        Verdict.INCONCLUSIVE,
-        (),
-        lost.places,
-        Confidence.LIKELY,
-        lost.began_ns,
-        victims,
-        unknowns=(why,),
-    )
+    # All input may be one rank's output, which says nothing about the others.
+    alone = len(context.trace.ranks) < 2 and context.trace.only_logs
+    if silent * 2 >= total and (silent > 1 or alone):
+        return f"{silent} of {total} ranks left no record"
+    if cut_short(context.trace):
+        return f"{rank_s(lost)} may have spoken in what is left out of this log"
+    return ""
 
 
 def _presumed_beyond(context: Context) -> int:
     """How many ranks there must be beyond the last one that a log mentions: it is silent as
     well."""
     return int(context.trace.only_logs and lacks_last_rank(context.trace))
-
-
-def _one_rank_s_log(context: Context) -> bool:
-    """Whether all input is one rank's output, which says nothing about the others."""
-    return len(context.trace.ranks) < 2 and context.trace.only_logs
 
 
 def or_lost(context: Context, cause: Cause) -> Cause:
@@ -171,37 +137,22 @@ def or_lost(context: Context, cause: Cause) -> Cause:
     return replace(cause.accusing(both, Confidence.AMBIGUOUS), words=words)
 
 
-def idle_group_members(context: Context, lost: LostRanks) -> Cause | None:
+def _idle_beside(context: Context, lost: tuple[int, ...]) -> tuple[int, ...]:
     """Ranks sharing a group with a lost one that wait for nobody although the job stands still.
 
     If the lost rank were the cause, they would be waiting for it. Those, if they are no more than
     the lost ranks, are accused alone.
     """
-    idle = sorted(
+    beside = {r for g in context.trace.groups if not {*lost}.isdisjoint(g.ranks) for r in g.ranks}
+    idle = tuple(
         r
-        for r in _neighbours(context, lost)
+        for r in sorted(beside & recorded_ranks(context.trace))
         if not context.waits.places_of.get(r)
         and not context.processes[r].gone
         and not context.trace.ranks[r].finalized
         and _lags(context, r)
     )
-    if not 0 < len(idle) <= len(lost.ranks):
-        return None
-    return Cause(
-        Verdict.MISSING_RANK,
-        tuple(idle),
-        lost.places,
-        Confidence.LIKELY,
-        lost.began_ns,
-        frozenset(lost.ranks),
-    )
-
-
-def _neighbours(context: Context, lost: LostRanks) -> set[int]:
-    """Ranks with records that share a group with a lost one."""
-    gone = set(lost.ranks)
-    beside = {r for g in context.trace.groups if gone & set(g.ranks) for r in g.ranks}
-    return beside & recorded_ranks(context.trace)
+    return idle if len(idle) <= len(lost) else ()
 
 
 def _lags(context: Context, rank: int) -> bool:
@@ -221,12 +172,3 @@ def _lags(context: Context, rank: int) -> bool:
         if front.enqueued[pair] < furthest:
             return True
     return not len(context.pairs_of_rank.get(rank, ())) and rank not in context.blank
-
-
-_BETTER_EXPLANATIONS = (
-    idle_group_members,
-    _could_not_record,
-    _collection_failed,
-    _excerpt_ends,
-)
-"""Explanations preferred to accusing a lost rank alone; the first that applies counts."""

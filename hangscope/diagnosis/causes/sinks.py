@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from hangscope.diagnosis.cause import Cause, Words, began
+from hangscope.diagnosis.cause import Cause, began
 from hangscope.diagnosis.causes.awaited_ranks import (
     UNKNOWN_KEY_SETTER,
     cause_against,
@@ -32,7 +32,7 @@ from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.processes.stacks import innermost, where
 from hangscope.diagnosis.records.blocking_calls import blocks_caller
 from hangscope.diagnosis.records.kinds import is_one_sided
-from hangscope.diagnosis.wording.phrases import rank_s, title_of
+from hangscope.diagnosis.wording.phrases import rank_s
 
 
 class DisjointSets:
@@ -118,43 +118,19 @@ def _on_the_host(context: Context, rank: int) -> bool:
 
 
 def _unknown_wait(context: Context, ranks: list[int], waited_for: dict[int, list[int]]) -> Cause:
-    """Others wait for ranks that waited themselves and left only a final message.
-
-    If all those messages come from one line, the job waits at two places; the smaller side is at
-    the wrong one.
-    """
+    """Others wait for ranks that waited themselves and left only a final message."""
     places = tuple(sorted({i for r in ranks for i in waited_for[r]}))
-    here = context.waits.at(places)
-    waiters = sorted({w for place in here for w in place.waiters})
-    lines = {where(innermost(context.processes[r].stack)) for r in ranks}
-    everybody = frozenset((*ranks, *waiters))
-    cause = Cause(
-        Verdict.INCONCLUSIVE, (), places, Confidence.LIKELY, began(context, places), everybody
-    ).with_unknown(f"what {rank_s(ranks)} gave up waiting in: it is not on record")
-    alike = all(context.processes[r].failure.timed_out_over_gloo for r in ranks) and len(lines) == 1
-    what = context.signature(here[0].row)
-    if not alike or len(here) != 1 or what is None or what.backend == "gloo":
-        return cause
-    sides = (tuple(ranks), tuple(waiters))
-    fewer, more = sorted(sides, key=len)
-    decided = len(fewer) < len(more)
-    culprits = fewer if decided else tuple(sorted(everybody))
-    words = Words(
-        f"{rank_s(ranks).capitalize()} gave up waiting at {lines.pop()}, on the host, while "
-        f"{rank_s(waiters)} waited for {'it' if len(ranks) == 1 else 'them'} in "
-        f"{title_of(context, here[0])}",
-        "the ranks have come to different collectives; only their number shows who has skipped "
-        "one, or issued one too many",
-        "compare what both sides run before these lines",
-    )
-    return replace(
-        cause,
-        verdict=Verdict.COLLECTIVE_MISMATCH,
-        culprits=culprits,
-        confidence=Confidence.LIKELY if decided else Confidence.AMBIGUOUS,
-        victims=everybody.difference(culprits),
-        sides=sides,
-        words=words,
+    lines = sorted({where(innermost(context.processes[r].stack)) for r in ranks} - {""})
+    at = f" at {', '.join(lines[:4])}" if lines else ""
+    everybody = context.waits.waiters_at(places).union(ranks)
+    return Cause(
+        Verdict.INCONCLUSIVE,
+        (),
+        places,
+        Confidence.LIKELY,
+        began(context, places),
+        frozenset(everybody),
+        unknowns=(f"what {rank_s(ranks)} gave up waiting in{at}: it is not on record",),
     )
 
 

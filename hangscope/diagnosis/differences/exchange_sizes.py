@@ -7,6 +7,7 @@ everything sent must be received, in total and, where split lists are recorded, 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,14 +17,12 @@ from hangscope.diagnosis.graph.p2p_places import place_of
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.records.agreement import family, input_numel, output_numel
 from hangscope.diagnosis.records.frontier import Ints
-from hangscope.diagnosis.records.kinds import is_sending, records_where
-from hangscope.diagnosis.records.pairing import Half, tags_count
-from hangscope.trace.model import NONE, Flag, Signature, State, flagged
+from hangscope.diagnosis.records.kinds import records_where
+from hangscope.diagnosis.records.pairing import tags_count
+from hangscope.trace.model import NONE, Signature, State
 
 _MAX_BROKEN = 4096
 _NOT_TOLD = -1
-_COUNTED = 3
-"""This many tags at a constant distance are a counter rather than coincidence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,106 +97,66 @@ def _unfinished_all_to_alls(context: Context) -> list[Place]:
 
 
 def _pair(context: Context, place: Place) -> SizeConflict | None:
+    """What the two halves of a pair disagree about: the dtype, the size or the tag."""
     half = place.half
     if half is None or half.partner_row == NONE:
         return None
-    mine, theirs = context.signature(half.row), context.signature(half.partner_row)
-    if mine is None or theirs is None:
+    rows = {half.rank: half.row, half.peer: half.partner_row}
+    for aspect, of in _ASPECTS.items():
+        (_, mine), (_, theirs) = values = [(rank, of(context, row)) for rank, row in rows.items()]
+        if mine == theirs or None in (mine, theirs):
+            continue
+        if aspect == "tag" and not tags_count(context.trace, half.row, half.partner_row):
+            continue
+        (source, sent), (target, wanted) = values if half.is_send else reversed(values)
+        what = "size" if aspect == "numel" else aspect
+        text = (
+            f"Rank {source} sends to rank {target} with {what} {sent}, and rank {target} receives "
+            f"with {what} {wanted}"
+        )
+        odd = [rank for rank, row in rows.items() if _is_new(context, rank, row, of)]
+        ranks = tuple(odd if len(odd) == 1 else sorted(rows))
+        return SizeConflict(ranks, aspect, len(odd) == 1, text)
+    return None
+
+
+def _payload(context: Context, row: int) -> int | None:
+    signature = context.signature(row)
+    if signature is None:
         return None
-    aspect = None
-    if _dtype(mine) and _dtype(theirs) and _dtype(mine) != _dtype(theirs):
-        aspect = "dtype"
-    a, b = _payload(mine), _payload(theirs)
-    if aspect is None and a is not None and b is not None and a != b:
-        aspect = "numel"
-    if aspect is None:
-        return tag_conflict(context, half)
-    changed = [
-        rank
-        for rank, row in ((half.rank, half.row), (half.peer, half.partner_row))
-        if _new_on_channel(context, rank, row, aspect)
-    ]
-    text = f"rank {half.rank} expects {a} elements and rank {half.peer} {b}"
-    if aspect == "dtype":
-        text = f"rank {half.rank} uses {_dtype(mine)} and rank {half.peer} {_dtype(theirs)}"
-    if len(changed) == 1:
-        return SizeConflict((changed[0],), aspect, True, text)
-    return SizeConflict(tuple(sorted((half.rank, half.peer))), aspect, False, text)
-
-
-def tag_conflict(context: Context, half: Half) -> SizeConflict | None:
-    """Both ranks wait for each other's half, and the halves have different tags."""
-    records = context.trace.records
-    mine, theirs = (int(records["root"][row]) for row in (half.row, half.partner_row))
-    if mine == theirs or not tags_count(context.trace, half.row, half.partner_row):
-        return None
-    odd = [
-        rank
-        for rank, row in ((half.rank, half.row), (half.peer, half.partner_row))
-        if _odd_tag(context, rank, row)
-    ]
-    sender, receiver, sent, wanted = half.rank, half.peer, mine, theirs
-    if not half.is_send:
-        sender, receiver, sent, wanted = receiver, sender, wanted, sent
-    text = (
-        f"Rank {sender} sends to rank {receiver} with tag {sent}, and rank {receiver} receives "
-        f"with tag {wanted}"
-    )
-    if len(odd) == 1:
-        return SizeConflict((odd[0],), "tag", True, text)
-    return SizeConflict(tuple(sorted((half.rank, half.peer))), "tag", False, text)
-
-
-def _odd_tag(context: Context, rank: int, row: int) -> bool:
-    """Whether the tag breaks a pattern: always the same, or incremented by one step."""
-    records = context.trace.records
-    low, _ = context.bounds.get(rank, (0, 0))
-    part, record = records[low:row], records[row]
-    sends = is_sending(context.trace.signatures[int(record["signature"])])
-    same = (part["group"] == record["group"]) & (part["peer"] == record["peer"])
-    same &= records_where(context.trace, is_sending, np.arange(low, row)) == sends
-    same &= flagged(part["flags"], Flag.P2P)
-    before = part["root"][same].astype(np.int64)
-    steps = np.unique(np.diff(before))
-    if not len(before) or len(steps) > 1:
-        return False
-    if len(steps) and steps[0] and len(before) < _COUNTED:
-        return False
-    expected = int(before[-1]) + (int(steps[0]) if len(steps) else 0)
-    return expected != int(record["root"])
-
-
-def _payload(signature: Signature) -> int | None:
     count = input_numel(signature)
     return output_numel(signature) if count is None else count
 
 
-def _dtype(signature: Signature) -> str | None:
-    dtypes = signature.input_dtypes or signature.output_dtypes
+def _dtype(context: Context, row: int) -> str | None:
+    signature = context.signature(row)
+    dtypes = signature and (signature.input_dtypes or signature.output_dtypes)
     return dtypes[0] if dtypes else None
 
 
-def _new_on_channel(context: Context, rank: int, row: int, aspect: str) -> bool:
+def _tag(context: Context, row: int) -> int | None:
+    return int(context.trace.records["root"][row])
+
+
+_ASPECTS = {"dtype": _dtype, "numel": _payload, "tag": _tag}
+_Of = Callable[[Context, int], int | str | None]
+
+
+def _is_new(context: Context, rank: int, row: int, of: _Of) -> bool:
     """Whether the rank sends its peer, or receives from it, something it never did before.
 
     That only counts if their exchange had settled: more than half of the past without anything new.
-    Data-dependent sizes are new all the time.
+    Data-dependent sizes, and tags that count, are new all the time.
     """
     low, _ = context.bounds.get(rank, (0, 0))
-    part = context.trace.records[low:row]
-    record = context.trace.records[row]
-    signatures = part["signature"][
-        (part["group"] == record["group"]) & (part["peer"] == record["peer"])
-    ]
-    of = _dtype if aspect == "dtype" else _payload
-    mine = context.trace.signatures[int(record["signature"])]
-    kinds, first = np.unique(signatures, return_index=True)
-    came: dict[object, int] = {}
-    for kind, at in sorted(zip(kinds.tolist(), first.tolist(), strict=True), key=lambda k: k[1]):
-        signature = context.trace.signatures[kind]
-        if signature.op == mine.op:
-            came.setdefault(of(signature), at)
-    return bool(came) and of(mine) not in came and max(came.values()) * 2 + 1 < len(signatures)
+    part, record = context.trace.records[low:row], context.trace.records[row]
+    here = (part["group"] == record["group"]) & (part["peer"] == record["peer"])
+    op = context.families[int(record["signature"])]
+    rows = (low + np.flatnonzero(here & (part["signature"] >= 0))).tolist()
+    signatures = context.trace.records["signature"]
+    past = [of(context, r) for r in rows if context.families[int(signatures[r])] == op]
+    first = {value: i for i, value in reversed([*enumerate(past)])}
+    return bool(past) and of(context, row) not in first and max(first.values()) * 2 + 1 < len(past)
 
 
 def _all_to_all(context: Context, place: Place) -> SizeConflict | None:

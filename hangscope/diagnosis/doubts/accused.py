@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from itertools import takewhile
 
 from hangscope.diagnosis.cause import Cause
@@ -14,18 +14,19 @@ from hangscope.diagnosis.groups.left import has_left_group
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.failures import lost_a_peer
 from hangscope.diagnosis.processes.process_state import End
-from hangscope.diagnosis.processes.stacks import in_framework, inside_package, is_library
+from hangscope.diagnosis.processes.stacks import in_framework, is_library
 from hangscope.diagnosis.records.coverage import counts_as_unfinished
 from hangscope.diagnosis.wording.blocked import blocked_in
 from hangscope.diagnosis.wording.phrases import is_are, rank_s
 from hangscope.trace.facts import RUNNABLE
-from hangscope.trace.model import Flag, Frame, RankFacts, Stack
+from hangscope.trace.model import Flag, Frame, RankFacts
 from hangscope.trace.signals import SIGKILL
 from hangscope.trace.units import SECOND_NS
 
 _MEETINGS = frozenset({"barrier", "_barrier", "report", "wait_for_everyone", "wait_for_all"})
 """Functions of frameworks that return once every worker has called them."""
-_OF_THE_ABSENT = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED)
+_REMOTE = re.compile(r"[\\/]torch[\\/](?:distributed[\\/]rpc|futures)[\\/]")
+"""A call of a function on another rank, which leaves no record."""
 _COUNTED_NS = 3 * SECOND_NS
 _TELLS = int(Flag.BLOCKING | Flag.ASYNC)
 """How a send was meant."""
@@ -33,7 +34,7 @@ _TELLS = int(Flag.BLOCKING | Flag.ASYNC)
 
 def busy(context: Context, cause: Cause) -> str:
     """For a while, slow and stuck look alike."""
-    if not context.trace.live or cause.verdict not in _OF_THE_ABSENT or not cause.culprits:
+    if not context.trace.live or not cause.culprits:
         return ""
     if not all(_makes_progress(context, rank) for rank in cause.culprits):
         return ""
@@ -61,8 +62,6 @@ def _makes_progress(context: Context, rank: int) -> bool:
 
 def held_up(context: Context, cause: Cause) -> str:
     """The accused seem to wait for another rank outside communication."""
-    if cause.verdict is not Verdict.MISSING_RANK:
-        return ""
     for rank in cause.culprits:
         process = context.processes.get(rank)
         wait = process.wait if process is not None else None
@@ -79,26 +78,24 @@ def held_up(context: Context, cause: Cause) -> str:
 
 
 def meets_elsewhere(context: Context, cause: Cause) -> str:
-    """The accused waits inside a framework's call that needs every worker: others did not come."""
-    if cause.verdict is not Verdict.MISSING_RANK or not cause.culprits:
-        return ""
+    """The accused waits inside a call that needs others: a framework's meeting, a remote call."""
     stacks = [context.processes[r].stack for r in cause.culprits if r in context.processes]
-    calls = [next((f for f in _called(stack) if f.name in _MEETINGS), None) for stack in stacks]
+    calls = [next(filter(_needs_others, takewhile(is_library, s)), None) for s in stacks]
+    names = {call.name for call in calls if call is not None}
     if not stacks or None in calls:
         return ""
-    name = {call.name for call in calls if call is not None}.pop()
-    return f"{rank_s(cause.culprits)} may itself wait there: {name} needs every worker"
+    return f"{rank_s(cause.culprits)} may itself wait there: {names.pop()} needs other ranks"
 
 
-def _called(stack: Stack) -> Iterator[Frame]:
-    """The frames of an installed package that the user's innermost line has called."""
-    called = takewhile(is_library, stack) if inside_package(stack) is not None else ()
-    return (frame for frame in called if in_framework(frame))
+def _needs_others(frame: Frame) -> bool:
+    """Whether a function of a library returns only once other ranks have done their part."""
+    meets = frame.name in _MEETINGS and in_framework(frame)
+    return meets or bool(_REMOTE.search(frame.filename))
 
 
 def stands_on_device(context: Context, cause: Cause) -> str:
     """Ranks whose own device is stuck according to its backend's counter may wait for somebody."""
-    if cause.mismatch is not None or cause.verdict is not Verdict.MISSING_RANK:
+    if cause.mismatch is not None:
         return ""
     standing = [rank for rank in cause.culprits if _is_stuck_on_device(context, rank)]
     if not standing:
@@ -127,7 +124,7 @@ def equal_sides(context: Context, cause: Cause) -> str:
     """One left an operation out, or the other issued one too many."""
     behind = cause.victims - set(cause.culprits)
     observed = any(context.is_observed(rank) for rank in cause.culprits)
-    if cause.verdict not in _OF_THE_ABSENT or len(behind) > len(cause.culprits) or observed:
+    if len(behind) > len(cause.culprits) or observed:
         return ""
     return "as few wait as are accused: they may have issued one operation too many"
 
@@ -148,9 +145,8 @@ def unseen(context: Context, cause: Cause) -> str:
 def nothing_listed(context: Context, cause: Cause) -> str:
     """The dump of the accused lists nothing, not even a counter."""
     silent = context.blank.intersection(cause.culprits)
-    if cause.verdict is not Verdict.MISSING_RANK or not silent:
-        return ""
-    return f"the dump of {rank_s(silent)} lists nothing, not even how far it had come"
+    who = rank_s(silent)
+    return f"the dump of {who} lists nothing, not even how far it had come" if silent else ""
 
 
 def rank_by_order(context: Context, cause: Cause) -> str:
@@ -178,7 +174,7 @@ def uncreated_group(context: Context, cause: Cause) -> str:
     seen = any(
         f.threads or f.phases or f.alive is not None or f.exit for f in _facts(context, cause)
     )
-    if seen or cause.verdict is not Verdict.MISSING_RANK or not cause.culprits:
+    if seen or not cause.culprits:
         return ""
     places = context.waits.at(cause.places)
     first = [p for p in places if not p.phase and not p.p2p and p.seq == 1]
@@ -193,8 +189,6 @@ def uncreated_group(context: Context, cause: Cause) -> str:
 def unfinished_send(context: Context, cause: Cause) -> str:
     """The source does not show whether a rank waits for its send or has fired and forgotten it."""
     flags, accused = context.trace.records["flags"], set(cause.culprits)
-    if cause.verdict not in _OF_THE_ABSENT or not accused:
-        return ""
     for half in context.pending_halves:
         if half.rank in accused and half.is_send and not int(flags[half.row]) & _TELLS:
             return f"whether rank {half.rank} waits for its send to be received"
@@ -217,15 +211,11 @@ def status_unseen(context: Context, cause: Cause) -> str:
         f.exit is not None and f.exit.kind == "clean" and f.exit.code is None and not f.finalized
         for f in _facts(context, cause)
     )
-    if cause.verdict is not Verdict.RANK_EXITED or not quiet:
-        return ""
-    return "nobody saw with which status the accused ended"
+    return "nobody saw with which status the accused ended" if quiet else ""
 
 
 def first_end_cut(context: Context, cause: Cause) -> str:
     """A launcher's table that is cut names only ranks that failed later."""
-    if cause.verdict is not Verdict.RANK_CRASHED:
-        return ""
     told = {r for c in context.trace.claims for r in c.details.failed_later}
     later = {r for r in told if context.trace.ranks[r].exception is None}
     if not later.issuperset(cause.culprits):
@@ -235,8 +225,6 @@ def first_end_cut(context: Context, cause: Cause) -> str:
 
 def reaction(context: Context, cause: Cause) -> str:
     """The end of the accused may be a reaction to another end, or to a request to stop."""
-    if cause.verdict is not Verdict.RANK_CRASHED:
-        return ""
     facts, trace = _facts(context, cause), context.trace
     others = len(trace.ranks) > len(cause.culprits)
     if any(f.aborted_silently for f in facts):

@@ -26,7 +26,7 @@ def counters_only(context: Context, cause: Cause) -> str:
 
 def end_unrecorded(context: Context, cause: Cause) -> str:
     """No source shows that a collective which everybody has reached is unfinished."""
-    if cause.verdict is not Verdict.STUCK_COLLECTIVE or not cause.places:
+    if not cause.places:
         return ""
     places = context.waits.at(cause.places)
     native = without_pairs(context, places[0].waiters)
@@ -38,9 +38,7 @@ def end_unrecorded(context: Context, cause: Cause) -> str:
 
 def pairs_unrecorded(context: Context, cause: Cause) -> str:
     """The accused may wait in a send or receive, which Gloo's own recorder omits."""
-    if cause.verdict is not Verdict.MISSING_RANK or not cause.places:
-        return ""
-    if not without_pairs(context, cause.culprits):
+    if not cause.places or not without_pairs(context, cause.culprits):
         return ""
     return "this recorder does not record sends and receives: that rank may wait in one"
 
@@ -48,8 +46,6 @@ def pairs_unrecorded(context: Context, cause: Cause) -> str:
 def last_end_unrecorded(context: Context, cause: Cause) -> str:
     """An accused rank may wait in its last operation, in a different group than it is waited for
     in."""
-    if cause.verdict is not Verdict.MISSING_RANK or not cause.places:
-        return ""
     records = context.trace.records
     groups = {place.group for place in context.waits.at(cause.places)}
     last = [row for rank in cause.culprits if (row := context.last_row(rank)) >= 0]

@@ -37,11 +37,15 @@ _BY_WEIGHT = (Confidence.AMBIGUOUS, Confidence.LIKELY, Confidence.CERTAIN)
 
 
 class Doubt(NamedTuple):
-    """``applies`` gives the sentence, without a final full stop; empty if there is no doubt."""
+    """``applies`` gives the sentence, without a final full stop; empty if there is no doubt.
+
+    ``of``: the verdicts that may be doubted so, all if empty.
+    """
 
     name: str
     cap: Cap
     applies: Callable[[Context, Cause], str]
+    of: tuple[Verdict, ...] = ()
 
 
 def capped(context: Context, cause: Cause, doubts: Iterable[Doubt]) -> Cause:
@@ -49,6 +53,7 @@ def capped(context: Context, cause: Cause, doubts: Iterable[Doubt]) -> Cause:
     found = sorted(
         (doubt.cap, doubt.name, sentence)
         for doubt in doubts
+        if (not doubt.of or cause.verdict in doubt.of)
         if (sentence := doubt.applies(context, cause))
     )
     if not found:

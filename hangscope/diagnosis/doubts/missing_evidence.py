@@ -55,11 +55,8 @@ def unlisted_members(context: Context, cause: Cause) -> str:
 def one_rank_more(context: Context, cause: Cause) -> str:
     """Everybody who was heard of waits there, but their number is odd: one more may be missing."""
     known = context.known_ranks
-    if cause.verdict is not Verdict.STUCK_COLLECTIVE or cause.culprits:
-        return ""
-    if not unlisted_members(context, cause) or not cause.victims >= known:
-        return ""
-    if not lacks_last_rank(context.trace):
+    all_here = not cause.culprits and cause.victims >= known
+    if not (all_here and unlisted_members(context, cause) and lacks_last_rank(context.trace)):
         return ""
     return (
         f"what rank {max(known) + 1} does: if there is one, it left nothing, and all may wait for "
@@ -77,8 +74,6 @@ def inferred_wait(context: Context, cause: Cause) -> str:
 
 def unnamed_sender(context: Context, cause: Cause) -> str:
     """A cycle through a receive that names no sender stands only if nobody else could send."""
-    if cause.verdict is not Verdict.DEADLOCK_CYCLE:
-        return ""
     here = context.waits.at(cause.places)
     named = {
         rank
@@ -133,9 +128,7 @@ def announced_in_log(context: Context, cause: Cause) -> str:
 def excerpt(context: Context, cause: Cause) -> str:
     """Ranks that an excerpt of a log does not mention may speak in the rest."""
     silent = set(cause.culprits).difference(context.front.rank.tolist())
-    if cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED) or not silent:
-        return ""
-    if not cut_short(context.trace):
+    if not silent or not cut_short(context.trace):
         return ""
     return f"whether {rank_s(sorted(silent))} spoke in the missing part of this log"
 
@@ -147,7 +140,7 @@ def ended_unnamed(context: Context, cause: Cause) -> str:
     rank caught looks the same.
     """
     trace = context.trace
-    if cause.verdict is not Verdict.STUCK_COLLECTIVE or cause.culprits or not trace.only_logs:
+    if cause.culprits or not trace.only_logs:
         return ""
     times = [c.at_ns for c in trace.claims if c.kind == "timeout" and c.at_ns]
     gave_up_ns = min(times, default=0)
@@ -165,8 +158,8 @@ def local_number(context: Context, cause: Cause) -> str:
     """A log gives a number that another node gives as well, and no recorder saw the rank end."""
     ranks = context.trace.ranks
     local = {c.reporter for c in context.trace.claims if c.details.by_local_rank}
-    local = {rank for rank in local if rank in ranks and not ranks[rank].heartbeat_ns}
-    if cause.verdict is not Verdict.RANK_CRASHED or local.isdisjoint(cause.culprits):
+    named = [r for r in cause.culprits if r in local and r in ranks]
+    if all(ranks[r].heartbeat_ns for r in named):
         return ""
     return "the log gives a local rank or a task number, which on another node is another rank"
 

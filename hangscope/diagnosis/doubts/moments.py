@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hangscope.diagnosis.cause import Cause, rank_list
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.failures import lost_a_peer
 from hangscope.diagnosis.processes.process_state import End, in_communication, is_unseen
 from hangscope.diagnosis.processes.shorten import shortened
@@ -17,8 +16,6 @@ from hangscope.trace import formats
 from hangscope.trace.model import Flag, RankFacts, Stack, flagged
 from hangscope.trace.units import SECOND_NS
 
-_OF_TIME = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED, Verdict.STUCK_COLLECTIVE)
-"""Verdicts that a moving job would also get at some moments."""
 _UNHEARD_NS = 30 * SECOND_NS
 """The monitor of a stalled node reports three times within this time."""
 _FROM_OUTSIDE = ("py-spy", "signal", "log")
@@ -56,7 +53,7 @@ def staggered(context: Context, cause: Cause) -> str:
         return ""
     places = context.waits.at(cause.places)
     groups, steps = {p.group for p in places}, {p.seq for p in places}
-    if cause.verdict is not Verdict.MISSING_RANK or len(groups) != 1 or len(steps) < 2:
+    if len(groups) != 1 or len(steps) < 2:
         return ""
     records = context.trace.records
     here = flagged(records["flags"][records["group"] == places[0].group], Flag.UNOBSERVED)
@@ -71,7 +68,7 @@ def staggered(context: Context, cause: Cause) -> str:
 def short_wait(context: Context, cause: Cause) -> str:
     """Dumps that no timeout triggered: a rank may just have been slow."""
     trace = context.trace
-    if trace.live or cause.verdict not in _OF_TIME or cause.crossed:
+    if trace.live or cause.crossed:
         return ""
     if not context.source_formats <= {*formats.DUMPS, formats.LOG}:
         return ""
@@ -95,9 +92,8 @@ def short_wait(context: Context, cause: Cause) -> str:
 
 def undated(context: Context, cause: Cause) -> str:
     """Without arrival times in the dumps, a moving job looks like a stuck one."""
-    nobody = cause.verdict is Verdict.STUCK_COLLECTIVE and not cause.culprits
     dumps = not context.source_formats.isdisjoint(formats.DUMPS)
-    if not dumps or not nobody or any(p.began_ns for p in context.waits.at(cause.places)):
+    if not dumps or cause.culprits or any(p.began_ns for p in context.waits.at(cause.places)):
         return ""
     return "nothing says for how long these ranks have waited"
 
@@ -122,14 +118,11 @@ def dumped_early(context: Context, cause: Cause) -> str:
 def stuck_in_early_dump(context: Context, cause: Cause) -> str:
     """What only early dumps show as unfinished is not stuck."""
     early = dumped_before(context, cause)
-    stuck = cause.verdict is Verdict.STUCK_COLLECTIVE and early == cause.culprits
-    return dumped_early(context, cause) if early and stuck else ""
+    return dumped_early(context, cause) if early and early == cause.culprits else ""
 
 
 def stack_contradicts(context: Context, cause: Cause) -> str:
     """A stack taken from outside shows the accused inside a collective, and its record does not."""
-    if cause.verdict is not Verdict.MISSING_RANK:
-        return ""
     for rank in cause.culprits[:8]:
         stack = _outside_stack(context.trace.ranks.get(rank))
         if in_communication(stack) and rank in context.bounds and not context.waits.out(rank):
@@ -161,7 +154,7 @@ def undated_failure(context: Context, cause: Cause) -> str:
 
 def failed_after_waiting(context: Context, cause: Cause) -> str:
     """The accused lived to write a dump in which it waits for others; its failure is undated."""
-    if cause.verdict is not Verdict.RANK_CRASHED or len(cause.culprits) != 1:
+    if len(cause.culprits) != 1:
         return ""
     (failed,) = cause.culprits
     facts = context.trace.ranks.get(failed)
@@ -182,7 +175,7 @@ def failed_after_waiting(context: Context, cause: Cause) -> str:
 def fell_silent(context: Context, cause: Cause) -> str:
     """A member that ended unobserved, well before the others stopped waiting, may have ended on its
     own."""
-    if cause.verdict is not Verdict.STUCK_COLLECTIVE or cause.culprits:
+    if cause.culprits:
         return ""
     limit_s, early = standstill_s(context.trace), set[int]()
     for place in context.waits.at(cause.places):
@@ -198,7 +191,7 @@ def _ended_unseen(context: Context, rank: int) -> bool:
 
 def connections_broke(context: Context, cause: Cause) -> str:
     """Whatever broke connections right away hit a moving job: nothing was stuck before."""
-    if cause.verdict is not Verdict.STUCK_COLLECTIVE or cause.culprits:
+    if cause.culprits:
         return ""
     waited_s = _until_connections_broke_s(context, cause)
     if waited_s is None or waited_s >= standstill_s(context.trace):

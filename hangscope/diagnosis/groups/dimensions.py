@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 
 import numpy as np
 
-from hangscope.diagnosis.records.agreement import family
+from hangscope.diagnosis.records.agreement import family, group_size
+from hangscope.diagnosis.records.frontier import index_of
 from hangscope.trace.model import Trace
 
+UNINFORMATIVE = ("", "default_pg", "undefined", "unknown group")
+"""Descriptions that do not say what a group is for."""
 _NO_DESCRIPTION = ("", "undefined")
 _USUAL_SHARE = 0.3
 
@@ -32,17 +35,36 @@ def kinds_of_groups(trace: Trace) -> list[object]:
 
 def _usual_operations(trace: Trace) -> dict[int, frozenset[str]]:
     """Per group the operations that make up most of its records."""
-    records = trace.records
-    if not len(records):
-        return {}
-    width = max(len(trace.signatures), 1)
-    key = records["group"].astype(np.int64) * width + records["signature"]
     votes: dict[int, Counter[str]] = {}
-    for value, count in zip(*np.unique(key, return_counts=True), strict=True):
-        group, signature = divmod(int(value), width)
-        op = family(trace.signatures[signature].op)
-        votes.setdefault(group, Counter())[op] += int(count)
+    for group, issued in issued_in_groups(trace).items():
+        vote = votes.setdefault(group, Counter())
+        for signature, count in issued.items():
+            vote[family(trace.signatures[signature].op)] += count
     return {
         group: frozenset(op for op, n in vote.items() if n >= _USUAL_SHARE * vote.total())
         for group, vote in votes.items()
     }
+
+
+def issued_in_groups(trace: Trace) -> dict[int, dict[int, int]]:
+    """Per group how often each signature was issued in it."""
+    signatures, width = trace.records["signature"], max(len(trace.signatures), 1)
+    known = signatures >= 0
+    of_group = trace.records["group"][known].astype(np.int64)
+    keys, place = index_of(of_group * width + signatures[known])
+    found: dict[int, dict[int, int]] = defaultdict(dict)
+    for key, count in zip(keys.tolist(), np.bincount(place, minlength=len(keys)), strict=True):
+        group, signature = divmod(key, width)
+        found[group][signature] = int(count)
+    return found
+
+
+def sizes_of_groups(trace: Trace) -> dict[int, int]:
+    """Group sizes implied by operations: input and output sizes differ by that factor."""
+    votes: dict[int, Counter[int]] = defaultdict(Counter)
+    for group, issued in issued_in_groups(trace).items():
+        for signature, count in issued.items():
+            size = group_size(trace.signatures[signature])
+            if size and size > 1:
+                votes[group][size] += count
+    return {group: vote.most_common(1)[0][0] for group, vote in votes.items()}

@@ -7,7 +7,7 @@ lists they are completed; otherwise they are dropped.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
 
@@ -15,16 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.diagnosis.groups import meshes
+from hangscope.diagnosis.groups.dimensions import (
+    UNINFORMATIVE,
+    issued_in_groups,
+    sizes_of_groups,
+)
 from hangscope.diagnosis.groups.local_numbers import (
     split_ambiguous_names,
     split_local_numbers,
     split_logged_numbers,
 )
-from hangscope.diagnosis.groups.unlisted_members import UNINFORMATIVE
-from hangscope.diagnosis.records.agreement import group_size
 from hangscope.trace import formats, operations
 from hangscope.trace.flight_recorder.p2p import global_peer
-from hangscope.trace.model import NONE, Flag, Group, Trace, flagged
+from hangscope.trace.model import NONE, Group, Trace
 
 
 def with_credible_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
@@ -202,26 +205,9 @@ def named_places(trace: Trace) -> dict[int, int]:
     """Per group the minimum size implied by the names of its p2p operations: ``recv 0<-3`` has a
     place 3."""
     found: dict[int, int] = {}
-    records = trace.records
-    pairs = records[flagged(records["flags"], Flag.P2P)]
-    for group, signature in set(
-        zip(pairs["group"].tolist(), pairs["signature"].tolist(), strict=True)
-    ):
-        parsed = operations.parse(trace.signatures[signature].raw)
-        if operations.is_p2p(parsed.op):
-            found[group] = max(found.get(group, 0), parsed.src + 1, parsed.dst + 1)
+    for group, issued in issued_in_groups(trace).items():
+        for signature in issued:
+            parsed = operations.parse(trace.signatures[signature].raw)
+            if operations.is_p2p(parsed.op):
+                found[group] = max(found.get(group, 0), parsed.src + 1, parsed.dst + 1)
     return found
-
-
-def sizes_of_groups(trace: Trace) -> dict[int, int]:
-    """Group sizes implied by operations: input and output sizes differ by that factor."""
-    votes: dict[int, Counter[int]] = defaultdict(Counter)
-    width = max(len(trace.signatures), 1)
-    keys = trace.records["group"].astype(np.int64) * width + trace.records["signature"]
-    used, counts = np.unique(keys, return_counts=True)
-    for key, count in zip(used.tolist(), counts.tolist(), strict=True):
-        group, signature = divmod(key, width)
-        size = group_size(trace.signatures[signature])
-        if size and size > 1:
-            votes[group][size] += count
-    return {group: vote.most_common(1)[0][0] for group, vote in votes.items()}

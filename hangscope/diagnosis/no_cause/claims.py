@@ -7,12 +7,13 @@ from dataclasses import replace
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.store_places import key_given_up
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.diagnosis.no_cause.inconclusive import nobody
 from hangscope.diagnosis.processes.embedded_exceptions import failed_ranks, original, own_places
 from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import user_frames, where
 from hangscope.diagnosis.wording.phrases import rank_s
-from hangscope.diagnosis.wording.playbook import Advice, say
+from hangscope.diagnosis.wording.playbook import say
 from hangscope.diagnosis.wording.rank_advice import crash, missing
 from hangscope.trace.model import Claim
 from hangscope.trace.units import SECOND_NS
@@ -37,6 +38,7 @@ _CLAIM_VERDICTS = {
 }
 _CLAIM_ORDER = list(_CLAIM_VERDICTS)
 _SAME_MOMENT_NS = SECOND_NS
+_KEY = "look for the rank that had to set that key in the store, and at the wait's timeout"
 
 
 def accused_by_exceptions(context: Context) -> Finding | None:
@@ -115,19 +117,14 @@ def _creating(claims: tuple[Claim, ...]) -> Finding | None:
     if said is None:
         return None
     size = said.details.creating
-    return Finding(
-        Verdict.STUCK_COLLECTIVE,
-        (),
-        (),
-        Confidence.LIKELY,
+    return nobody(
         f"All {size} ranks are creating a communicator of {size} ranks, and none has finished",
         "its ranks have found each other and cannot connect: a network interface, a device or a "
         "shared memory that not all can use",
         "see which interface and transport each rank chose (NCCL_DEBUG=INFO, lines of NET and of "
         "channels); try NCCL_SOCKET_IFNAME, NCCL_IB_DISABLE=1 or NCCL_P2P_DISABLE=1 one at a time",
-        "D3, D4",
+        verdict=Verdict.STUCK_COLLECTIVE,
         evidence=(f"log: {shortened(said.text)}",),
-        began_ns=said.at_ns,
     )
 
 
@@ -204,53 +201,52 @@ def _left_with_the_store(context: Context, failed: tuple[int, ...]) -> Finding |
 
 
 def _failed_of_the_unknown(context: Context, failed: tuple[int, ...]) -> Finding:
-    """Ranks failed because of another rank's failure that is not recorded."""
+    """Ranks failed because of another rank's failure that is not recorded.
+
+    Of the rows, the first one that is true of all of them says more.
+    """
     processes = [context.processes[rank] for rank in failed]
     keys = {key_given_up(process) for process in processes}
-    summary = "Communication between ranks failed, and nothing on record says who broke it"
-    advice = say(Verdict.STUCK_COLLECTIVE)
-    if all(process.aborted for process in processes):
-        summary = (
-            f"{rank_s(failed).capitalize()} aborted, as a watchdog does after waiting too long, "
-            "and nothing on record says for whom"
-        )
-    if all(process.failure.replicas_differ for process in processes):
-        summary = "The replicas differ, as every rank reports, and nothing says which is wrong"
-        advice = crash(processes[0].end_text, "")
-    if all(process.failure.nobody_at_address for process in processes):
-        summary = "Ranks found nobody at the addresses that the store gave them to meet at"
-        advice = Advice(
+    who, what = rank_s(failed).capitalize(), processes[0].end_text
+    rows = (
+        (
+            len(keys) == 1 and "" not in keys,
+            f"{who} waited in vain for {min(keys)}, which nobody set",
+            _KEY,
+        ),
+        (
+            all(_has_lost_the_store(context, h) for h in processes),
+            "Ranks lost the store, and nothing on record says why",
+            "find out how the process that hosts the store ended, or what keeps it from answering: "
+            "rank 0's, or the launcher's on the first node (MASTER_ADDR)",
+        ),
+        (
+            all(h.failure.nobody_at_address for h in processes),
+            "Ranks found nobody at the addresses that the store gave them to meet at",
             "if the job was restarted, the store may still hold the addresses of the attempt "
             "before: give each attempt a store, or keys, of its own; otherwise see whether a rank "
             "ended or timed out just before",
-            "D19",
-        )
-    if all(_has_lost_the_store(context, process) for process in processes):
-        summary = "Ranks lost the store, and nothing on record says why"
-        advice = Advice(
-            "find out how the process that hosts the store ended, or what keeps it from answering: "
-            "rank 0's, or the launcher's on the first node (MASTER_ADDR)",
-            "D19",
-        )
-    if "" not in keys:
-        advice = Advice(
-            "look for the rank that had to set that key in the store, and at the wait's timeout",
-            "D19",
-        )
-        if len(keys) == 1:
-            (key,) = keys
-            summary = f"{rank_s(failed).capitalize()} waited in vain for {key}, which nobody set"
-    return Finding(
-        Verdict.INCONCLUSIVE,
-        (),
-        failed,
-        Confidence.LIKELY,
-        summary,
-        processes[0].end_text,
-        advice.fix,
-        advice.playbook,
-        evidence=tuple(f"rank {process.rank}: {process.end_text}" for process in processes[:8]),
+        ),
+        (
+            all(h.failure.replicas_differ for h in processes),
+            "The replicas differ, as every rank reports, and nothing says which is wrong",
+            crash(what, "").fix,
+        ),
+        (
+            all(h.aborted for h in processes),
+            f"{who} aborted, as a watchdog does after waiting too long, and nothing on record says "
+            "for whom",
+            "",
+        ),
+        (
+            True,
+            "Communication between ranks failed, and nothing on record says who broke it",
+            _KEY if "" not in keys else say(Verdict.STUCK_COLLECTIVE).fix,
+        ),
     )
+    summary, fix = next((summary, fix) for applies, summary, fix in rows if applies)
+    evidence = tuple(f"rank {process.rank}: {process.end_text}" for process in processes[:8])
+    return nobody(summary, what, fix, victims=failed, evidence=evidence)
 
 
 def _has_lost_the_store(context: Context, process: ProcessState) -> bool:

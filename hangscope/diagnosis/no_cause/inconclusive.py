@@ -1,6 +1,8 @@
-"""Signs of a hang that name nobody: what they show, and what to collect."""
+"""Findings that name nobody: what the signs of a hang show, and what to collect."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
@@ -19,7 +21,6 @@ from hangscope.diagnosis.wording.stack_summary import (
 )
 from hangscope.trace import formats
 from hangscope.trace.job_log.hangscope_output import OWN_REPORT
-from hangscope.trace.model import Claim
 
 _REPORTED = (
     "the evidence for that report is in the run directory, not in this log",
@@ -27,81 +28,89 @@ _REPORTED = (
     "run directory with the evidence",
 )
 """Why HangScope's own report in a log is no verdict, and what to do."""
+_COMPARE = (
+    "compare where the ranks are: one that is not communicating may be the one the others wait "
+    "for; stacks of more ranks, dumps or the job's log would tell more"
+)
+
+
+def nobody(
+    summary: str,
+    why: str,
+    fix: str = "",
+    *,
+    verdict: Verdict = Verdict.INCONCLUSIVE,
+    victims: Iterable[int] = (),
+    evidence: tuple[str, ...] = (),
+    unknowns: tuple[str, ...] = (),
+    unchanged_s: float = 0.0,
+) -> Finding:
+    """A finding that names no rank; ``fix``: the verdict's usual advice if empty."""
+    advice = say(verdict)
+    return Finding(
+        verdict,
+        (),
+        tuple(sorted(victims)),
+        Confidence.LIKELY,
+        summary,
+        why,
+        fix or advice.fix,
+        advice.playbook,
+        evidence=evidence,
+        unknowns=unknowns,
+        unchanged_s=unchanged_s,
+    )
 
 
 def inconclusive(context: Context) -> Finding:
     """The finding that something hangs or failed, with everything known about it and what to do."""
-    advice = undecided(context)
-    fix, missing = advice.fix, context.trace.missing_ranks
-    standing = places_of_stacks(context)
-    unranked = places_of_unranked(context)
-    if unranked:
+    claims, missing = context.trace.claims, context.trace.missing_ranks
+    standing, unranked = places_of_stacks(context), places_of_unranked(context)
+    fix = rendezvous_advice(claims) or (_COMPARE if standing else undecided(context).fix)
+    if unranked and not rendezvous_advice(claims):
         fix = how_to_identify(context)
-    elif standing:
-        fix = (
-            "compare where the ranks are: one that is not communicating may be the one the others "
-            "wait for; stacks of more ranks, dumps or the job's log would tell more"
-        )
-    fix = rendezvous_advice(context.trace.claims) or fix
     summary, why = signs(context), "the evidence does not show who is waited for"
-    said = _own_words(context.trace.claims)
+    said = _own_words(context)
     if said and context.trace.only_logs:
         # Without any other sign, that is all there is.
-        summary = "" if summary == NO_MORE else f"{summary}; "
-        summary = f"{summary}HangScope had said before: {said[0]}"
+        before = f"HangScope had said before: {said[0]}"
+        summary = before if summary == NO_MORE else f"{summary}; {before}"
         why, fix = _REPORTED
-    return Finding(
-        Verdict.INCONCLUSIVE,
-        (),
-        (),
-        Confidence.LIKELY,
+    own = (f"HangScope said in this log: {text}" for text in said)
+    logged = (f"log: {shortened(c.text)}" for c in claims[:8] if c.text and c.kind != OWN_REPORT)
+    return nobody(
         summary,
         why,
         fix,
-        advice.playbook,
+        evidence=(*places_of_waits(context), *standing, *unranked, *own, *logged),
         unknowns=(f"{rank_s(missing)} left no record",) if missing else (),
-        evidence=places_of_waits(context)
-        + standing
-        + unranked
-        + tuple(f"HangScope said in this log: {text}" for text in said)
-        + tuple(
-            f"log: {shortened(c.text)}"
-            for c in context.trace.claims[:8]
-            if c.text and c.kind != OWN_REPORT
-        ),
     )
 
 
 def stopped_on_request(context: Context, words: str) -> Finding:
     """Somebody ended the job, and no rank said before that it waited: a hang would look the
     same."""
-    said = _own_words(context.trace.claims)
-    if said:
+    before = "nothing in this log shows whether it was hanging, or why"
+    why = "waiting ranks log nothing until a timeout of theirs expires, and none had expired"
+    fix = (
+        "if its last step came long before, it hung: run it with HANGSCOPE=1, or take the stacks "
+        "of all ranks (py-spy dump) before stopping it"
+    )
+    if said := _own_words(context):
         before = f"HangScope had said before: {said[0]}"
         why, fix = _REPORTED
-    else:
-        before = "nothing in this log shows whether it was hanging, or why"
-        why = "waiting ranks log nothing until a timeout of theirs expires, and none had expired"
-        fix = (
-            "if its last step came long before, it hung: run it with HANGSCOPE=1, or take the "
-            "stacks of all ranks (py-spy dump) before stopping it"
-        )
-    return Finding(
-        Verdict.INCONCLUSIVE,
-        (),
-        tuple(sorted(context.processes)),
-        Confidence.LIKELY,
+    return nobody(
         f"The job was told to stop from outside, and {before}",
         why,
         fix,
-        say(Verdict.INCONCLUSIVE).playbook,
+        victims=context.processes,
         evidence=(f"log: {shortened(words)}",),
     )
 
 
-def _own_words(claims: tuple[Claim, ...]) -> tuple[str, ...]:
+def _own_words(context: Context) -> tuple[str, ...]:
     """What HangScope's own reports in a log say: not evidence, but worth repeating."""
-    return tuple(c.text for c in claims if c.kind == OWN_REPORT)[:4]
+    return tuple(c.text for c in context.trace.claims if c.kind == OWN_REPORT)[:4]
 
 
 def ended_unseen(context: Context, status: str = "") -> Finding:
@@ -109,37 +118,29 @@ def ended_unseen(context: Context, status: str = "") -> Finding:
 
     ``status``: the exit status that all had at one moment.
     """
-    advice = undecided(context)
-    missing = context.trace.missing_ranks
-    stood = {r: where(innermost(h.stack)) for r, h in context.processes.items() if h.stack}
+    missing, ranks = context.trace.missing_ranks, [*context.processes]
+    fix = undecided(context).fix
     if missing:
-        summary = (
-            f"The ranks on record were all ended from outside, and {rank_s(missing)} left nothing"
-        )
-        if len(context.processes) == 1:
-            only = next(iter(context.processes))
-            summary = f"Only rank {only} left anything, and nothing on record says how it ended"
         why = "nothing on record says whether one followed from the other"
+        summary = f"Only rank {ranks[0]} left anything, and nothing on record says how it ended"
+        if len(ranks) > 1:
+            summary = f"All ranks on record were ended from outside; {rank_s(missing)} left nothing"
     elif status:
         summary = f"Every rank left at one moment with {status}, and nothing on record says why"
         why = (
             "some were in a collective, which no program leaves on its own: whoever started them "
             "ended them, as Ray does when one of its tasks has failed or the driver is gone"
         )
+        fix = "read the log of whoever started the ranks: the first error is there"
     else:
         summary = "Every rank ended at about the same time, and nothing on record says how"
         why = "no exit status, signal or exception was seen of any of them"
-    return Finding(
-        Verdict.INCONCLUSIVE,
-        (),
-        tuple(sorted(context.processes)),
-        Confidence.LIKELY,
+    stood = {r: where(innermost(h.stack)) for r, h in context.processes.items() if h.stack}
+    return nobody(
         summary,
         why,
-        "read the log of whoever started the ranks: the first error is there"
-        if status and not missing
-        else advice.fix,
-        advice.playbook,
+        fix,
+        victims=ranks,
         evidence=tuple(f"rank {r}: last seen at {at}" for r, at in sorted(stood.items())[:8]),
         unknowns=("the launcher's log and the kernel's (dmesg) may tell which one ended first",),
     )
@@ -152,37 +153,24 @@ def unearned(context: Context, *, moved: bool) -> Finding | None:
     job that ``moved``, members of a collective that others have finished have taken part in it. A
     job that runs is looked at again.
     """
-    trace = context.trace
-    own = {s.rank for s in trace.sources if s.format in formats.RECORDS}
-    if (trace.live and trace.current) or not (own or context.unreadable):
+    trace, front, unread = context.trace, context.front, context.unreadable
+    own = {s.rank for s in trace.sources if s.format in formats.RECORDS} - unread.keys()
+    if (trace.live and trace.current) or not (own or unread):
         return None
-    silent = sorted(
-        rank
-        for rank in context.known_ranks
-        if (rank in context.unreadable or rank not in own) and not _ended_well(context, rank)
-    )
-    if moved:
-        front = context.front
-        finished = set(front.group[front.completed > 0].tolist())
-        seen = {r for group in finished for r in trace.groups[group].ranks}
-        silent = [rank for rank in silent if rank not in seen]
+    finished = set(front.group[front.completed > 0].tolist()) if moved else ()
+    seen = {rank for group in finished for rank in trace.groups[group].ranks}
+    silent = [
+        rank for rank in sorted(context.known_ranks - own - seen) if not _ended_well(context, rank)
+    ]
     if not silent:
         return None
     who = rank_s(silent)
-    unread = {context.unreadable[r] for r in silent if r in context.unreadable}
-    why = (
-        f"cannot be read ({shortened('; '.join(sorted(unread)), 120)})" if unread else "is missing"
-    )
-    advice = say(Verdict.INCONCLUSIVE)
-    return Finding(
-        Verdict.INCONCLUSIVE,
-        (),
-        (),
-        Confidence.AMBIGUOUS,
+    said = "; ".join(sorted({unread[r] for r in silent if r in unread}))
+    why = f"cannot be read ({shortened(said, 120)})" if said else "is missing"
+    return nobody(
         f"Nothing is found to wait, and nothing shows what {who} did",
         f"what {who} should have left {why}",
         f"collect the ring or dump of {who}, its log and its launcher's: which rank ended, and how",
-        advice.playbook,
         unknowns=(f"whether {who} ended well, hangs or failed",),
     )
 

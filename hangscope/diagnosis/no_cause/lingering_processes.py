@@ -8,15 +8,17 @@ when all are done: an upload, an evaluation, a program it has started.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import replace
+from typing import NamedTuple
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.duration_text import lasting
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.diagnosis.no_cause.inconclusive import nobody
 from hangscope.diagnosis.processes.process_state import End, ProcessState, is_working
 from hangscope.diagnosis.processes.stacks import innermost, is_library, is_over, where
 from hangscope.diagnosis.wording.blocked import blocked_in
-from hangscope.diagnosis.wording.phrases import rank_s
+from hangscope.diagnosis.wording.phrases import capital, is_are, rank_s
 from hangscope.diagnosis.wording.stack_summary import places_of_threads
 from hangscope.trace.facts import STALE_HEARTBEATS
 from hangscope.trace.model import RankFacts, ThreadStack
@@ -24,12 +26,10 @@ from hangscope.trace.units import SECOND_NS
 
 _TEARDOWN_S = 30.0
 """Libraries may take this long to release resources on a machine under memory pressure."""
-_JOINED_BY_EXECUTOR = "concurrent/futures/"
 _SHOWN = 8
 
 
-@dataclass(frozen=True, slots=True)
-class _Lingering:
+class _Lingering(NamedTuple):
     """A rank whose program is over while its process lives on."""
 
     rank: int
@@ -61,7 +61,8 @@ def lingering(context: Context) -> Finding | None:
         left.append(one)
     if not left:
         return None
-    stood_s = (min(one.until_ns for one in left) - _newest_ns(context, left)) / SECOND_NS
+    newest_ns = max(context.newest_ns, *(one.since_ns for one in left))
+    stood_s = (min(one.until_ns for one in left) - newest_ns) / SECOND_NS
     return _finding(left, stood_s) if stood_s >= trace.timeout_s else None
 
 
@@ -76,33 +77,22 @@ def left_standing(context: Context) -> Finding | None:
         for rank, facts in sorted(context.trace.ranks.items())
         if context.processes[rank].end is End.ALIVE and facts.leaving is None
     ]
-    stacks = [context.processes[rank].stack for rank in left]
-    if not left or not all(stacks):
+    if not left or not all(context.processes[rank].stack for rank in left):
         return None
     process, several = context.processes[left[0]], len(left) > 1
     at = where(innermost(process.stack))
     waits_for = f": {words}" if (words := blocked_in(process)) else ""
     of = "the ranks seen here" if context.trace.missing_ranks else "the job"
-    who = f"{rank_s(left).capitalize()} {'are' if several else 'is'} all that is left of {of}"
-    stand = f"{'have' if several else 'has'} not moved from {at}"
-    on = f" on rank {left[0]}" if several else ""
-    return Finding(
-        Verdict.QUIESCENT,
-        (),
-        (),
-        Confidence.LIKELY,
-        f"{who}, and {stand}{waits_for}",
+    return nobody(
+        f"{capital(rank_s(left))} {is_are(left)} all that is left of {of}, and "
+        f"{'have' if several else 'has'} not moved from {at}{waits_for}",
         "all others have ended: nobody but the launcher waits for what is left",
-        f"look at {at}{on}: give what it waits for a time limit",
-        "D23",
+        f"look at {at}{f' on rank {left[0]}' if several else ''}: give what it waits for a time "
+        "limit",
+        verdict=Verdict.QUIESCENT,
         evidence=places_of_threads(context),
         unchanged_s=context.trace.timeout_s,
     )
-
-
-def _newest_ns(context: Context, left: list[_Lingering]) -> int:
-    """Since when nothing has happened."""
-    return max(context.newest_ns, *(one.since_ns for one in left))
 
 
 def _lingers(context: Context, facts: RankFacts, process: ProcessState) -> _Lingering | None:
@@ -169,27 +159,17 @@ def _threads(kept_by: list[ThreadStack]) -> tuple[str, str]:
             "py-spy dump shows which thread that is: let it end before the program's last line, or "
             "make it a daemon",
         )
-    places = [_place(thread) for thread in kept_by]
     first = kept_by[0]
-    more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-    pool = any(_JOINED_BY_EXECUTOR in f.filename.replace("\\", "/") for f in first.stack)
-    if pool:
-        fix = (
-            f"the task at {places[0]} does not return: give what it waits for a time limit, or "
-            "tell it to stop before the program's last line (executors wait for their tasks)"
-        )
-    else:
-        fix = (
-            f"tell thread {first.name} to stop and join it before the program's last line, or "
-            "start it with daemon=True: Python waits for every non-daemon thread"
-        )
-    return f"it waits for thread {first.name} ({places[0]}){more}", fix
-
-
-def _place(thread: ThreadStack) -> str:
-    """The user's innermost line in a thread; without one, the outermost line."""
-    frames = [frame for frame in thread.stack if not is_library(frame)]
-    return where(frames[0] if frames else thread.stack[0])
+    # The user's innermost line; without one, the outermost line.
+    own = [frame for frame in first.stack if not is_library(frame)]
+    at = where(own[0] if own else first.stack[-1])
+    more = f" and {len(kept_by) - 1} more" if len(kept_by) > 1 else ""
+    fix = (
+        f"tell thread {first.name} to stop and join it before the program's last line (executors "
+        "wait for their tasks), or start it with daemon=True: Python waits for every non-daemon "
+        "thread"
+    )
+    return f"it waits for thread {first.name} ({at}){more}", fix
 
 
 def _finding(left: list[_Lingering], stood_s: float) -> Finding:
@@ -197,24 +177,20 @@ def _finding(left: list[_Lingering], stood_s: float) -> Finding:
     for one in left:
         alike[one.why].append(one.rank)
     why, first = next(iter(alike.items()))
-    ranks = [one.rank for one in left]
-    several = len(ranks) > 1
-    programs = "programs" if several else "program"
+    one, several = left[0], len(left) > 1
     processes = "their processes" if several else "its process"
-    have, were = ("have", "were") if several else ("has", "was")
-    lasts = f"ago and {processes} {have} not ended"
+    lasts = f"ago and {processes} {'have' if several else 'has'} not ended"
     if not all(one.alive for one in left):
-        lasts = f"before {processes} {were} stopped"
+        lasts = f"before {processes} {'were' if several else 'was'} stopped"
+    over = "programs of {} were" if several else "program of {} was"
     of = f" on {rank_s(first)}" if len(alike) > 1 else ""
-    return Finding(
-        Verdict.QUIESCENT,
-        (),
-        (),
-        Confidence.CERTAIN,
-        f"The {programs} of {rank_s(ranks)} {were} over {lasting(stood_s)} {lasts}: {why}{of}",
+    found = nobody(
+        f"The {over.format(rank_s(o.rank for o in left))} over {lasting(stood_s)} {lasts}: {why}"
+        f"{of}",
         "no rank waits in a collective: the launcher waits for the processes to end",
-        left[0].fix,
-        "D23",
+        one.fix,
+        verdict=Verdict.QUIESCENT,
         evidence=tuple(f"{rank_s(those)}: {words}" for words, those in alike.items())[:_SHOWN],
-        began_ns=max(one.since_ns for one in left),
     )
+    began_ns = max(one.since_ns for one in left)
+    return replace(found, confidence=Confidence.CERTAIN, began_ns=began_ns)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hangscope.diagnosis.causes.remote_calls import unanswered_calls
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.exits.primary_failures import had_destroyed_groups, may_have_given_up
 from hangscope.diagnosis.exits.stops import STATUS, UNSEEN
@@ -79,7 +78,6 @@ def _found(context: Context, killed: str | None, snapshot: Snapshot | None) -> F
         or by_stacks(context)
         or by_roll_call(context)
         or from_final_tracebacks(context)
-        or unanswered_calls(context)
         or lingering(context)
     )
     if found is not None:

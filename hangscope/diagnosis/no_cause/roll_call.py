@@ -57,13 +57,13 @@ def by_roll_call(context: Context) -> Finding | None:
     )
 
 
-def any_moves(context: Context) -> bool:
+def any_moves(context: Context, *, polls: bool = False) -> bool:
     """Whether any rank was seen to make progress.
 
-    Waiting for a device keeps a processor busy: there only a stack that moves counts, if two looks
-    compared it.
+    Waiting for a device keeps a processor busy, and so may (``polls``) other waiting: there only a
+    stack that moves counts, if two looks compared it.
     """
-    on_device = not all(map(is_on_host, context.trace.signatures))
+    on_device = polls or not all(map(is_on_host, context.trace.signatures))
     return any(
         bool(facts.stack_moved)
         if on_device and facts.stack_moved is not None

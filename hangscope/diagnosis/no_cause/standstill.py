@@ -7,8 +7,8 @@ from dataclasses import replace
 from hangscope.diagnosis.cause import Words
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.duration_text import lasting
-from hangscope.diagnosis.model import Confidence, Finding, Verdict
-from hangscope.diagnosis.no_cause.inconclusive import inconclusive
+from hangscope.diagnosis.model import Finding, Verdict
+from hangscope.diagnosis.no_cause.inconclusive import inconclusive, nobody
 from hangscope.diagnosis.no_cause.lingering_processes import left_standing
 from hangscope.diagnosis.no_cause.roll_call import any_moves
 from hangscope.diagnosis.processes.process_state import End
@@ -16,11 +16,9 @@ from hangscope.diagnosis.records.coverage import end_is_unseen
 from hangscope.diagnosis.records.pace import longest_silence_s
 from hangscope.diagnosis.wording.blocked import blocked_in
 from hangscope.diagnosis.wording.phrases import capital, rank_s
-from hangscope.diagnosis.wording.playbook import say
 from hangscope.diagnosis.wording.stack_summary import places_of_threads, where_to_look
 from hangscope.trace.facts import Phase
 from hangscope.trace.model import Flag
-from hangscope.trace.nccl.own_records import REPLAYS
 from hangscope.trace.units import SECOND_NS
 
 _LONGER = 2.0
@@ -88,7 +86,7 @@ def _does_not_begin(context: Context) -> Finding | None:
     return by itself. They have been running for long enough; whether in that place, only more looks
     can tell."""
     trace, processes = context.trace, context.processes
-    waits = all(process.end is End.ALIVE and blocked_in(process) for process in processes.values())
+    waits = all(h.end is End.ALIVE and (blocked_in(h) or h.cannot_run) for h in processes.values())
     started_ns = max((facts.started_ns for facts in trace.ranks.values()), default=0)
     lived_s = (trace.observed_ns - started_ns) / SECOND_NS
     if trace.missing_ranks or not waits or not started_ns or lived_s < trace.timeout_s:
@@ -96,16 +94,12 @@ def _does_not_begin(context: Context) -> Finding | None:
     places = places_of_threads(context)
     first = places[0] if len(places) > 1 else places[0].partition(": ")[2]
     stand = "stand" if len(processes) > 1 else "stands"
-    return Finding(
-        Verdict.QUIESCENT,
-        (),
-        (),
-        Confidence.LIKELY,
+    return nobody(
         f"The job has not begun, and {rank_s([*processes])} {stand} "
         f"still{': ' if len(places) > 1 else ' '}{first}",
         "no rank has issued anything: none waits for another in a collective",
         f"look at what is waited for {first}",
-        say(Verdict.QUIESCENT).playbook,
+        verdict=Verdict.QUIESCENT,
         evidence=places,
         unchanged_s=trace.timeout_s,
     )
@@ -118,13 +112,13 @@ def after_silence(context: Context) -> Finding | None:
     """
     trace = context.trace
     newest = context.newest_ns
-    moving = any_moves(context)
     if not newest or not trace.observed_ns:
-        return None if moving or trace.looks < 2 else _does_not_begin(context)
+        moving = trace.looks < 2 or any_moves(context, polls=True)
+        return None if moving else _does_not_begin(context)
     silent_s = (trace.observed_ns - newest) / SECOND_NS
     # A single process owes nobody an operation, unless it shares a group with another job's.
     alone = trace.world_size == 1 and not any(group.outsiders for group in trace.groups)
-    if silent_s < trace.timeout_s or moving or alone or trace.looks < 2:
+    if silent_s < trace.timeout_s or any_moves(context) or alone or trace.looks < 2:
         return None
     if silent_s < _LONGER * longest_silence_s(trace):
         return None
@@ -154,23 +148,14 @@ def quiescent(context: Context, silent_s: float | None) -> Finding:
     # A dump of active entries only has counters, but no name for what they count.
     where = f" ({f'{last.op} ' if last.op else ''}#{last.seq})" if last is not None else ""
     since = f" for {lasting(silent_s)}" if silent_s is not None else ""
-    advice = say(Verdict.QUIESCENT)
     seen = all(_end_is_seen(context, rank) for rank in context.trace.ranks)
     did = "finished" if seen else "issued"
-    words = stuck_in_destruction(context) or Words(
+    summary, why, fix = stuck_in_destruction(context) or Words(
         f"{_went_to(context, did, where)} and none has issued another{since}",
         "no rank waits in a collective" if seen else _UNSEEN_ENDS,
-        where_to_look(context) or advice.fix,
+        where_to_look(context),
     )
-    return Finding(
-        Verdict.QUIESCENT,
-        (),
-        (),
-        Confidence.LIKELY,
-        *words,
-        advice.playbook,
-        evidence=places_of_threads(context),
-    )
+    return nobody(summary, why, fix, verdict=Verdict.QUIESCENT, evidence=places_of_threads(context))
 
 
 def _went_to(context: Context, did: str, where: str) -> str:
@@ -197,7 +182,6 @@ def _end_is_seen(context: Context, rank: int) -> bool:
 
 
 _DESTROY = "destroy_process_group"
-_GRAPH = "CUDA graph"
 
 
 def stuck_in_destruction(context: Context) -> Words | None:
@@ -208,20 +192,10 @@ def stuck_in_destruction(context: Context) -> Words | None:
     if not begun or len(begun) < len(phases) or trace.missing_ranks:
         return None
     spent_s = (trace.observed_ns - max(begun)) / SECOND_NS
-    summary = f"Every rank has been inside {_DESTROY} for {lasting(spent_s)}"
-    captured = any(REPLAYS in group.desc for group in trace.groups) or any(
-        text.startswith(_GRAPH) for facts in trace.ranks.values() for text in facts.unobservable
-    )
-    if captured:
-        return Words(
-            summary,
-            "collectives were captured in a CUDA graph, and NCCL frees no communicator that a "
-            "graph still refers to",
-            f"delete the graphs (del graph, and whatever holds them) before {_DESTROY}",
-        )
     return Words(
-        summary,
-        "the backend frees its communicators only when nothing uses them any more",
+        f"Every rank has been inside {_DESTROY} for {lasting(spent_s)}",
+        "the backend frees its communicators only when nothing uses them any more: NCCL waits for "
+        "every CUDA graph in which collectives were captured",
         f"before {_DESTROY}, wait for every Work, synchronise the device and delete CUDA graphs "
         "that hold collectives; py-spy dump --native shows what it waits for",
     )

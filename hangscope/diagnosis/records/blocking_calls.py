@@ -60,14 +60,11 @@ def returned(trace: Trace) -> Bools:
     same = records["thread"][last] == records["thread"][rows]
     found[rows[same]] = (rows < last)[same]
     rows = rows[~same]
-    for first, end in zip(*_bounds(rank, np.unique(rank[rows])), strict=True):
+    wanted = np.unique(rank[rows])
+    ends = np.searchsorted(rank, wanted, "right").tolist()
+    for first, end in zip(np.searchsorted(rank, wanted).tolist(), ends, strict=True):
         threads, from_end = np.unique(records["thread"][first:end][::-1], return_index=True)
         own = rows[(rows >= first) & (rows < end)]
         newest = end - 1 - from_end[np.searchsorted(threads, records["thread"][own])]
         found[own] = own < newest
     return found
-
-
-def _bounds(rank: npt.NDArray[np.int32], wanted: npt.NDArray[np.int32]) -> tuple[list[int], ...]:
-    """First rows, and rows after the last, of some ranks."""
-    return np.searchsorted(rank, wanted).tolist(), np.searchsorted(rank, wanted, "right").tolist()

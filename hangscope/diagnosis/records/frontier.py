@@ -72,7 +72,7 @@ class Frontiers:
         return {int(self.rank[p[0]]): p for p in parts if len(p)}
 
 
-class _Columns:
+class Columns:
     """What `frontiers` works on: the kind of every record, and its (rank, group) pair."""
 
     def __init__(self, trace: Trace) -> None:
@@ -233,7 +233,7 @@ class _Columns:
 
 def frontiers(trace: Trace) -> Frontiers:
     """Reduce a `Trace` to its frontiers, in time linear in its records."""
-    columns = _Columns(trace)
+    columns = Columns(trace)
     of_record, seq, collective = columns.of_record, columns.seq, columns.collective
     done, everybody, late = columns.ends()
     ended = everybody[columns.group]

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from hangscope.diagnosis.records.coverage import hidden_ranks, known_only_from_journal
+from hangscope.diagnosis.records.frontier import Columns
 from hangscope.diagnosis.records.kinds import is_on_host, is_sending, records_where
-from hangscope.trace.model import Flag, Records, State, Trace, flagged
+from hangscope.trace.model import Flag, State, Trace, flagged
 from hangscope.trace.units import SECOND_NS
 
 
@@ -36,24 +36,11 @@ def with_unpaired_halves(trace: Trace) -> tuple[Trace, frozenset[int]]:
     rows = [row for row in _unpaired_halves(trace) if unseen[row]]
     if not rows:
         return trace, frozenset()
-    rows += _batches_of(records, np.array(rows, np.int64)).tolist()
+    batches = Columns(trace).batch_row[rows]  # a batch executes as a whole
+    rows += np.unique(batches[batches >= 0]).tolist()
     records = records.copy()
     records["flags"][rows] &= ~np.uint16(Flag.UNOBSERVED)
     return replace(trace, records=records), frozenset(rows)
-
-
-def _batches_of(records: Records, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Rows of the batches of some halves; a batch executes as a whole."""
-    batches = np.flatnonzero(flagged(records["flags"], Flag.COALESCED_BATCH))
-    members = rows[flagged(records["flags"][rows], Flag.COALESCED_MEMBER)]
-    if not len(batches) or not len(members):
-        return members[:0]
-    after = batches[np.minimum(np.searchsorted(batches, members), len(batches) - 1)]
-    same = after > members
-    for name in ("rank", "group", "p2p_seq"):
-        same &= records[name][after] == records[name][members]
-    found: npt.NDArray[np.int64] = np.unique(after[same])
-    return found
 
 
 def _unpaired_halves(trace: Trace) -> list[int]:

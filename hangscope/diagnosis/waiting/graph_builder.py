@@ -55,7 +55,7 @@ class GraphBuilder:
         for group, pairs in of_group.items():
             self._group(group, pairs)
         self._add_halves(halves, blocking)
-        self.places += logged_batches(self.trace, self.front, self.oldest_row, self.places)
+        self.places += logged_batches(self.trace, self.front, self.oldest_row)
         self.places += phase_places(self.trace, self.front, self.processes)
         waiting = frozenset(r for p in self.places if not p.weak for r in p.waiters)
         self.places += store_places(self.trace, self.processes, waiting)

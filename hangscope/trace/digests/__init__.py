@@ -5,7 +5,7 @@ the job's store makes one message, and a `Fragment` per rank at the other end.
 
 * `make` reduces a look, `digest` is the message and its merging, `tables` holds once what many
   ranks share, `columns` writes tables of integers (what neighbours have in common costs nothing),
-  `facts_codec` facts about processes, by their declared types;
+  and `hangscope.trace.facts_codec` facts about processes;
 * `hosts` is which ranks run on which host, exchanged once while all is well.
 
 **Rules.** A digest comes from another machine: every type, index, count and size in it is checked,

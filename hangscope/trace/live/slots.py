@@ -49,7 +49,8 @@ class LiveSlots:
         since = max(self._settled, last - self.keep, 0)
         fresh, missing = self._reader.slots(since)
         ids = self.slots["record_id"]
-        before, after = np.searchsorted(ids, [max(last - self.keep, 0), since], "right").tolist()
+        before = int(np.searchsorted(ids, max(last - self.keep, 0), "right"))
+        after = int(np.searchsorted(ids, since, "right"))
         lost = missing + max(since - max(last - self.keep, 0), 0) - (after - before)
         if lost == self.missing and self.slots[after:].tobytes() == fresh.tobytes():
             return False
@@ -71,4 +72,4 @@ class LiveSlots:
         found = ids[may_change][:1].tolist()
         if len(ids) - recent < newest - oldest:  # one of the newest is not whole yet
             found += sorted(set(range(oldest + 1, newest)) - set(ids[recent:].tolist()))[:1]
-        return min([*found, newest + 1])
+        return int(min([*found, newest + 1]))
