@@ -74,8 +74,8 @@ def command(
 def _lost_in(dumps: Sequence[Path], diagnosis: Diagnosis) -> str:
     """One line if these dumps, analysed again, do not give the verdict of their source."""
     from hangscope.diagnosis.engine import diagnose
-    from hangscope.report.ranks import named
     from hangscope.trace.load import NothingReadable, load_trace
+    from hangscope.trace.rank_text import named
 
     try:
         again = diagnose(load_trace(dumps))

@@ -134,12 +134,6 @@ class Cause:
         return replace(self, culprits=rest, victims=self.victims.union(ranks)).doubted(reason)
 
 
-def rank_list(ranks: tuple[int, ...]) -> str:
-    """``rank 3`` or ``ranks 3, 5``, at most eight of them."""
-    shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
-    return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
-
-
 def began(context: Context, places: Iterable[int]) -> int:
     """When (ns) the first rank began to wait at one of these places; 0 if unknown."""
     known = (place.began_ns for place in context.waits.at(places) if place.began_ns)

@@ -18,8 +18,8 @@ from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, Verdict
 from hangscope.diagnosis.processes.stacks import base, innermost
 from hangscope.diagnosis.waiting.without_timeout import LEAST_S, anybody_waits
 from hangscope.monitor.patience import UNUSUAL, limit_s, usual_s, waiting_of
-from hangscope.report.ranks import named
 from hangscope.trace.model import State, Trace
+from hangscope.trace.rank_text import named
 
 _NOTABLE = frozenset(
     {Verdict.MISSING_RANK, Verdict.STUCK_COLLECTIVE, Verdict.P2P_UNMATCHED, Verdict.DEADLOCK_CYCLE}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from hangscope.diagnosis.duration_text import duration
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, RankReport, Side, Verdict
@@ -74,9 +75,21 @@ def last_operation(side: Side) -> str:
     return f"{operation(side.last_op, side.last_seq)}{ago}"
 
 
-def activity(side: Side) -> str:
-    """What a side that waits in no operation does."""
-    return side.activity or "nothing recorded there"
+class SideWords(NamedTuple):
+    """What a side did, what it passed, and what it had done last; empty where that is not known."""
+
+    did: str
+    given: str
+    last: str
+
+
+def side_words(side: Side, finding: Finding, group: str = "") -> SideWords:
+    """A side in words; ``group``: the group it waits in, if that is to be told."""
+    if side.op is None:
+        did = plain(side.activity or "nothing recorded there", 200)
+        return SideWords(did, "", last_operation(side))
+    of = f" of {plain(group, 60)}" if group else ""
+    return SideWords(operation(side.op, finding.seq_of(side)) + of, arguments(side), "")
 
 
 def arguments(side: Side) -> str:

@@ -21,25 +21,23 @@ from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side, Verd
 from hangscope.report import palette
 from hangscope.report.escape import plain
 from hangscope.report.formatting import (
-    activity,
-    arguments,
     confidence_note,
     headline,
-    last_operation,
     operation,
     scene,
     short_path,
     side_status,
+    side_words,
     whereabouts,
 )
 from hangscope.report.heat_map import heat_map
-from hangscope.report.ranks import compress, named
 from hangscope.report.source_lines import SourceLine, Sources
 from hangscope.report.stack_tree import Branch, merge
 from hangscope.report.timeline import LEFT, ROW, WIDTH, timeline
 from hangscope.report.wait_bundles import group_labels, side_groups
 from hangscope.report.wait_graph import wait_graph
 from hangscope.trace.model import Frame, Trace
+from hangscope.trace.rank_text import compress, named
 
 _TABLE_ROWS = 2048
 _SIDES = 12
@@ -159,19 +157,14 @@ def _finding_view(diagnosis: Diagnosis, finding: Finding) -> dict[str, Any]:
 
 
 def _side_view(side: Side, finding: Finding, group: str, sources: Sources) -> SideView:
-    if side.op is not None:
-        seq = finding.seq_of(side)
-        what = operation(side.op, seq) + (f" of {group}" if group else "")
-    else:
-        what = activity(side)
-    last = last_operation(side) if side.op is None else ""
+    words = side_words(side, finding, group)
     return SideView(
         who=named(side.ranks, 60),
         culprit=finding.accuses(side),
         how=side_status(side, finding),
-        what=what,
-        given=arguments(side),
-        last=f"last: {last}" if last else "",
+        what=words.did,
+        given=words.given,
+        last=f"last: {words.last}" if words.last else "",
         frames=_frame_views(side, sources),
     )
 

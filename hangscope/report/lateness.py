@@ -24,7 +24,7 @@ from hangscope.lateness.model import (
 from hangscope.report.escape import plain
 from hangscope.report.formatting import place
 from hangscope.report.json import frames
-from hangscope.report.ranks import named
+from hangscope.trace.rank_text import named
 
 SCHEMA = "hangscope/lateness/1"
 HOST_TIMES = (

@@ -20,22 +20,20 @@ from hangscope.diagnosis.duration_text import duration
 from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side, Verdict
 from hangscope.report.escape import plain
 from hangscope.report.formatting import (
-    activity,
-    arguments,
     confidence_note,
     headline,
-    last_operation,
     operation,
     place,
     scene,
     short_path,
     side_status,
+    side_words,
     whereabouts,
 )
-from hangscope.report.ranks import compress, named
 from hangscope.report.source_lines import Sources
 from hangscope.report.text_stacks import side_stacks
 from hangscope.report.wait_bundles import bundles, group_labels, side_groups
+from hangscope.trace.rank_text import compress, named
 
 _ASCII = str.maketrans(
     {"–": "-", "·": "-", "…": "~", "▸": ">", "→": "->", "←": "<-", "×": "x", "µ": "u", "—": "-"}
@@ -260,18 +258,10 @@ def _aligned(ranks: Sequence[int]) -> str:
 
 
 def _what(side: Side, finding: Finding, group: str) -> Text:
-    text = Text()
-    if side.op is not None:
-        seq = finding.seq_of(side)
-        text.append(operation(side.op, seq))
-        if group:
-            text.append(f" of {plain(group, 60)}")
-        if given := arguments(side):
-            text.append(f"  {given}", "cyan")
-    else:
-        text.append(plain(activity(side), 200))
-        if last := last_operation(side):
-            text.append(f"  last {last}", "dim")
+    words = side_words(side, finding, group)
+    text = Text(words.did)
+    text.append(f"  {words.given}" if words.given else "", "cyan")
+    text.append(f"  last {words.last}" if words.last else "", "dim")
     return text
 
 

@@ -9,10 +9,10 @@ from rich.text import Text
 from hangscope.diagnosis.model import Side
 from hangscope.report.escape import plain
 from hangscope.report.formatting import short_path
-from hangscope.report.ranks import named
 from hangscope.report.source_lines import Sources
 from hangscope.report.stack_tree import Branch, merge
 from hangscope.trace.model import Frame
+from hangscope.trace.rank_text import named
 
 _SHARED = (0, 3)
 _OWN = (2, 6)

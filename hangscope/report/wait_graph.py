@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.report.escape import plain
 from hangscope.report.formatting import operation
-from hangscope.report.ranks import named
 from hangscope.report.wait_bundles import Bundle, bundles
+from hangscope.trace.rank_text import named
 
 _LIMIT = 24
 _LABELLED, _LABEL = 10, 27

@@ -17,17 +17,16 @@ from hangscope.diagnosis.duration_text import duration
 from hangscope.diagnosis.model import Finding, Side
 from hangscope.report.escape import plain
 from hangscope.report.formatting import (
-    activity,
-    arguments,
     operation,
     short_path,
+    side_words,
     tensors,
 )
-from hangscope.report.ranks import named
 from hangscope.report.source_lines import Sources
 from hangscope.report.timeline import group_index
 from hangscope.report.wait_bundles import side_groups
 from hangscope.trace.model import Flag, Frame, Stack
+from hangscope.trace.rank_text import named
 from hangscope.tui.snapshot import Snapshot
 from hangscope.tui.theme import CULPRIT, WAITING
 
@@ -179,18 +178,12 @@ def _side(side: Side, finding: Finding, group: str, sources: Sources) -> Iterato
     head = Text(
         f"{'▸ ' if guilty else '  '}{named(side.ranks, 40)}", _CULPRIT if guilty else "bold"
     )
-    if side.op is not None:
-        seq = finding.seq_of(side)
-        waited = f" {duration(side.waiting_s)}" if side.waiting_s is not None else ""
-        head.append(f"  waiting{waited} in {operation(side.op, seq)}", "not bold")
-        if group:
-            head.append(f" of {plain(group, 60)}", "not bold")
-        if given := arguments(side):
-            head.append(f"  {given}", "not bold cyan")
-    else:
-        head.append(f"  {plain(activity(side), 120)}", "not bold")
-        if side.last_op:
-            head.append(f"  last {operation(side.last_op, side.last_seq)}", "not bold dim")
+    words = side_words(side, finding, group)
+    waited = f" {duration(side.waiting_s)}" if side.waiting_s is not None else ""
+    head.append(f"  waiting{waited} in {words.did}" if side.op else f"  {words.did}", "not bold")
+    head.append(f"  {words.given}" if words.given else "", "not bold cyan")
+    if side.last_op:
+        head.append(f"  last {operation(side.last_op, side.last_seq)}", "not bold dim")
     yield head
     yield from stack_lines(side.stack, side.differs_at, sources)
 

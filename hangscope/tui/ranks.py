@@ -11,8 +11,8 @@ from textual.binding import Binding, BindingType
 from hangscope.diagnosis.duration_text import duration
 from hangscope.report.escape import plain
 from hangscope.report.formatting import operation, whereabouts
-from hangscope.report.ranks import compress
 from hangscope.report.wait_bundles import group_labels
+from hangscope.trace.rank_text import compress
 from hangscope.tui.lines import LineList
 from hangscope.tui.paint import CULPRIT_STYLE
 from hangscope.tui.snapshot import Snapshot

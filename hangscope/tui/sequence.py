@@ -14,10 +14,10 @@ from textual.strip import Strip
 
 from hangscope.report.escape import plain
 from hangscope.report.palette import kind_of
-from hangscope.report.ranks import named
 from hangscope.report.spans import End
 from hangscope.report.timeline import group_index
 from hangscope.trace.model import Flag, flagged
+from hangscope.trace.rank_text import named
 from hangscope.tui import paint
 from hangscope.tui.lines import LineList
 from hangscope.tui.snapshot import Snapshot

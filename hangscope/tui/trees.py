@@ -10,12 +10,12 @@ from hangscope.diagnosis.duration_text import duration
 from hangscope.diagnosis.model import Verdict
 from hangscope.report.escape import plain
 from hangscope.report.formatting import operation, place, short_path
-from hangscope.report.ranks import named
 from hangscope.report.source_lines import Sources
 from hangscope.report.stack_tree import Branch, merge
 from hangscope.report.wait_bundles import Bundle, bundles, group_labels
 from hangscope.report.wait_graph import condensed
 from hangscope.trace.model import Frame
+from hangscope.trace.rank_text import named
 from hangscope.tui.lines import LineList
 from hangscope.tui.snapshot import Snapshot
 from hangscope.tui.theme import CULPRIT, WAITING

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from hangscope.diagnosis.engine import diagnose
 from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Phase
 
@@ -62,6 +63,16 @@ def test_job_killed_rank_by_rank_after_a_hang(broke: bool) -> None:
         exception = lost if broke and rank == 3 else None
         _heard_until(job, rank, 20.0 if rank == 1 else 24.0, exception=exception)
     assert judged(job.trace())[:2] == ("missing_rank", (2,))
+
+
+def test_ranks_killed_after_a_hang_have_not_crashed() -> None:
+    job = Job(4)
+    job.steps(6)
+    for rank in (0, 1, 3):
+        job.op(rank, done=False)
+    for rank in range(4):
+        _heard_until(job, rank, 24.0)
+    assert {report.state for report in diagnose(job.trace()).ranks} == {"ended"}
 
 
 def test_moving_job_killed_at_once_names_no_rank() -> None:

@@ -38,7 +38,7 @@ def test_host_that_is_gone_as_a_whole_fell_silent(trace: Trace) -> None:
     found = diagnose(trace)
     assert set(found.culprits) == {4, 5}
     assert found.hosts == ("node2",)
-    assert "Host node2 (ranks 4–5) fell silent: " in found.headline
+    assert "Host node2 (ranks 4, 5) fell silent: " in found.headline
     assert found.findings[0].hosts_silent
 
 

@@ -60,7 +60,7 @@ def test_silent_host_is_one_cause(tmp_path: Path) -> None:
         diagnosis(Verdict.RANK_LOST, 6, 7), trace, known(range(2), silent=HOSTS.hosts[3:])
     )
     assert found.verdict is Verdict.RANK_LOST
-    assert found.headline == "Host node3 (ranks 6–7) fell silent"
+    assert found.headline == "Host node3 (ranks 6, 7) fell silent"
     assert found.culprits == (6, 7)
     document = to_dict(found)
     assert document["hosts"] == ["node3"]
@@ -87,7 +87,7 @@ def test_connections_closed_by_one_host(tmp_path: Path, address: int) -> None:
     trace = trace_of(range(2), tmp_path, broken)
     found = judged(diagnosis(Verdict.RANK_CRASHED, 0, 1), trace, known(range(2)))
     name, first = f"node{address - 1}", 2 * address - 2
-    where = f"host {name} (ranks {first}–{first + 1})"
+    where = f"host {name} (ranks {first}, {first + 1})"
     assert found.summary == f"The first connections of ranks 0, 1 that broke led to {where}"
     assert found.verdict is Verdict.INCONCLUSIVE, "that host may have lost another one before"
     assert not found.culprits
@@ -105,7 +105,7 @@ def test_connections_that_broke_later_do_not_count(tmp_path: Path) -> None:
     broken = {0: (GLOO.format(2), 10**18), 1: (GLOO.format(3), 10**18 + 60 * 10**9)}
     trace = trace_of(range(2), tmp_path, broken)
     found = judged(diagnosis(Verdict.RANK_CRASHED, 0, 1), trace, known(range(2)))
-    assert found.summary.endswith("led to host node1 (ranks 2–3)")
+    assert found.summary.endswith("led to host node1 (ranks 2, 3)")
 
 
 @pytest.mark.parametrize(
@@ -124,17 +124,17 @@ def test_store_that_is_gone_names_its_host(tmp_path: Path, error: str, says: str
     assert says in found.summary
     assert not found.culprits, "this host may be the one that is cut off"
     assert found.hosts == ("node0",)
-    assert "node0 (ranks 0–1)" in found.headline
+    assert "node0 (ranks 0, 1)" in found.headline
     assert "12 s" in found.findings[0].why
     line = unexplained_end(diagnosis(Verdict.INCONCLUSIVE), "/run", known(range(2, 4), store=store))
-    assert "host node0 (ranks 0–1), which holds the job's store, does not answer" in line
+    assert "host node0 (ranks 0, 1), which holds the job's store, does not answer" in line
 
 
 def test_hosts_travel_and_are_named_shortly() -> None:
     assert HostMap.decode(HOSTS.encode()) == HOSTS
     assert HOSTS.at("fd00::3") == HOSTS.hosts[2]
     assert HOSTS.at("10.0.0.9") is None
-    assert hosts_s(HOSTS.hosts[:2]) == "hosts node0 (ranks 0–1), node1 (ranks 2–3)"
+    assert hosts_s(HOSTS.hosts[:2]) == "hosts node0 (ranks 0, 1), node1 (ranks 2, 3)"
     for damaged in (
         b"{}",
         b"[[1]]",

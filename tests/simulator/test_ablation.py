@@ -42,7 +42,7 @@ def test_a_pass_switched_off_returns_what_it_was_given(every_item: dict[str, Ite
 
 def test_an_ablation_reports_what_changes(every_item: dict[str, Item]) -> None:
     cases: list[Case] = list(simulated(6, 3, faults=["host_stuck"], dialects=["ring"]))
-    chosen = [every_item["causes.graph_causes:graph_causes"], every_item["cause:rank_list"]]
+    chosen = [every_item["causes.graph_causes:graph_causes"], every_item["cause:began"]]
     base = baseline({"default": cases}, chosen)
     assert base.answers["default"] == [answer(case) for case in cases]
     ((_, tried, changes),) = without(base, [[0]], most=40, seed=1)

@@ -22,7 +22,7 @@ from hangscope.diagnosis.exits.primary_failures import (
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.process_state import End, ProcessState, is_unseen
 from hangscope.diagnosis.records.coverage import cut_short, lacks_last_rank
-from hangscope.diagnosis.wording.phrases import capital, is_are, rank_s
+from hangscope.diagnosis.wording.phrases import capital, rank_s, verb
 
 
 def crash_causes(context: Context, causes: list[Cause]) -> list[Cause]:
@@ -211,7 +211,7 @@ def _verdict(context: Context, rank: int) -> Verdict:
 def _end(context: Context, ranks: tuple[int, ...]) -> str:
     """How they ended, as a predicate."""
     ends = [context.processes[r].end_text if r in context.processes else "" for r in ranks]
-    return f"ended ({ends[0]})" if ends[0] and len(set(ends)) == 1 else f"{is_are(ranks)} gone"
+    return f"ended ({ends[0]})" if ends[0] and len(set(ends)) == 1 else f"{verb(ranks, 'is')} gone"
 
 
 def _said(found: LostPeers) -> tuple[str, ...]:

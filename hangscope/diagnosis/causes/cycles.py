@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from hangscope.diagnosis.cause import Cause, Words, began, rank_list
+from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.causes.awaited_ranks import UNKNOWN_KEY_SETTER
 from hangscope.diagnosis.causes.cycle_breakers import breakers_of, places_at, smallest_breaking_side
 from hangscope.diagnosis.causes.p2p_cycles import Row, p2p_cycle_cause, weighed
@@ -18,6 +18,7 @@ from hangscope.diagnosis.pattern.majority import may_be_tie
 from hangscope.diagnosis.pattern.unordered_groups import order_is_arbitrary
 from hangscope.diagnosis.processes.active_thread import has_no_free_thread
 from hangscope.diagnosis.processes.process_state import in_communication
+from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace.model import NONE
 
 _LOOK_AT_THREADS = (
@@ -59,7 +60,7 @@ def cycle_cause(
     groups = {place.group for place in here}
     made_up = any(not context.trace.groups[group].ranks for group in groups)
     if untold := ranks & context.without_order:
-        who = rank_list(tuple(sorted(untold)))
+        who = rank_s(untold)
         return cause.naming_nobody(f"the log does not say which of its waits {who} reached first")
     if any(place.p2p and place.half is None and place.behind for place in here):
         return cause.naming_nobody("the log does not say for whom the waiting batch is meant")
@@ -69,7 +70,7 @@ def cycle_cause(
         return _through_a_lock(context, cause, ranks)
     if context.unlisted or (made_up and context.gaps):
         return cause.naming_nobody(
-            f"members are not listed, and {rank_list(context.gaps)} left no record"
+            f"members are not listed, and {rank_s(context.gaps)} left no record"
         )
     fellows = Row(frozenset(ranks), fellow_suspects)
     if any(place.p2p for place in here):
@@ -172,7 +173,7 @@ def _doubt_unrecorded(cause: Cause, here: list[Place]) -> Cause:
     untold = {rank for place in here for rank in place.unknown}.intersection(cause.culprits)
     if not untold or not cause.is_certain:
         return cause
-    cause = cause.doubted(f"what {rank_list(tuple(sorted(untold)))} issued there is not on record")
+    cause = cause.doubted(f"what {rank_s(untold)} issued there is not on record")
     return cause if len(untold) == 1 else replace(cause, confidence=Confidence.AMBIGUOUS)
 
 

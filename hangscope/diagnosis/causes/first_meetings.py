@@ -14,7 +14,7 @@ from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.records.coverage import cut_off
-from hangscope.diagnosis.wording.phrases import capital, rank_s, wait_s
+from hangscope.diagnosis.wording.phrases import capital, does, rank_s
 from hangscope.trace import formats
 from hangscope.trace.model import NONE
 
@@ -50,7 +50,7 @@ def or_meeting_first(context: Context, cause: Cause) -> Cause:
         return cause.naming_nobody(reason)
     lost = [rank for rank in named if rank not in context.on_record]
     idle = [rank for rank in named if rank in context.on_record]
-    both = [f"{rank_s(idle)} {wait_s(idle)} for nobody on record"] if idle else []
+    both = [f"{does(idle, 'waits')} for nobody on record"] if idle else []
     both += [f"{rank_s(lost)} left no record"] if lost else []
     words = Words(
         f"{capital(', '.join(both))}, and others wait for them",

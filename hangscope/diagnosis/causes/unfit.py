@@ -20,7 +20,7 @@ from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.process_state import in_communication
 from hangscope.diagnosis.records.agreement import family
 from hangscope.diagnosis.records.kinds import is_on_host
-from hangscope.diagnosis.wording.phrases import capital, label_of, rank_s, title_of, wait_s
+from hangscope.diagnosis.wording.phrases import capital, does, label_of, rank_s, title_of, verb
 from hangscope.trace.job_selection.duplicate_ranks import duplicate_ranks
 from hangscope.trace.model import NONE, Flag
 
@@ -138,7 +138,7 @@ def wait_for_unlisted(context: Context, indexes: list[int]) -> Cause:
     title = title_of(context, places[0])
     what = title if len(places) == 1 else f"{title} and other such groups"
     words = Words(
-        f"{rank_s(waiters).capitalize()} {wait_s(waiters)} in {what} for "
+        f"{rank_s(waiters).capitalize()} {verb(waiters, 'waits')} in {what} for "
         f"{'a process that is' if others == 1 else 'processes that are'} no known rank of this job",
         "the group was made by hand, not by torch.distributed.new_group: it may span several jobs "
         "(replicas, trainers and inference engines), and which processes have its other places is "
@@ -199,7 +199,7 @@ def _of_both_sides(context: Context, cause: Cause, place: Place, later: Place) -
     ahead = later.waiters
     words = Words(
         f"The members of {label_of(context, place.group)} ran apart: "
-        f"{rank_s(cause.culprits)} {wait_s(cause.culprits)} in {title_of(context, place)}, "
+        f"{does(cause.culprits, 'waits')} in {title_of(context, place)}, "
         f"{rank_s(ahead)} in {title_of(context, later)}",
         f"{rank_s(ahead)} finished #{later.seq - 1}, in which "
         f"{rank_s(cause.culprits)} cannot have taken part yet: calls of one number are not one "

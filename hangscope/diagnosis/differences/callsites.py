@@ -12,10 +12,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from hangscope.diagnosis.cause import Cause, Divergence, rank_list
+from hangscope.diagnosis.cause import Cause, Divergence
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import MISMATCHES, Verdict
 from hangscope.diagnosis.processes.stacks import innermost, where
+from hangscope.diagnosis.wording.phrases import rank_s
 
 _DIVERGED = MISMATCHES | {Verdict.MISSING_RANK, Verdict.DEADLOCK_CYCLE}
 _WINDOW = 512
@@ -35,7 +36,7 @@ def with_first_divergence(context: Context, cause: Cause) -> Cause:
     if found is None:
         return cause
     return replace(cause, diverged=found).with_evidence(
-        f"already at #{found.seq} of the group {rank_list((own,))} came from "
+        f"already at #{found.seq} of the group {rank_s((own,))} came from "
         f"{found.mine} and the others from {found.theirs}, though the operation is the same"
     )
 

@@ -17,7 +17,7 @@ from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.processes.stacks import in_framework, is_library
 from hangscope.diagnosis.records.coverage import counts_as_unfinished
 from hangscope.diagnosis.wording.blocked import blocked_in
-from hangscope.diagnosis.wording.phrases import is_are, rank_s
+from hangscope.diagnosis.wording.phrases import does, rank_s
 from hangscope.trace.facts import RUNNABLE
 from hangscope.trace.model import Flag, Frame, RankFacts
 from hangscope.trace.signals import SIGKILL
@@ -42,7 +42,7 @@ def busy(context: Context, cause: Cause) -> str:
     if any(has_left_group(context.trace, r, p.group) for r in cause.culprits for p in places):
         return ""  # it never comes, however long it works
     limit = f"HANGSCOPE_TIMEOUT ({lasting(context.trace.timeout_s)})"
-    who = f"{rank_s(cause.culprits)} {is_are(cause.culprits)} at work"
+    who = f"{does(cause.culprits, 'is')} at work"
     return f"whether the job hangs: {who}, and may only take longer than {limit}"
 
 

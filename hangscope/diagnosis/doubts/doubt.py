@@ -11,7 +11,7 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import NamedTuple
 
-from hangscope.diagnosis.cause import Cause, rank_list
+from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.records.coverage import cut_off
@@ -76,7 +76,7 @@ def acquitted(context: Context, cause: Cause) -> Cause:
         return cause  # each of the accused stands for all of them
     early = dumped_before(context, cause)
     if cause.verdict is not Verdict.STUCK_COLLECTIVE and 0 < len(early) < len(cause.culprits):
-        why = f"{rank_list(early)} had been dumped before the others waited for long"
+        why = f"{rank_s(early)} had been dumped before the others waited for long"
         cause = cause.acquitting(early, why)
     cut = cut_off(context.trace).intersection(cause.culprits)
     if not 0 < len(cut) < len(cause.culprits):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hangscope.diagnosis.cause import Cause, rank_list
+from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.processes.failures import lost_a_peer
 from hangscope.diagnosis.processes.process_state import End, in_communication, is_unseen
@@ -104,7 +104,7 @@ def went_on(context: Context, cause: Cause) -> str:
     if not early:
         return ""
     return (
-        f"{rank_list(early)} went on after being dumped: others have finished what is unfinished "
+        f"{rank_s(early)} went on after being dumped: others have finished what is unfinished "
         "in those dumps, so the job was moving; dump all ranks again at one moment"
     )
 
@@ -112,7 +112,7 @@ def went_on(context: Context, cause: Cause) -> str:
 def dumped_early(context: Context, cause: Cause) -> str:
     """The accused may have arrived since."""
     early = dumped_before(context, cause)
-    return f"{rank_list(early)} had been dumped before the others waited for long" if early else ""
+    return f"{rank_s(early)} had been dumped before the others waited for long" if early else ""
 
 
 def stuck_in_early_dump(context: Context, cause: Cause) -> str:

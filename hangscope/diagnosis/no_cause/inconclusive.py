@@ -17,7 +17,6 @@ from hangscope.diagnosis.wording.playbook import say
 from hangscope.diagnosis.wording.stack_summary import (
     how_to_identify,
     places_of_stacks,
-    places_of_unranked,
 )
 from hangscope.trace import formats
 from hangscope.trace.job_log.hangscope_output import OWN_REPORT
@@ -65,9 +64,9 @@ def nobody(
 def inconclusive(context: Context) -> Finding:
     """The finding that something hangs or failed, with everything known about it and what to do."""
     claims, missing = context.trace.claims, context.trace.missing_ranks
-    standing, unranked = places_of_stacks(context), places_of_unranked(context)
-    fix = rendezvous_advice(claims) or (_COMPARE if standing else undecided(context).fix)
-    if unranked and not rendezvous_advice(claims):
+    standing, met = places_of_stacks(context), rendezvous_advice(context.trace.claims)
+    fix = met or (_COMPARE if standing else undecided(context).fix)
+    if context.trace.unranked_processes and not met:
         fix = how_to_identify(context)
     summary, why = signs(context), "the evidence does not show who is waited for"
     said = _own_words(context)
@@ -82,7 +81,7 @@ def inconclusive(context: Context) -> Finding:
         summary,
         why,
         fix,
-        evidence=(*places_of_waits(context), *standing, *unranked, *own, *logged),
+        evidence=(*places_of_waits(context), *standing, *own, *logged),
         unknowns=(f"{rank_s(missing)} left no record",) if missing else (),
     )
 

@@ -18,7 +18,7 @@ from hangscope.diagnosis.no_cause.inconclusive import nobody
 from hangscope.diagnosis.processes.process_state import End, ProcessState, is_working
 from hangscope.diagnosis.processes.stacks import innermost, is_library, is_over, where
 from hangscope.diagnosis.wording.blocked import blocked_in
-from hangscope.diagnosis.wording.phrases import capital, is_are, rank_s
+from hangscope.diagnosis.wording.phrases import capital, rank_s, verb
 from hangscope.diagnosis.wording.stack_summary import places_of_threads
 from hangscope.trace.facts import STALE_HEARTBEATS
 from hangscope.trace.model import RankFacts, ThreadStack
@@ -84,7 +84,7 @@ def left_standing(context: Context) -> Finding | None:
     waits_for = f": {words}" if (words := blocked_in(process)) else ""
     of = "the ranks seen here" if context.trace.missing_ranks else "the job"
     return nobody(
-        f"{capital(rank_s(left))} {is_are(left)} all that is left of {of}, and "
+        f"{capital(rank_s(left))} {verb(left, 'is')} all that is left of {of}, and "
         f"{'have' if several else 'has'} not moved from {at}{waits_for}",
         "all others have ended: nobody but the launcher waits for what is left",
         f"look at {at}{f' on rank {left[0]}' if several else ''}: give what it waits for a time "

@@ -15,7 +15,7 @@ from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.processes.process_state import ProcessState, is_working
 from hangscope.diagnosis.processes.stacks import innermost, where
 from hangscope.diagnosis.records.kinds import is_on_host
-from hangscope.diagnosis.wording.phrases import capital, is_are, rank_s
+from hangscope.diagnosis.wording.phrases import capital, rank_s, verb
 from hangscope.diagnosis.wording.rank_advice import missing
 from hangscope.trace.units import SECOND_NS
 
@@ -46,7 +46,7 @@ def by_roll_call(context: Context) -> Finding | None:
         few,
         tuple(here),
         Confidence.LIKELY if len(lines) == 1 and line else Confidence.AMBIGUOUS,
-        f"{capital(rank_s(few))} {is_are(few)} at {line or 'no known line'} while "
+        f"{capital(rank_s(few))} {verb(few, 'is')} at {line or 'no known line'} while "
         f"{rank_s(here)} stand at {most}, and nothing was issued for {lasting(stood_s)}",
         "what most of them wait for leaves no record, as the replay of a CUDA graph or another "
         "library's communicator; where the others stand shows who has not come to it",

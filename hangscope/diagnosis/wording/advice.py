@@ -15,26 +15,26 @@ from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Side, Verdict
 from hangscope.diagnosis.pattern.thread_races import handed_to_a_pool, race_of_threads
 from hangscope.diagnosis.processes.process_state import End
-from hangscope.diagnosis.processes.stacks import innermost, is_library, user_frames, where
+from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.records.agreement import numel
 from hangscope.diagnosis.records.mismatch import Mismatch
-from hangscope.diagnosis.wording.cycle_crossing import Crossing, crossing
 from hangscope.diagnosis.wording.evidence import handled_alone
 from hangscope.diagnosis.wording.logs import undecided
-from hangscope.diagnosis.wording.phrases import rank_s, title_of
-from hangscope.diagnosis.wording.playbook import Advice, say
-from hangscope.diagnosis.wording.rank_advice import for_rank, missing, with_dead_thread
-from hangscope.diagnosis.wording.sides import (
+from hangscope.diagnosis.wording.parting import (
+    another_call,
     been_there,
     diverging_lines,
     guarded,
     in_backward,
-    in_finalizer,
     leaves_a_block,
-    stands_behind,
+    one_call,
+    parted,
 )
+from hangscope.diagnosis.wording.phrases import rank_s, title_of
+from hangscope.diagnosis.wording.playbook import Advice, say
+from hangscope.diagnosis.wording.rank_advice import for_rank, missing, with_dead_thread
+from hangscope.diagnosis.wording.summaries import Crossing, crossing
 from hangscope.trace import formats
-from hangscope.trace.dtypes import is_integer
 from hangscope.trace.job_selection.duplicate_ranks import duplicate_ranks
 from hangscope.trace.model import NONE
 
@@ -78,7 +78,7 @@ def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side
     elif (
         found.aspect == "op"
         or (found.aspect == "numel" and guarded(sides))
-        or _another_call(sides, found.aspect)
+        or another_call(sides, found.aspect)
     ):
         advice = _other_operations(context, cause, found.group, sides)
     if any(_runs(_AT_JOINS_END, side) for side in sides):
@@ -144,8 +144,6 @@ def _other_operations(
     if len(sides) != 2 or not sides[0].stack or not sides[1].stack:
         return advice
     most, few = sides
-    if in_finalizer(few) or in_finalizer(most):
-        return say("finalizer")
     undecided = cause.confidence is Confidence.AMBIGUOUS
     if undecided and (
         leaves_a_block(most, few)
@@ -155,24 +153,13 @@ def _other_operations(
         )
     ):
         most, few = few, most
-    if leaves_a_block(few, most):
-        return say("left a block", ranks=rank_s(few.ranks))
-    if few.stack != most.stack and been_there(context, most.ranks, group, few.stack):
-        either = f"one of {rank_s({*few.ranks, *most.ranks})}"
-        return say("out of step", ranks=either if undecided else rank_s(few.ranks))
-    if stands_behind(few, most) and been_there(context, few.ranks, group, most.stack):
-        return say("guarded or early", ranks=rank_s(few.ranks))
-    if not undecided and (line := _one_call(few, most)):
-        return say("inside one call", ranks=rank_s(few.ranks), line=line)
+    ranks = rank_s(few.ranks)
+    if key := parted(context, few, most, group, group):
+        either = key == "out of step" and undecided
+        return say(key, ranks=f"one of {rank_s({*few.ranks, *most.ranks})}" if either else ranks)
+    if not undecided and (line := one_call(few, most)):
+        return say("inside one call", ranks=ranks, line=line)
     return advice
-
-
-def _one_call(few: Side, most: Side) -> str:
-    """The program's line both are inside of, if they differ in installed packages only, or ""."""
-    if few.stack == most.stack:
-        return ""
-    own, other = (tuple(f for f in s.full_stack if not is_library(f)) for s in (few, most))
-    return where(own[0]) if own and own == other else ""
 
 
 def _are_compared(context: Context, place: Place) -> bool:
@@ -183,27 +170,6 @@ def _are_compared(context: Context, place: Place) -> bool:
     passed = (signature.input_sizes, signature.input_dtypes)
     compared = signature.op == "barrier" or None not in passed
     return compared and context.trace.groups[place.group].listed
-
-
-def _another_call(sides: tuple[Side, ...], aspect: str) -> bool:
-    """Whether calls of different lines met, whose tensors were never meant for each other.
-
-    Sizes differ between calls; a dtype alone may differ because one line casts. But nobody casts
-    between whole numbers and others for a collective.
-    """
-    known = [s for s in sides if s.stack and s.input_sizes is not None]
-    if len(known) < 2 or len({s.stack for s in known}) < len(known):
-        return False
-    sizes = len({numel(s.input_sizes) for s in known}) > 1
-    if aspect == "dtype" and len({_whole_numbers(s) for s in known} - {None}) > 1:
-        return True
-    return sizes and (aspect == "numel" or len({s.dtypes for s in known}) > 1)
-
-
-def _whole_numbers(side: Side) -> bool | None:
-    """Whether a side passes whole numbers; None if it passes several dtypes or unknown ones."""
-    kinds = {is_integer(name) for name in side.dtypes or ()}
-    return kinds.pop() if len(kinds) == 1 else None
 
 
 def _takes_sizes_in_turn(context: Context, found: Mismatch, sides: tuple[Side, ...]) -> bool:
@@ -338,22 +304,16 @@ def _for_crossing(
 ) -> Advice:
     """The accused are at one place and not at the other: their lines may show why."""
     accused, waiters = set(cause.culprits), set(crossed.without.waiters)
-    advice = say("left out", ranks=rank_s(cause.culprits), title=title_of(context, crossed.without))
     few = next((s for s in sides if s.stack and accused.issuperset(s.ranks)), None)
     most = next((s for s in sides if s.stack and waiters.issuperset(s.ranks)), None)
-    if few is None or most is None:
+    key, title = "", title_of(context, crossed.without)
+    if few is not None and most is not None:
+        key = parted(context, few, most, crossed.came_to.group, crossed.without.group)
+    key = "left out" if key in ("", "out of step") else key
+    advice = say(key, ranks=rank_s(cause.culprits), title=title)
+    if few is None or most is None or few.stack[-1] != most.stack[-1]:  # of different threads
         return advice
-    if leaves_a_block(few, most):
-        advice = say("left a block", ranks=rank_s(few.ranks))
-    elif (
-        stands_behind(few, most)
-        and been_there(context, few.ranks, crossed.without.group, most.stack)
-        and not been_there(context, most.ranks, crossed.came_to.group, few.stack)
-    ):
-        advice = say("guarded or early", ranks=rank_s(few.ranks))
-    if few.stack[-1] == most.stack[-1]:  # otherwise they are of different threads
-        return _comparing(advice, cause, diverging_lines(few, most))
-    return advice
+    return _comparing(advice, cause, diverging_lines(few, most))
 
 
 def _crossed_handles(context: Context, cause: Cause, sides: tuple[Side, ...]) -> bool:

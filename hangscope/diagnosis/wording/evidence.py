@@ -27,14 +27,7 @@ from hangscope.diagnosis.processes.stacks import (
 )
 from hangscope.diagnosis.records.kinds import is_sending
 from hangscope.diagnosis.wording.first_times import first_times
-from hangscope.diagnosis.wording.phrases import (
-    is_are,
-    is_held_up,
-    not_begun,
-    rank_s,
-    title_of,
-    wait_s,
-)
+from hangscope.diagnosis.wording.phrases import does, is_held_up, not_begun, rank_s, title_of, verb
 from hangscope.diagnosis.wording.proxies import proxies
 from hangscope.trace.model import ExceptionFacts, Flag, Frame, RankFacts, Stack, flagged
 
@@ -66,7 +59,7 @@ def evidence(context: Context, cause: Cause, place: Place | None) -> list[str]:
 
 def _waiting(context: Context, place: Place) -> str:
     """Who waits at a place for how long, and where the other members are."""
-    waiters = f"{rank_s(place.waiters)} {wait_s(place.waiters)}"
+    waiters = f"{does(place.waiters, 'waits')}"
     if is_lock(place):
         return f"{waiters} for {lock_in_words(place)}, which {rank_s(place.targets)} holds"
     line = f"{waiters} in {title_of(context, place)}"
@@ -104,14 +97,14 @@ def _behind(context: Context, place: Place) -> str:
     held = [r for r in place.behind if r not in (*gone, *stopped, *idle)]
     line = ""
     if stopped:
-        line += f"; {rank_s(stopped)} issued it and {_was(stopped)} stopped"
+        line += f"; {rank_s(stopped)} issued it and {verb(stopped, 'was')} stopped"
     if gone:
         how = "ended" if context.trace.only_logs else "issued it and ended"
         line += f"; {rank_s(gone)} {how}"
     if idle:
         line += f"; {rank_s(idle)} issued it, and {not_begun(place)}"
     if held:
-        line += f"; {rank_s(held)} issued it but {is_are(held)} held up by something older"
+        line += f"; {rank_s(held)} issued it but {verb(held, 'is')} held up by something older"
     return line
 
 
@@ -208,10 +201,6 @@ def _logged(context: Context, cause: Cause, room: int) -> list[str]:
             if len(lines) >= room:
                 break
     return lines
-
-
-def _was(ranks: list[int]) -> str:
-    return "was" if len(ranks) == 1 else "were"
 
 
 def _named(error: ExceptionFacts) -> str:

@@ -6,6 +6,8 @@ where to look first.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from hangscope.diagnosis.cause import Cause
@@ -13,11 +15,20 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence
 from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.wording.phrases import rank_s
-from hangscope.trace.model import NONE, Frame, Stack
+from hangscope.trace.model import NONE
 
 _MOST_ACCUSED = 8
 _OFTEN = 2
 """Whoever has passed its line so often is where it usually is."""
+
+
+class _Stand(NamedTuple):
+    """Where a rank is, and how often it had issued anything in the same group from there."""
+
+    at: str
+    new: str
+    """The outermost of the user's lines in which it had never been."""
+    passed: int
 
 
 def first_times(context: Context, cause: Cause) -> list[str]:
@@ -26,64 +37,39 @@ def first_times(context: Context, cause: Cause) -> list[str]:
     Nothing is said of ranks whose first records or stacks are lost.
     """
     accused = cause.culprits
-    undecided = cause.confidence is Confidence.AMBIGUOUS
     if (
-        not undecided
+        cause.confidence is not Confidence.AMBIGUOUS
         or not 1 < len(accused) <= _MOST_ACCUSED
         or context.hidden.intersection(accused)
     ):
         return []
-    rows = {rank: _row(context, cause, rank) for rank in accused}
-    records = context.trace.records
-    if any(row == NONE or records["stack"][row] == NONE for row in rows.values()):
-        return []
-    passed = {rank: _passed(context, rank, row) for rank, row in rows.items()}
-    new = [rank for rank in accused if not passed[rank]]
-    usual = [rank for rank in accused if passed[rank] >= _OFTEN]
+    stands = {rank: _stand(context, cause, rank) for rank in accused}
+    found = {rank: stand for rank, stand in stands.items() if stand is not None}
+    new = [rank for rank, stand in found.items() if not stand.passed and stand.new]
+    usual = [rank for rank, stand in found.items() if stand.passed >= _OFTEN]
     if not new or not usual or len(new) + len(usual) < len(accused):
         return []
-    frame = _new_frame(context, new[0], rows[new[0]])
-    if frame is None:
-        return []
-    times = min(passed[rank] for rank in usual)
     return [
-        f"{rank_s(new)} had never come to {where(frame)} before; {rank_s(usual)} had come {times} "
-        f"times or more to {where(innermost(_stack(context, rows[usual[0]])))}"
+        f"{rank_s(new)} had never come to {found[new[0]].new} before; {rank_s(usual)} had come "
+        f"{min(found[rank].passed for rank in usual)} times or more to {found[usual[0]].at}"
     ]
 
 
-def _row(context: Context, cause: Cause, rank: int) -> int:
-    """What the rank issued where it differs from others, or what it waits in."""
-    if cause.mismatch is not None:
-        return context.row_of(cause.mismatch.group, rank, cause.mismatch.seq)
+def _stand(context: Context, cause: Cause, rank: int) -> _Stand | None:
+    """What the rank issued where it differs from others, or what it waits in; None if unknown."""
+    records, stacks = context.trace.records, context.trace.stacks
     low, high = context.bounds.get(rank, (0, 0))
-    open_ = np.flatnonzero(context.front.unfinished[low:high])
-    return low + int(open_[0]) if len(open_) else NONE
-
-
-def _stack(context: Context, row: int) -> Stack:
-    return context.trace.stacks[int(context.trace.records["stack"][row])]
-
-
-def _passed(context: Context, rank: int, row: int) -> int:
-    """How often the rank had issued anything in this group from the same lines of the program."""
-    records = context.trace.records
-    past = records[context.bounds[rank][0] : row]
-    past = past[(past["group"] == records["group"][row]) & (past["stack"] != NONE)]
-    own = user_frames(_stack(context, row))
-    found, counts = np.unique(past["stack"], return_counts=True)
-    stacks = context.trace.stacks
-    return sum(
-        int(count)
-        for stack, count in zip(found.tolist(), counts, strict=True)
-        if user_frames(stacks[stack]) == own
-    )
-
-
-def _new_frame(context: Context, rank: int, row: int) -> Frame | None:
-    """The outermost of the user's frames that is in no earlier stack of the rank, if any is."""
-    trace = context.trace
-    past = set(trace.records["stack"][context.bounds[rank][0] : row].tolist()) - {NONE}
-    seen = {(f.filename, f.line) for stack in past for f in trace.stacks[stack]}
-    new = [f for f in user_frames(_stack(context, row)) if (f.filename, f.line) not in seen]
-    return new[-1] if new else None
+    if cause.mismatch is not None:
+        row = context.row_of(cause.mismatch.group, rank, cause.mismatch.seq)
+    else:
+        row = low + int(next(iter(np.flatnonzero(context.front.unfinished[low:high])), NONE - low))
+    if row == NONE or records["stack"][row] == NONE:
+        return None
+    past = records[low:row]
+    past = past[past["stack"] != NONE]
+    own = user_frames(stacks[int(records["stack"][row])])
+    here = past["stack"][past["group"] == records["group"][row]].tolist()
+    known = {stack: user_frames(stacks[stack]) for stack in {*past["stack"].tolist()}}
+    seen = {(f.filename, f.line) for stack in known for f in stacks[stack]}
+    new = next((f for f in reversed(own) if (f.filename, f.line) not in seen), None)
+    return _Stand(where(innermost(own)), where(new), sum(known[stack] == own for stack in here))

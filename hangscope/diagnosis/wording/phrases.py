@@ -11,36 +11,18 @@ from hangscope.diagnosis.model import Finding
 from hangscope.diagnosis.processes.process_state import ProcessState
 from hangscope.trace.dtypes import readable_dtype
 from hangscope.trace.model import NONE, Signature
+from hangscope.trace.rank_text import named
 
 _HASH = re.compile(r"[0-9a-f]{16,}")
 """The name of a group that nobody has named."""
 _SHOWN_OF_HASH = 8
-
-
-def spell(ranks: Iterable[int], limit: int = 12) -> str:
-    """``0–3, 6``: ranges with an en dash, shortened after ``limit`` of them."""
-    ordered = sorted(set(ranks))
-    runs: list[list[int]] = []
-    for rank in ordered:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    words = []
-    for low, high in runs:
-        if high - low > 1:
-            words.append(f"{low}–{high}")
-        else:
-            words += [str(r) for r in range(low, high + 1)]
-    if len(words) > limit:
-        return ", ".join(words[:limit]) + f" and {len(words) - limit} more"
-    return ", ".join(words)
+_MOST_CHARACTERS = 80
+"""Longer lists of ranks are cut."""
 
 
 def rank_s(ranks: Iterable[int]) -> str:
-    """``rank 2`` or ``ranks 0–3``."""
-    ordered = sorted(set(ranks))
-    return f"rank {ordered[0]}" if len(ordered) == 1 else f"ranks {spell(ordered)}"
+    """``rank 2`` or ``ranks 0–3, 6``."""
+    return named(ranks, _MOST_CHARACTERS, between=", ")
 
 
 def in_operation(finding: Finding) -> str:
@@ -126,19 +108,18 @@ def everybody_is(context: Context, ranks: Iterable[int]) -> bool:
     return set(ranks) >= {*context.trace.ranks, *context.trace.missing_ranks}
 
 
-def is_are(ranks: Iterable[int]) -> str:
-    """The verb after `rank_s`."""
-    return "is" if len(set(ranks)) == 1 else "are"
+_PLURALS = {"is": "are", "was": "were", "has": "have", "does": "do", "it": "them", "its": "their"}
 
 
-def wait_s(ranks: Iterable[int]) -> str:
-    """``waits`` or ``wait``, after `rank_s`."""
-    return "waits" if len(set(ranks)) == 1 else "wait"
+def verb(ranks: Iterable[int], word: str) -> str:
+    """A verb in the third person, or a pronoun, as it goes with `rank_s`: ``waits`` or ``wait``."""
+    return word if len(set(ranks)) == 1 else _PLURALS.get(word, word.removesuffix("s"))
 
 
-def it_them(ranks: Iterable[int]) -> str:
-    """The pronoun for `rank_s`."""
-    return "it" if len(set(ranks)) == 1 else "them"
+def does(ranks: Iterable[int], word: str) -> str:
+    """``rank 2 waits`` or ``ranks 0–3 wait``."""
+    ranks = tuple(ranks)
+    return f"{rank_s(ranks)} {verb(ranks, word)}"
 
 
 def not_begun(place: Place) -> str:
@@ -157,11 +138,17 @@ def never_began(place: Place, operation: str) -> str:
     return f"{whose} never began {operation}, which {its} peers' devices are in"
 
 
-def need(ranks: Iterable[int]) -> str:
-    """``needs`` or ``need``, after `rank_s`."""
-    return "needs" if len(set(ranks)) == 1 else "need"
-
-
 def is_held_up(process: ProcessState | None) -> bool:
     """Whether the process cannot run any code."""
     return process is not None and process.cannot_run
+
+
+def subject(ranks: Iterable[int]) -> str:
+    """The accused as the subject of a sentence."""
+    ranks = tuple(ranks)
+    return capital(rank_s(ranks)) if ranks else "Nobody"
+
+
+def waiters_of(place: Place) -> str:
+    """Those who wait at a place."""
+    return rank_s(place.waiters) if place.waiters else "the others"

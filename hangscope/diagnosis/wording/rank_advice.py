@@ -27,7 +27,7 @@ from hangscope.diagnosis.records.coverage import is_unknown_form
 from hangscope.diagnosis.wording.blocked import blocked_in, frame_names
 from hangscope.diagnosis.wording.phrases import address, everybody_is, rank_s
 from hangscope.diagnosis.wording.playbook import Advice, say
-from hangscope.diagnosis.wording.summaries import left_its_own_behind
+from hangscope.diagnosis.wording.summaries_of_ends import left_its_own_behind
 from hangscope.trace.model import NONE, ON_ITS_WAY_OUT, ExceptionFacts, RankFacts
 
 _SYMPTOM = "; the hang of the others is its symptom"

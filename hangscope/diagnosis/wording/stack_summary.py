@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
-from hangscope.diagnosis.processes.process_state import End, in_communication
+from hangscope.diagnosis.processes.process_state import End, ProcessState, in_communication
 from hangscope.diagnosis.processes.stacks import inside_package, is_library, user_frames, where
 from hangscope.diagnosis.wording.blocked import blocked_in
-from hangscope.diagnosis.wording.phrases import capital, is_are, rank_s
+from hangscope.diagnosis.wording.phrases import capital, rank_s, verb
 from hangscope.diagnosis.wording.rank_advice import missing
 from hangscope.trace.model import Frame, Stack, UnrankedProcess
 
@@ -60,34 +60,45 @@ def by_stacks(context: Context) -> Finding | None:
 
 
 def places_of_stacks(context: Context) -> tuple[str, ...]:
-    """Where each rank is, if stacks are all that is known about the ranks."""
-    if len(context.trace.records) or len(context.trace.members):
-        return ()
+    """Where each rank is, if stacks are all that is known about the ranks; and each process of
+    unknown rank."""
+    stacks = {} if len(context.trace.records) or len(context.trace.members) else _sampled(context)
+    ranks = _by_place((rank, _stands(stack)) for rank, stack in sorted(stacks.items()))
+    unranked = context.trace.unranked_processes[:_SHOWN]
+    return (*ranks, *(f"{one.name}: {_stands(one.stack)}" for one in unranked))
+
+
+def _stands(stack: Stack) -> str:
+    """``in communication, at train.py:30 in step``."""
+    at = place_of(user_frames(stack)) or place_of(stack)
+    return f"in communication, at {at}" if waits(stack) else f"at {at}"
+
+
+def _by_place(those: Iterable[tuple[int, str]]) -> tuple[str, ...]:
+    """``ranks 0–3: at train.py:30 in step``, the most that a report shows."""
     ranks: dict[str, list[int]] = {}
-    for rank, stack in sorted(_sampled(context).items()):
-        at = place_of(user_frames(stack)) or where(stack[0])
-        words = f"in communication, at {at}" if waits(stack) else f"at {at}"
-        ranks.setdefault(words, []).append(rank)
-    return tuple(f"{rank_s(those)}: {words}" for words, those in ranks.items())[:_SHOWN]
+    for rank, at in those:
+        if at:
+            ranks.setdefault(at, []).append(rank)
+    return tuple(f"{rank_s(some)}: {at}" for at, some in ranks.items())[:_SHOWN]
 
 
 def places_of_threads(context: Context) -> tuple[str, ...]:
     """Where the ranks' threads are, for whoever has to look; equal ones combined."""
-    ranks: dict[str, list[int]] = {}
-    for rank, process in sorted(context.processes.items()):
-        inner = process.stack[:1]
-        frames = user_frames(process.stack)
-        package = inside_package(process.stack)
-        at = f"at {where(frames[0])}" if frames else ""
-        if package is not None:
-            at += f", inside {package[0]} ({where(package[1])})"
-        elif inner and frames and inner[0] != frames[0]:
-            at += f", inside {inner[0].name}"
-        if (at or not process.stack) and (waits_for := blocked_in(process)):
-            at += f": {waits_for}" if at else waits_for
-        if at:
-            ranks.setdefault(at, []).append(rank)
-    return tuple(f"{rank_s(those)}: {at}" for at, those in ranks.items())[:_SHOWN]
+    return _by_place((rank, _thread(p)) for rank, p in sorted(context.processes.items()))
+
+
+def _thread(process: ProcessState) -> str:
+    """Where it is, inside which call, and what it waits for there, as far as known."""
+    frames, package = user_frames(process.stack), inside_package(process.stack)
+    at = f"at {where(frames[0])}" if frames else ""
+    if package is not None:
+        at += f", inside {package[0]} ({where(package[1])})"
+    elif frames and process.stack[0] != frames[0]:
+        at += f", inside {process.stack[0].name}"
+    if process.stack and not at:
+        return ""
+    return ": ".join(words for words in (at, blocked_in(process)) if words)
 
 
 def where_to_look(context: Context) -> str:
@@ -116,7 +127,7 @@ def where_to_look(context: Context) -> str:
         )
     return (
         f"look at {next(iter(own))} on {rank_s(elsewhere)} first: {rank_s(waiting)} "
-        f"{is_are(waiting)} inside {among}, which may wait for "
+        f"{verb(waiting, 'is')} inside {among}, which may wait for "
         f"{'it' if len(elsewhere) == 1 else 'them'} in a way that is not recorded"
     )
 
@@ -165,39 +176,24 @@ def where_unranked_are(context: Context) -> str:
     if not unranked:
         return ""
     apart = _apart(context)
-    if not apart:
-        they, wait = ("it is", "it waits") if len(unranked) == 1 else ("they are", "they wait")
-        return (
-            f"{capital(_list(unranked))} {_stand(unranked)}; which rank {they}, and for whom "
-            f"{wait}, is not told"
-        )
     rest = [one for one in unranked if one not in apart]
-    they = "it is" if len(apart) == 1 else "they are"
-    return (
-        f"{capital(_list(apart))} {_stand(apart)} while {_list(rest)} {_stand(rest)}; which rank "
-        f"{they} is not told"
-    )
-
-
-def places_of_unranked(context: Context) -> tuple[str, ...]:
-    """Where each of them is."""
-    return tuple(
-        f"{one.name}: {'in communication, ' if waits(one.stack) else ''}at {_place(one)}"
-        for one in context.trace.unranked_processes[:_SHOWN]
-    )
+    told = apart or unranked
+    where_others = f" while {_stand(rest)}" if apart else ""
+    they, are = ("it", "is") if len(told) == 1 else ("they", "are")
+    return f"{capital(_stand(told))}{where_others}; nothing tells which rank {they} {are}"
 
 
 def how_to_identify(context: Context) -> str:
     """How to find out which rank such a process is."""
-    unranked = context.trace.unranked_processes
-    first = (_apart(context) or unranked)[0]
+    apart = _apart(context)
+    first = (apart or context.trace.unranked_processes)[0]
     pid = first.pid if first.pid is not None else "PID"
-    look = f"look at {_place(first)} in {first.name}" if _apart(context) else ""
-    ask = (
-        f"`tr '\\0' '\\n' </proc/{pid}/environ | grep RANK` on its host tells which rank a process "
-        "is; name the file of its stack after it (stack_rank_3.txt), or give the job's log as well"
+    look = f"look at {_place(first)} in {first.name}; " if apart else ""
+    return (
+        f"{look}`tr '\\0' '\\n' </proc/{pid}/environ | grep RANK` on its host tells which rank a "
+        "process is; name the file of its stack after it (stack_rank_3.txt), or give the job's log "
+        "as well"
     )
-    return f"{look}; {ask}" if look else ask
 
 
 def _apart(context: Context) -> tuple[UnrankedProcess, ...]:
@@ -215,19 +211,15 @@ def elsewhere(context: Context) -> tuple[str, ...]:
 
 
 def _stand(those: Sequence[UnrankedProcess]) -> str:
+    """``process 41 waits in communication at train.py:30 in step``."""
+    names = " and ".join(one.name for one in those)
+    names = names if len(those) <= _NAMED else f"{len(those)} processes"
     places = {_place(one) for one in those}
-    at = f"at {next(iter(places))}" if len(places) == 1 else f"at {len(places)} places"
-    alone = len(those) == 1
-    if all(waits(one.stack) for one in those):
-        return f"{'waits' if alone else 'wait'} in communication {at}"
-    return f"{'is' if alone else 'are'} {at}"
+    at = next(iter(places)) if len(places) == 1 else f"{len(places)} places"
+    wait = all(waits(one.stack) for one in those)
+    does = ("waits" if wait else "is") if len(those) == 1 else ("wait" if wait else "are")
+    return f"{names} {does} {'in communication ' * wait}at {at}"
 
 
 def _place(one: UnrankedProcess) -> str:
     return place_of(user_frames(one.stack))
-
-
-def _list(those: Sequence[UnrankedProcess]) -> str:
-    if len(those) > _NAMED:
-        return f"{len(those)} processes"
-    return " and ".join(one.name for one in those)

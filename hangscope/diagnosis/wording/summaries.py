@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from typing import NamedTuple
 
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
@@ -13,29 +14,23 @@ from hangscope.diagnosis.graph.store_places import PREFIX as STORE
 from hangscope.diagnosis.groups.left import has_left_group
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.process_state import ProcessState, activity
-from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, is_over, where
-from hangscope.diagnosis.records.coverage import cut_short
-from hangscope.diagnosis.wording.crashes import crashed, perhaps_not_first
-from hangscope.diagnosis.wording.cycle_crossing import crossing
 from hangscope.diagnosis.wording.phrases import (
     capital,
     describe,
-    is_are,
+    does,
     is_held_up,
-    it_them,
     label_of,
-    members_are_untold,
     members_of,
-    need,
-    never_began,
     rank_s,
+    subject,
     title_of,
-    wait_s,
+    verb,
+    waiters_of,
 )
-from hangscope.diagnosis.wording.stuck_phase import stuck_in_phase
+from hangscope.diagnosis.wording.summaries_of_ends import crashed, exited, lost, perhaps_not_first
+from hangscope.diagnosis.wording.summaries_of_standstills import stuck
 from hangscope.trace.facts import LEFT
-from hangscope.trace.job_selection.duplicate_ranks import duplicate_ranks
 
 
 def sentences(context: Context, cause: Cause, place: Place | None) -> Words:
@@ -56,16 +51,11 @@ def sentences(context: Context, cause: Cause, place: Place | None) -> Words:
     if place.phase.startswith(STORE) and cause.culprits:
         return _key_not_set(cause, place)
     words = _OF_VERDICT.get(cause.verdict)
-    return words(context, cause, place) if words else Words(f"{_who(cause)}: {cause.verdict.value}")
-
-
-def _who(cause: Cause) -> str:
-    """The accused as the subject of a sentence."""
-    return capital(rank_s(cause.culprits)) if cause.culprits else "Nobody"
-
-
-def _waiters(place: Place) -> str:
-    return rank_s(place.waiters) if place.waiters else "the others"
+    return (
+        words(context, cause, place)
+        if words
+        else Words(f"{subject(cause.culprits)}: {cause.verdict.value}")
+    )
 
 
 def _contradiction(context: Context, cause: Cause, place: Place) -> Words:
@@ -91,50 +81,49 @@ def _contradiction(context: Context, cause: Cause, place: Place) -> Words:
 
 
 def _issued_extra(context: Context, cause: Cause, place: Place) -> Words:
+    who = subject(cause.culprits)
     return Words(
-        f"{_who(cause)} alone issued {title_of(context, place)}{members_of(context, place)}",
-        f"{rank_s(cause.sides[0])} never issue it and wait for nobody; "
-        f"{rank_s(cause.culprits)} waits there forever",
+        f"{who} alone issued {title_of(context, place)}{members_of(context, place)}",
+        f"{does(cause.sides[0], 'waits')} for nobody and never {verb(cause.sides[0], 'issues')} it",
     )
 
 
 def _key_not_set(cause: Cause, place: Place) -> Words:
-    waiters, wait = _waiters(place), wait_s(place.waiters)
-    has = "has" if len(cause.culprits) == 1 else "have"
+    waiting = f"{waiters_of(place)} {verb(place.waiters, 'waits')}"
     return Words(
-        f"{_who(cause)} {has} not set what {waiters} {wait} for in {place.phase}",
-        f"{waiters} {wait} in the store for a key, and only "
-        f"{rank_s(cause.culprits)} {is_are(cause.culprits)} elsewhere",
+        f"{subject(cause.culprits)} {verb(cause.culprits, 'has')} not set what {waiting} for in "
+        f"{place.phase}",
+        f"{waiting} in the store for a key, and only {does(cause.culprits, 'is')} elsewhere",
     )
 
 
 def _missing(context: Context, cause: Cause, place: Place) -> Words:
-    who, title, waiters = _who(cause), title_of(context, place), _waiters(place)
+    accused, title, waiters = subject(cause.culprits), title_of(context, place), waiters_of(place)
+    instead = _instead(context, cause, place)
     if is_lock(place):
         return Words(
-            f"{who} {'holds' if len(cause.culprits) == 1 else 'hold'} {lock_in_words(place)} that "
-            f"{waiters} {wait_s(place.waiters)} for",
-            f"{_instead(context, cause, place)}; {waiters} cannot go on until it is released",
+            f"{accused} {verb(cause.culprits, 'holds')} {lock_in_words(place)} that "
+            f"{waiters} {verb(place.waiters, 'waits')} for",
+            f"{instead}; {waiters} cannot go on until it is released",
         )
     if place.phase:
         return Words(
-            f"{who} never reached {place.phase}",
-            f"{waiters} {is_are(place.waiters)} inside {place.phase} and waiting for "
+            f"{accused} never reached {place.phase}",
+            f"{waiters} {verb(place.waiters, 'is')} inside {place.phase} and waiting for "
             f"{rank_s(cause.culprits)}",
         )
     dead = dead_thread(context, cause.culprits[0], place.group)
     if dead is not None:
         return Words(
-            f"{who} never joined {title}{members_of(context, place)}: its {died_of(dead)}",
+            f"{accused} never joined {title}{members_of(context, place)}: its {died_of(dead)}",
             f"that thread issued the operations of group {label_of(context, place.group)} on "
             f"rank {cause.culprits[0]}, and nothing else issues them",
         )
-    instead = _instead(context, cause, place)
     if place.p2p:
-        return Words(f"{who} never reached {title}", f"{instead}; {waiters} waits for its half")
+        return Words(f"{accused} never reached {title}", f"{instead}; {waiters} waits for its half")
     return Words(
-        f"{who} never joined {title}{members_of(context, place)}",
-        f"{instead}; {waiters} went on to #{place.seq} without {it_them(cause.culprits)}",
+        f"{accused} never joined {title}{members_of(context, place)}",
+        f"{instead}; {waiters} went on to #{place.seq} without {verb(cause.culprits, 'it')}",
     )
 
 
@@ -144,130 +133,33 @@ def _instead(context: Context, cause: Cause, place: Place) -> str:
     doing = activity(absent, context.trace.ranks.get(cause.culprits[0]))
     if absent is not None and absent.gone and doing == absent.end_text:
         doing = ""  # how it was ended is no activity
-    who = rank_s(cause.culprits)
+    has = does(cause.culprits, "has")
     if all(_has_left(context, r) for r in cause.culprits):
-        has = "has" if len(cause.culprits) == 1 else "have"
-        left = f"{who} {has} already called destroy_process_group"
-        return f"{left} and {is_are(cause.culprits)} {doing}" if doing else left
+        left = f"{has} already called destroy_process_group"
+        return f"{left} and {verb(cause.culprits, 'is')} {doing}" if doing else left
     if all(has_left_group(context.trace, r, place.group) for r in cause.culprits):
-        has = "has" if len(cause.culprits) == 1 else "have"
-        return f"{who} {has} already left this group (destroy_process_group)"
+        return f"{has} already left this group (destroy_process_group)"
     if doing:
-        return f"{who} {is_are(cause.culprits)} {_still(absent)}{doing}"
+        return f"{does(cause.culprits, 'is')} {_still(absent)}{doing}"
     last, _ = context.last_in_group(cause.culprits[0], place.group)
-    if last:
-        return f"{who} issued nothing after #{last} of this group"
-    return f"{who} issued nothing in this group"
-
-
-def _exited(context: Context, cause: Cause, place: Place) -> Words:
-    return Words(
-        f"{_who(cause)} {_left(context, cause.culprits)} while {_waiters(place)} still "
-        f"{need(place.waiters)} {it_them(cause.culprits)} in {title_of(context, place)}"
-        f"{members_of(context, place)}",
-        f"{rank_s(cause.culprits)} issued it too, but left before it was done"
-        if left_its_own_behind(cause, place)
-        else f"{rank_s(cause.culprits)} finished early; the others still have work to do",
-    )
-
-
-def left_its_own_behind(cause: Cause, place: Place) -> bool:
-    """Whether the accused had issued the operation the others are in, and ended before it was
-    done."""
-    return bool(cause.culprits) and set(cause.culprits) <= set(place.behind)
-
-
-def _lost(context: Context, cause: Cause, place: Place) -> Words:
-    left = "left no record and no sign of life"
-    why = {context.unreadable.get(rank, "") for rank in cause.culprits}
-    if "" not in why:
-        left = f"left a dump that cannot be read ({shortened(', '.join(sorted(why)), 80)})"
-    elif context.undumped.issuperset(cause.culprits):
-        left = "left no record, only ordinary output"
-    elif context.trace.only_logs:
-        left = f"{'does' if len(cause.culprits) == 1 else 'do'} not appear in the log"
-    return Words(
-        f"{_who(cause)} {left}; {_waiters(place)} {wait_s(place.waiters)} in "
-        f"{title_of(context, place)}",
-        "nothing else explains the wait",
-    )
+    after = f" after #{last} of" if last else " in"
+    return f"{rank_s(cause.culprits)} issued nothing{after} this group"
 
 
 def _unmatched(context: Context, cause: Cause, place: Place) -> Words:
     missing = "half" if place.half is None else "recv" if place.half.is_send else "send"
-    its = "its" if len(cause.culprits) == 1 else "their"
     return Words(
-        f"{_who(cause)} never issued {its} {missing} for {title_of(context, place)}",
-        f"{_waiters(place)} waits for the other half of the pair",
-    )
-
-
-def _stuck(context: Context, cause: Cause, place: Place) -> Words:
-    title = title_of(context, place)
-    accused = cause.culprits[0] if cause.culprits else None
-    twice = duplicate_ranks(context.trace).get(accused) if accused is not None else None
-    if twice:
-        return Words(
-            f"{capital(twice.partition(';')[0])}; {title} cannot finish",
-            "messages for that rank reach one of its processes, and the other one waits",
-        )
-    facts = context.trace.ranks.get(accused) if accused is not None else None
-    if facts is not None and facts.process_state == "stopped":
-        return Words(
-            f"{_who(cause)} {is_are(cause.culprits)} stopped inside {title}"
-            f"{members_of(context, place)}",
-            f"{rank_s(cause.culprits)} issued the operation and was stopped before its part "
-            "was done",
-        )
-    shown = "All ranks that this excerpt shows" if cut_short(context.trace) else "All members"
-    everybody = f"{shown} are in {title}{members_of(context, place)} and none finishes"
-    if place.phase:
-        return stuck_in_phase(context, place, everybody)
-    if place.not_begun and set(cause.culprits) >= place.not_begun.keys():
-        idle = rank_s(place.not_begun)
-        return Words(
-            never_began(place, f"{title}{members_of(context, place)}"),
-            f"it has begun on {_waiters(place)}; the device of {idle} is held up by something "
-            "else (a kernel, a copy, a wait for an event) that is no recorded communication",
-        )
-    if place.p2p:
-        return Words(
-            f"Both halves of {title} were issued and neither finishes",
-            "sender and receiver use different tags, or the network or a device is stuck",
-        )
-    if accused is not None:
-        return Words(
-            f"{_who(cause)} cannot finish {title}, which has completed on a peer",
-            "its device, the link to it, or what the process runs there is stuck",
-        )
-    if members_are_untold(context, place):
-        return Words(
-            f"{capital(_waiters(place))} {is_are(place.waiters)} in {title} and cannot finish it; "
-            "who else belongs to the group is not told",
-            "the others of the group did not come, or the network, a device or the library is "
-            "stuck",
-        )
-    return Words(
-        everybody,
-        "all members issued the same operation: the network, a device or the library is stuck",
+        f"{subject(cause.culprits)} never issued {verb(cause.culprits, 'its')} {missing} for "
+        f"{title_of(context, place)}",
+        f"{waiters_of(place)} waits for the other half of the pair",
     )
 
 
 def _inconclusive(context: Context, cause: Cause, place: Place) -> Words:
     return Words(
-        f"{capital(_waiters(place))} {wait_s(place.waiters)} in {title_of(context, place)}"
+        f"{capital(waiters_of(place))} {verb(place.waiters, 'waits')} in {title_of(context, place)}"
         f"{members_of(context, place)}, and there is too little evidence to name a rank",
         f"{rank_s(place.unknown)} left no record" if place.unknown else "",
-    )
-
-
-def _left(context: Context, ranks: Iterable[int]) -> str:
-    """How cleanly exited ranks ended, as far as known."""
-    ways = {context.processes[rank].end_text for rank in ranks}
-    return (
-        "exited with status 0"
-        if ways == {"exit status 0"}
-        else "exited on its own, with a status nobody saw,"
     )
 
 
@@ -338,6 +230,31 @@ def _still(process: ProcessState | None) -> str:
     return "" if over or is_held_up(process) else "still "
 
 
+class Crossing(NamedTuple):
+    """The accused reached one place without having reached the other.
+
+    It does not show whether they would have reached the other later, in a different order than the
+    others, or skipped it: they never get further.
+    """
+
+    came_to: Place
+    without: Place
+
+
+def crossing(context: Context, cause: Cause) -> Crossing | None:
+    """Two places shared by all the accused, the second one with the most waiters; None if there are
+    none."""
+    accused = set(cause.culprits)
+    places = [p for p in context.waits.at(cause.places) if not p.phase]
+    came_to = [p for p in places if accused <= set(p.waiters)]
+    without = [p for p in places if not p.p2p and accused <= set(p.absent)]
+    if not accused or not came_to or not without:
+        return None
+    return Crossing(
+        min(came_to, key=lambda p: p.began_ns), max(without, key=lambda p: len(p.waiters))
+    )
+
+
 def _cycle(context: Context, cause: Cause, _first: Place) -> Words:
     places = context.waits.at(cause.places)
     ranks = set(cause.culprits) | {r for s in cause.sides for r in s}
@@ -347,7 +264,7 @@ def _cycle(context: Context, cause: Cause, _first: Place) -> Words:
     for place in places[:4]:
         inside = [r for r in place.targets if r in ranks]
         steps.append(
-            f"{rank_s(place.waiters)} {wait_s(place.waiters)} in {title_of(context, place)} "
+            f"{does(place.waiters, 'waits')} in {title_of(context, place)} "
             f"for {rank_s(inside or place.targets)}"
         )
     if set(cause.culprits) == ranks:
@@ -357,7 +274,7 @@ def _cycle(context: Context, cause: Cause, _first: Place) -> Words:
         waiters = crossed.without.waiters
         summary = (
             f"{capital(rank_s(cause.culprits))} came to {came_to} without {without}, in which "
-            f"{rank_s(waiters)} {wait_s(waiters)}: they wait for each other in a cycle"
+            f"{does(waiters, 'waits')}: they wait for each other in a cycle"
         )
     else:
         summary = (
@@ -378,7 +295,7 @@ def _cycle_through_lock(context: Context, places: list[Place], ranks: set[int]) 
         title = f"waits for {lock_in_words(inside)}" if is_lock(inside) else title
     return Words(
         f"{capital(rank_s(holders))} {title} and holds {lock_in_words(lock)}, for which "
-        f"{rank_s(lock.waiters)} {wait_s(lock.waiters)}",
+        f"{does(lock.waiters, 'waits')}",
         f"{rank_s(lock.waiters)} cannot come until {rank_s(holders)} releases it, and "
         f"{rank_s(holders)} does so only after that: they wait for each other in a cycle",
     )
@@ -386,11 +303,11 @@ def _cycle_through_lock(context: Context, places: list[Place], ranks: set[int]) 
 
 _OF_VERDICT: dict[Verdict, Callable[[Context, Cause, Place], Words]] = {
     Verdict.MISSING_RANK: _missing,
-    Verdict.RANK_EXITED: _exited,
-    Verdict.RANK_LOST: _lost,
+    Verdict.RANK_EXITED: exited,
+    Verdict.RANK_LOST: lost,
     Verdict.DEADLOCK_CYCLE: _cycle,
     Verdict.P2P_UNMATCHED: _unmatched,
-    Verdict.STUCK_COLLECTIVE: _stuck,
+    Verdict.STUCK_COLLECTIVE: stuck,
     Verdict.INCONCLUSIVE: _inconclusive,
 }
 """The sentences of a verdict if nothing more specific fits."""

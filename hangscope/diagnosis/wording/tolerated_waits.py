@@ -12,7 +12,7 @@ from hangscope.diagnosis.duration_text import lasting
 from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.records.pace import standstill_s
-from hangscope.diagnosis.wording.phrases import rank_s, title_of, wait_s
+from hangscope.diagnosis.wording.phrases import does, rank_s, title_of
 
 
 def tolerated_wait(context: Context, places: Sequence[Place]) -> str | None:
@@ -52,6 +52,6 @@ def tolerated_wait(context: Context, places: Sequence[Place]) -> str | None:
             " short to tell a hang from a slow start"
         )
     return (
-        f"{rank_s(place.waiters)} {wait_s(place.waiters)}{where}, for {waited} so far; it counts as"
+        f"{does(place.waiters, 'waits')}{where}, for {waited} so far; it counts as"
         f" a hang after {lasting(context.trace.timeout_s)} (HANGSCOPE_TIMEOUT)"
     )

@@ -11,6 +11,7 @@ import orjson
 from hangscope.trace import clean
 from hangscope.trace.digests.tables import Tables, decode_runs, runs_of
 from hangscope.trace.model import Claim, ClaimDetails
+from hangscope.trace.rank_text import named
 
 HOME: Final = "home"
 """The kind of a claim about which ranks run on a host."""
@@ -90,22 +91,6 @@ def homes(claims: Iterable[Claim]) -> HostMap:
 
 def hosts_s(hosts: Sequence[Host]) -> str:
     """Hosts with their ranks, for sentences: ``host node7 (ranks 56–63)``."""
-    named = [f"{host.name} ({_ranks_s(host.ranks)})" for host in hosts[:4]]
+    parts = [f"{host.name} ({named(host.ranks, between=', ')})" for host in hosts[:4]]
     more = f" and {len(hosts) - 4} more" if len(hosts) > 4 else ""
-    return ("hosts " if len(hosts) > 1 else "host ") + ", ".join(named) + more
-
-
-def _ranks_s(ranks: Iterable[int]) -> str:
-    listed = sorted(ranks)
-    if len(listed) == 1:
-        return f"rank {listed[0]}"
-    parts = []
-    for start, step, count in runs_of(listed):
-        last = start + step * (count - 1)
-        if count == 1:
-            parts.append(str(start))
-        elif step == 1:
-            parts.append(f"{start}–{last}")
-        else:
-            parts.append(f"{start}–{last}:{step}")
-    return "ranks " + ", ".join(parts)
+    return ("hosts " if len(hosts) > 1 else "host ") + ", ".join(parts) + more

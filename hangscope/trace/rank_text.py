@@ -1,21 +1,21 @@
-"""Compact notation for lists of ranks: ``0–3 5``, and ``0–56:8`` for every eighth."""
+"""Compact notation for lists of ranks: ``0–3, 5``, and ``0–56:8`` for every eighth."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-_MIN_STRIDED = 4
+_MIN_STRIDED = 6
 """Minimum number of equally spaced ranks to write as a stride."""
 
 
-def compress(ranks: Iterable[int], limit: int | None = None) -> str:
+def compress(ranks: Iterable[int], limit: int | None = None, between: str = " ") -> str:
     """`ranks` sorted, with runs joined: ``0–3 5``; equal steps as ``first–last:step``.
 
     With `limit`, a list longer than that many characters is cut and ends in the number of ranks
-    left out: ``0–3 5 9 … +118``.
+    left out: ``0–3 5 9 … +118``. In sentences they are `between` commas.
     """
     parts = list(_parts(sorted(set(ranks))))
-    text = " ".join(part for part, _ in parts)
+    text = between.join(part for part, _ in parts)
     if limit is None or len(text) <= limit:
         return text
     total = sum(count for _, count in parts)
@@ -23,19 +23,20 @@ def compress(ranks: Iterable[int], limit: int | None = None) -> str:
     used = 0
     for part, count in parts:
         tail = f" … +{total - used - count}"
-        if shown and len(" ".join([*shown, part])) + len(tail) > limit:
+        if shown and len(between.join([*shown, part])) + len(tail) > limit:
             break
         shown.append(part)
         used += count
     rest = f" … +{total - used}" if used < total else ""
-    return " ".join(shown) + rest
+    return between.join(shown) + rest
 
 
-def named(ranks: Sequence[int], limit: int | None = None) -> str:
+def named(ranks: Iterable[int], limit: int | None = None, between: str = " ") -> str:
     """``rank 2`` or ``ranks 0–3 5``; ``no rank`` for an empty list."""
-    if not ranks:
+    several = set(ranks)
+    if not several:
         return "no rank"
-    return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {compress(ranks, limit)}"
+    return f"rank{'s' * (len(several) > 1)} {compress(several, limit, between)}"
 
 
 def _parts(ranks: Sequence[int]) -> Iterable[tuple[str, int]]:

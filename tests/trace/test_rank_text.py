@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hangscope.report.ranks import compress, named
+from hangscope.trace.rank_text import compress, named
 
 
 @pytest.mark.parametrize(
