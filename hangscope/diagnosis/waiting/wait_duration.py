@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -45,7 +46,7 @@ def overdue_only(context: Context) -> tuple[Place, ...]:
             narrowed = replace(place, absent=absent, behind=behind, unknown=())
             context.waits.narrow(index, narrowed)
             kept.append(index)
-    kept += _blocked_targets(context, kept, limit / 4)
+    kept += _blocked_targets(context, kept, lambda place: max(limit / 4, _limit_s(context, place)))
     return _keep_only(context, kept)
 
 
@@ -67,7 +68,9 @@ def _has_left(context: Context, place: Place, rank: int) -> bool:
     return bool(left) or has_left_group(context.trace, rank, place.group)
 
 
-def _blocked_targets(context: Context, kept: list[int], least_s: float) -> list[int]:
+def _blocked_targets(
+    context: Context, kept: list[int], least_s: Callable[[Place], float]
+) -> list[int]:
     """Places where ranks that others have waited for long enough are stuck themselves.
 
     They arrived late and are now held up too, if not for as long, so they are not busy with work of
@@ -76,8 +79,7 @@ def _blocked_targets(context: Context, kept: list[int], least_s: float) -> list[
     places, known = context.waits.places, set(kept)
     still_in: dict[int, list[int]] = {}
     for index, place in enumerate(places):
-        least = max(least_s, _limit_s(context, place))
-        if index not in known and context.blocked_s(place) >= least:
+        if index not in known and context.blocked_s(place) >= least_s(place):
             for rank in place.waiters:
                 still_in.setdefault(rank, []).append(index)
     found: list[int] = []
@@ -136,6 +138,7 @@ def lasting_only(context: Context) -> tuple[Place, ...]:
     """
     places = context.waits.places
     kept = [i for i, p in enumerate(places) if context.blocked_s(p) >= _limit_s(context, p)]
+    kept += _blocked_targets(context, kept, lambda place: _limit_s(context, place) / 2)
     return _keep_only(context, kept)
 
 
