@@ -154,7 +154,7 @@ def test_ranks_that_have_all_come_and_a_host_that_does_not_answer(tmp_path: Path
     stuck = replace(given, culprits=(), findings=(all_wait,))
     found = judged(stuck, trace, known(range(2), silent=HOSTS.hosts[3:]))
     assert found.verdict is Verdict.STUCK_COLLECTIVE
-    assert found.summary == "Nothing comes through the network from host node3 (ranks 6–7)"
+    assert found.summary == "Nothing comes through the network from host node3 (ranks 6, 7)"
     assert (found.hosts, found.culprits) == (("node3",), ())
     others_wait = replace(all_wait, victims=(2, 3))
     elsewhere = replace(stuck, findings=(others_wait,))
@@ -170,7 +170,7 @@ def test_rank_that_was_not_heard_of_since_connections_broke_is_not_accused(tmp_p
         ranks = {r: replace(f, heartbeat_ns=beat_ns) for r, f in trace.ranks.items()}
         found = judged(given, replace(trace, ranks=ranks), known(range(2)))
         assert (found.culprits == (2, 3)) is accused
-        assert found.summary.endswith("led to host node1 (ranks 2–3)") is not accused
+        assert found.summary.endswith("led to host node1 (ranks 2, 3)") is not accused
 
 
 def test_store_that_is_gone_as_well_is_named_beside_the_first_connections(tmp_path: Path) -> None:
@@ -178,6 +178,6 @@ def test_store_that_is_gone_as_well_is_named_beside_the_first_connections(tmp_pa
     store = Lost(time.time_ns(), "Connection reset by peer")
     found = judged(diagnosis(Verdict.RANK_LOST, 4), trace, known(range(2, 4), store=store))
     assert found.summary.endswith(
-        "led to host node2 (ranks 4–5), and host node0 (ranks 0–1), which holds the job's store, "
+        "led to host node2 (ranks 4, 5), and host node0 (ranks 0, 1), which holds the job's store, "
         "does not answer"
     )
