@@ -235,7 +235,7 @@ class Template:
         self._kind: Any = type(facts)
         self._same: dict[str, Any] = {}
         self._timed: dict[str, Make] = {}
-        for field in _fields(self._kind):
+        for field in _fields(facts.__class__):
             item = getattr(facts, field.name)
             make = _next_time if field.is_time else _make(item)
             if make is None:

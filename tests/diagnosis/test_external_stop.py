@@ -6,7 +6,7 @@ import pytest
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.trace.facts import WITHOUT_A_WORD
-from hangscope.trace.model import ExceptionFacts, ExitFacts, Frame, Phase
+from hangscope.trace.model import ExceptionFacts, ExitFacts, Flag, Frame, Phase
 
 from .builder import SECOND, START, Job, judged
 
@@ -140,3 +140,23 @@ def test_only_rank_in_the_rendezvous_is_killed() -> None:
         job.rank(0, alive=False, exit=killed, heartbeat_ns=end, phases=phases)
         named = judged(job.trace(waited_s))[1]
         assert named == (() if phase else (0,))
+
+
+@pytest.mark.parametrize("late_s", [0.0, 0.3])
+def test_rank_that_others_wait_for_may_itself_have_waited_a_little_less(late_s: float) -> None:
+    """Rank 1 leaves out a send to rank 2, for which the others wait; all are killed."""
+    job = Job(4)
+    for _ in range(6):
+        job.op(1, "send", peer=2)
+        job.op(2, "recv", peer=1)
+        job.all()
+    began = job.now
+    for rank in (0, 1, 3):
+        job.op(rank, done=False, at=began)
+    job.op(2, "recv", peer=1, done=False, flags=Flag.BLOCKING, at=began + late_s)
+    for rank in range(4):
+        killed = ExitFacts("signal", signal=9, at_ns=START + int((began + 2.1) * SECOND))
+        job.rank(rank, alive=False, exit=killed)
+    found = diagnose(job.trace())
+    assert found.culprits == (1,)
+    assert found.verdict.value == "p2p_unmatched"

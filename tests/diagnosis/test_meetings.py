@@ -30,7 +30,7 @@ def test_accused_that_waits_for_every_worker_is_ambiguous(name: str, meets: bool
     found = missing(Frame("wait", "/usr/lib/python3.11/threading.py", 5), Frame(name, library, 9))
     assert found.culprits == (2,)
     assert (found.confidence is Confidence.AMBIGUOUS) is meets
-    assert any("needs every worker" in u for u in found.findings[0].unknowns) is meets
+    assert any("report needs other ranks" in u for u in found.findings[0].unknowns) is meets
 
 
 @pytest.mark.parametrize("function", ["save_checkpoint", "load_batch"])

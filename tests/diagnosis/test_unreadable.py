@@ -162,6 +162,7 @@ def test_rank_reporting_a_failed_recorder_is_not_lost(
     found = diagnose(replace(job.trace(), claims=log.claims))
     assert (found.verdict, found.culprits) == expected
     if not found.culprits:
-        assert "ranks 2, 3 were not recorded (No space left on device: /x)" in (
-            found.findings[0].unknowns
+        assert (
+            "what ranks 2, 3 did, of which nothing is recorded (No space left on device: /x)"
+            in found.findings[0].unknowns
         )

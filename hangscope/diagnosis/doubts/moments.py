@@ -152,6 +152,18 @@ def undated_failure(context: Context, cause: Cause) -> str:
     return ""
 
 
+def failed_unrecorded(context: Context, cause: Cause) -> str:
+    """Python's hook for uncaught exceptions wrote to a log, and that rank's recorder knows none."""
+    for rank, facts in context.trace.ranks.items():
+        error = facts.printed
+        if error is not None and not error.may_be_handled and rank not in cause.culprits:
+            return (
+                f"rank {rank} failed with {error.type_name.removeprefix('builtins.')} according to "
+                "a log, and its recorder knows nothing of it: is the log of this run?"
+            )
+    return ""
+
+
 def failed_after_waiting(context: Context, cause: Cause) -> str:
     """The accused lived to write a dump in which it waits for others; its failure is undated."""
     if len(cause.culprits) != 1:

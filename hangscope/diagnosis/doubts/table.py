@@ -37,6 +37,7 @@ _LIKELY: _Rows = {
     moments.dumped_early: (),
     moments.stack_contradicts: _MISSING,
     moments.undated_failure: (),
+    moments.failed_unrecorded: (),
     completions.counters_only: (),
     completions.end_unrecorded: _STUCK,
     completions.pairs_unrecorded: _MISSING,
