@@ -16,6 +16,9 @@ from hangscope.trace.units import SECOND_NS
 
 _SOON_S = 5.0
 _LATEST_S = 60.0
+_SILENCE_NS = 20 * SECOND_NS
+_BURST_NS = 5 * SECOND_NS
+_UNUSUAL = 3
 _MOVED = "the job was still moving when it was dumped"
 
 
@@ -39,7 +42,7 @@ def snapshot_of(context: Context) -> Snapshot | None:
         return None
     trace = context.trace
     quiet_s = _quiet_s(context)
-    if not quiet_s:
+    if not quiet_s or any(_gave_up(context, rank) for rank in context.bounds):
         return None
     last, first = max(quiet_s.values()), min(_of_last_dumped(context, quiet_s))
     usual = 2 * _longest_gap_s(context)
@@ -112,6 +115,26 @@ def _quiet_s(context: Context) -> dict[int, float]:
         if facts is not None and facts.observed_ns > last > 0 and not undated:
             found[rank] = (facts.observed_ns - last) / SECOND_NS
     return found if len(found) * 2 > len(context.bounds) else {}
+
+
+def _gave_up(context: Context, rank: int) -> bool:
+    """Whether the rank's last records form a burst after an unusually long silence.
+
+    That is the pattern of a rank that timed out and released everything before it was dumped.
+    """
+    low, high = context.bounds[rank]
+    part = context.trace.records[low:high]
+    issued_ns = part["created_ns"][part["created_ns"] > 0]
+    ended_ns = part["completed_ns"][part["completed_ns"] > 0]
+    if not len(issued_ns) or not len(ended_ns):
+        return False
+    times = np.sort(np.concatenate([issued_ns, ended_ns]))
+    gaps = np.diff(times)
+    longest = int(gaps.argmax()) if len(gaps) else 0
+    if not len(gaps) or gaps[longest] < _SILENCE_NS or (issued_ns > times[longest]).any():
+        return False
+    at_once = times[-1] - times[longest + 1] < _BURST_NS
+    return bool(at_once) and gaps[longest] > _UNUSUAL * np.delete(gaps, longest).max(initial=0)
 
 
 def _longest_gap_s(context: Context) -> float:
