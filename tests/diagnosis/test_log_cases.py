@@ -57,6 +57,10 @@ def test_answer(name: str, verdict: str, culprits: tuple[int, ...], confidence: 
     assert confidence in (None, found.confidence.value)
 
 
+def test_number_of_ranks_that_nobody_stated_is_not_invented() -> None:
+    assert "of 6" not in report(judged("stack-of-failed-collective"))
+
+
 def test_members_that_ran_apart_are_no_stuck_device() -> None:
     said = report(judged("two-members-apart"))
     assert "ran apart" in said

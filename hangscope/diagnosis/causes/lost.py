@@ -89,9 +89,9 @@ def _not_collected(context: Context, lost: tuple[int, ...]) -> str:
     nothing about what the other missing ranks do. And an excerpt of a log leaves ranks out.
     """
     said = could_not_be_recorded(context.trace)
-    if whose := [rank for rank in lost if rank in said]:
-        why = "; ".join(sorted({said[rank] for rank in whose}))
-        return f"what {rank_s(whose)} did, of which nothing is recorded ({why})"
+    if unable := [rank for rank in lost if rank in said]:
+        why = "; ".join(sorted({said[rank] for rank in unable}))
+        return f"what {rank_s(unable)} did, of which nothing is recorded ({why})"
     beyond = _presumed_beyond(context)
     untold = {r for r in context.unrecorded if context.processes[r].end is not End.CLEAN}
     silent = max(len(lost), len({*context.gaps, *untold, *context.only_named})) + beyond
@@ -99,7 +99,9 @@ def _not_collected(context: Context, lost: tuple[int, ...]) -> str:
     # All input may be one rank's output, which says nothing about the others.
     alone = len(context.trace.ranks) < 2 and context.trace.only_logs
     if silent * 2 >= total and (silent > 1 or alone):
-        return f"{silent} of {total} ranks left no record"
+        # A log need not state how many ranks there are.
+        whose = "most ranks" if context.trace.only_logs else f"{silent} of {total} ranks"
+        return f"{whose} left no record"
     if cut_short(context.trace):
         return f"{rank_s(lost)} may have spoken in what is left out of this log"
     return ""

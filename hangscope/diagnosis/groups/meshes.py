@@ -76,9 +76,14 @@ def world_of(dimensions: Iterable[Dimension], world: int) -> int:
     """
     found = list(dimensions)
     for wider in range(world, min(2 * world, world + _WIDER) + 1 if world <= _LARGEST else world):
-        if all(_shapes(dimension, wider) for dimension in found):
+        if all(_shapes(dimension, wider, _smallest(dimension)) for dimension in found):
             return wider
     return world
+
+
+def _smallest(dimension: Dimension) -> int:
+    """The smallest size of its groups: who states a place in a group waits there for another."""
+    return 2 if any(seen.places for seen in dimension.values()) else 1
 
 
 def members_of(dimension: Dimension, world: int) -> dict[int, tuple[int, ...]]:
@@ -116,7 +121,7 @@ def _with_room(dimension: Dimension, world: int) -> dict[int, tuple[int, ...]]:
     return full | ({short[0]: tuple(sorted(rest))} if len(short) == 1 else {})
 
 
-def _shapes(dimension: Dimension, world: int) -> list[tuple[int, int]]:
+def _shapes(dimension: Dimension, world: int, smallest: int = 2) -> list[tuple[int, int]]:
     """Every (stride, size) of a mesh in which the groups are distinct blocks."""
     groups = dimension.values()
     least = max(max(seen.least, len(seen.ranks), *seen.places, 1) for seen in groups)
@@ -124,7 +129,7 @@ def _shapes(dimension: Dimension, world: int) -> list[tuple[int, int]]:
     return [
         (stride, size)
         for size in divisors(world)
-        if size >= max(least, 2) and stated <= {size} and len(groups) * size <= world
+        if size >= max(least, smallest) and stated <= {size} and len(groups) * size <= world
         for stride in divisors(world // size)
         if all(seen.fits(stride, size, world) for seen in groups)
         and len({block(min(s.ranks), stride, size, world) for s in groups}) == len(groups)
