@@ -54,8 +54,9 @@ def test_rank_that_received_less_than_in_every_earlier_step_is_named() -> None:
     found = diagnose(left_over(3, sends=3, receives=2))
     assert (found.verdict, found.culprits) == (Verdict.P2P_UNMATCHED, (1,))
     assert found.confidence is Confidence.LIKELY
-    assert "Rank 0 sent rank 1 3 times in PIPELINE before collective #3 of default" in found.summary
-    assert "rank 1 received 2 times (3 each in every step before)" in found.summary
+    before = "in PIPELINE before collective #3 of default"
+    assert f"Rank 0 issued 3 sends to rank 1 {before}" in found.summary
+    assert "rank 1 issued 2 receives (3 of each in every step before)" in found.summary
 
 
 def test_rank_that_sent_more_than_in_every_earlier_step_is_named() -> None:

@@ -62,8 +62,10 @@ def _said(context: Context, exchange: UnevenExchange) -> str:
     where = f"in {label_of(context, group)} before collective #{seq} of {label_of(context, until)}"
     if exchange.sent == NONE:
         return f"rank {source} and rank {target} exchanged unequally many times {where}"
-    usual = f" ({exchange.usual} each in every step before)" if exchange.odd else ""
+    usual = f" ({exchange.usual} of each in every step before)" if exchange.odd else ""
+    sends = f"{exchange.sent} send{'s' * (exchange.sent != 1)}"
+    receives = f"{exchange.received} receive{'s' * (exchange.received != 1)}"
     return (
-        f"rank {source} sent rank {target} {exchange.sent} times {where}, and rank {target} "
-        f"received {exchange.received} times{usual}"
+        f"rank {source} issued {sends} to rank {target} {where}, and rank {target} issued "
+        f"{receives}{usual}"
     )
