@@ -149,6 +149,18 @@ def test_lost_store_is_an_outcome_and_no_exception() -> None:
     assert outcome.store_error == "Connection reset by peer"
 
 
+def test_store_that_leaves_once_all_have_signed_off_is_no_failure() -> None:
+    """The member that tidies up is the last one to sign off; whoever serves the store may go."""
+
+    class Leaving(CountingStore):
+        def delete_key(self, key: str) -> bool:
+            raise RuntimeError("Connection reset by peer")
+
+    store, progress = Leaving(), _Progress()
+    for _ in range(3):
+        assert meet(store_group(store, 1, 0), timeout_s=1, progress=progress).met
+
+
 def test_host_of_a_silent_rank_is_read_off_the_layout() -> None:
     present = [Member(0, "a"), Member(2, "a"), Member(4, "b"), Member(7, "b")]
     assert host_by_layout(1, present) == "a"

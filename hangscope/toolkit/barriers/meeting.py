@@ -22,6 +22,7 @@ each time it is interrupted.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -309,9 +310,11 @@ def _tidy(store_group: StoreGroup, generation: int, progress: _Progress) -> None
     since = progress.cleaned(store_group, generation)
     if gone != twice:
         return
-    for old in range(since, generation):
-        for part in _PARTS if old == generation - 1 else _PARTS + _FAILED_PARTS:
-            store_group.store.delete_key(f"{store_group.key}/{old}/{part}")
+    # All have signed off, so whoever serves the store may be gone: nobody needs these keys.
+    with contextlib.suppress(RuntimeError):
+        for old in range(since, generation):
+            for part in _PARTS if old == generation - 1 else _PARTS + _FAILED_PARTS:
+                store_group.store.delete_key(f"{store_group.key}/{old}/{part}")
 
 
 def _line(rank: int, say: str) -> str:
