@@ -202,7 +202,7 @@ class RingReader:
             table = table[complete]
         return table
 
-    # Raw parts, for callers that look at a thousand rings at once and check all of them together.
+    # Raw parts, for callers that compare or check them themselves.
 
     @property
     def slot_count(self) -> int:

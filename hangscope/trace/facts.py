@@ -70,6 +70,23 @@ class ExceptionFacts:
     """Known only from a log in which nothing shows that it ended the process."""
 
     @property
+    def first_line(self) -> str:
+        """The first line of its message."""
+        lines = self.message.strip().splitlines()
+        return lines[0] if lines else ""
+
+    @property
+    def line(self) -> str:
+        """Its type and the first line of its message, as Python prints them."""
+        said = self.first_line
+        return f"{self.name}: {said}" if said else self.name
+
+    @property
+    def name(self) -> str:
+        """Its type; of a built-in one without the module, as Python prints it."""
+        return self.type_name.removeprefix("builtins.")
+
+    @property
     def is_interrupt(self) -> bool:
         """Whether SIGINT (Ctrl-C) raised it."""
         return self.type_name.endswith("KeyboardInterrupt")

@@ -232,10 +232,11 @@ class Template:
     """Facts that are equal for many ranks but for their times, decoded once for all of them."""
 
     def __init__(self, facts: Any) -> None:
-        self._kind: Any = type(facts)
+        kind: Any = type(facts)
+        self._kind = kind
         self._same: dict[str, Any] = {}
         self._timed: dict[str, Make] = {}
-        for field in _fields(facts.__class__):
+        for field in _fields(kind):
             item = getattr(facts, field.name)
             make = _next_time if field.is_time else _make(item)
             if make is None:

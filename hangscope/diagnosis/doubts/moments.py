@@ -157,10 +157,9 @@ def failed_unrecorded(context: Context, cause: Cause) -> str:
     for rank, facts in context.trace.ranks.items():
         error = facts.printed
         if error is not None and not error.may_be_handled and rank not in cause.culprits:
-            words = f"{error.type_name.removeprefix('builtins.')}: {error.message}".rstrip(": ")
             return (
-                f"rank {rank} failed with {shortened(words)} according to a log, and its recorder "
-                "knows nothing of it: is the log of this run?"
+                f"rank {rank} failed with {shortened(error.line)} according to a log, and its "
+                "recorder knows nothing of it: is the log of this run?"
             )
     return ""
 

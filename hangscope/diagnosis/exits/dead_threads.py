@@ -60,8 +60,5 @@ def thread_has_ended(context: Context, rank: int, group: int) -> bool:
 
 def died_of(exception: ExceptionFacts) -> str:
     """``thread metrics ended with KeyError: 'loss'``."""
-    kind = exception.type_name.removeprefix("builtins.")
-    said = exception.message.strip().splitlines()
-    return f"thread {exception.thread_name} ended with {kind}" + (
-        f": {shortened(said[0], 160)}" if said else ""
-    )
+    said = shortened(exception.first_line, 160)
+    return f"thread {exception.thread_name} ended with {exception.name}" + (said and f": {said}")

@@ -52,8 +52,7 @@ def accused_by_exceptions(context: Context) -> Finding | None:
         return None
     error = next(e for e, failed in said if named[accused[0]] in failed)
     first = original(error, named[accused[0]]) if len(accused) == 1 else error
-    words = f"{first.type_name.removeprefix('builtins.')}: {first.message}".splitlines()[0]
-    how = shortened(words)
+    how = shortened(first.line)
     frames = user_frames(first.stack) if first is not error else ()
     advice = crash(how, where(frames[0]) if frames else "")
     return Finding(

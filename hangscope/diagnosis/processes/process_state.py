@@ -259,16 +259,12 @@ def _failure(facts: RankFacts) -> str:
     by_thread = facts.exit is not None and facts.exit.kind in ("exception", "code")
     if exception is None or not (exception.is_main_thread or by_thread):
         return ""
-    text = exception.type_name.removeprefix("builtins.")
-    first_line = exception.message.strip().splitlines()
-    if first_line:
-        text += f": {shortened(first_line[0])}"
+    said = exception.first_line
+    text = f"{exception.name}: {shortened(said)}" if said else exception.name
     caused = exception.message.rpartition(CAUSED_BY)[2].strip().splitlines()
     if CAUSED_BY in exception.message and caused:
         kind, _, words = caused[0].partition(": ")
-        repeats = (
-            bool(words) and words in first_line[0]
-        )  # raise RuntimeError(str(error)) from error
+        repeats = bool(words) and words in said  # raise RuntimeError(str(error)) from error
         text += f" (caused by {kind if repeats else shortened(caused[0])})"
     return text
 

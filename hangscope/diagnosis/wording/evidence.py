@@ -123,7 +123,7 @@ def _accused(context: Context, cause: Cause, rank: int) -> list[str]:
         lines.append(f"rank {rank}: {state}")
     lines += _dead_thread(facts)
     if facts.printed is not None:
-        lines.append(f"rank {rank}: its log has {_named(facts.printed)}, and it lived on")
+        lines.append(f"rank {rank}: its log has {shortened(facts.printed.line)}, and it lived on")
     lines += _last_exchanges(context, cause, rank)
     groups = {p.group for p in context.waits.at(cause.places) if rank in p.absent and not p.p2p}
     if any(group >= 0 and thread_has_ended(context, rank, group) for group in groups):
@@ -201,11 +201,6 @@ def _logged(context: Context, cause: Cause, room: int) -> list[str]:
             if len(lines) >= room:
                 break
     return lines
-
-
-def _named(error: ExceptionFacts) -> str:
-    first_line = error.message.strip().partition("\n")[0]
-    return shortened(f"{error.type_name.removeprefix('builtins.')}: {first_line}".rstrip(": "))
 
 
 def _dead_thread(facts: RankFacts) -> list[str]:

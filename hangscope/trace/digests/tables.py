@@ -10,8 +10,6 @@ from hangscope.trace import clean
 from hangscope.trace.facts_codec import Decoder, Encoder
 from hangscope.trace.model import MAX_RANK, Group, Signature, Stack
 
-_MOST_RUNS = 4096
-
 
 class Tables:
     """Groups, signatures and stacks of the ranks of many nodes, numbered in order of arrival."""
