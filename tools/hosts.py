@@ -371,7 +371,10 @@ def main() -> int:
     parser.add_argument("--rendezvous", choices=("static", "c10d", "both"), default="both")
     parser.add_argument("--patience", type=float, default=90.0)
     arguments = parser.parse_args()
-    if why := unavailable():
+    why = unavailable()
+    if not FAKETIME and any(CASES[name].skew_s for name in arguments.cases):
+        why = why or "libfaketime is missing, which the case skew needs (apt-get install faketime)"
+    if why:
         print(why)
         return 2
     all_right = True
