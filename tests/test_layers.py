@@ -204,3 +204,33 @@ def test_every_part_of_a_layer_is_listed(layer: str) -> None:
     assert there <= listed
     files = {p.stem for p in (PACKAGE / layer).glob("*.py")}
     assert listed - there <= files
+
+
+KNOWS_SOURCES = PACKAGE / "diagnosis" / "observability.py"
+"""Where the diagnosis asks what evidence can show; the rest of it does not know kinds of files."""
+BACKENDS = {"gloo", "nccl", "mpi", "ucc", "xccl", "hccl"}
+
+
+def names_of_sources(tree: ast.Module, *, tells: bool) -> Iterator[str]:
+    """What in a module names a kind of source, or a backend; ``tells``: it makes sentences."""
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if "formats" in (alias.name, (node.module or "").rpartition(".")[2]):
+                    yield f"line {node.lineno}: imports {node.module}.{alias.name}"
+        elif isinstance(node, ast.Attribute) and id(node) not in called:
+            if node.attr in ("format", "version", "newest_lost") or node.attr.startswith("only_"):
+                yield f"line {node.lineno}: .{node.attr}"
+        elif isinstance(node, ast.Constant) and node.value in BACKENDS and not tells:
+            yield f"line {node.lineno}: {node.value!r}"
+
+
+def test_one_module_of_the_diagnosis_knows_kinds_of_sources() -> None:
+    """So that a second source beside the first changes only what it tells itself."""
+    found = {}
+    for path in (PACKAGE / "diagnosis").rglob("*.py"):
+        tells = path.parent.name == "wording"
+        found[path] = [*names_of_sources(ast.parse(path.read_text()), tells=tells)]
+    assert found.pop(KNOWS_SOURCES)
+    assert {path.relative_to(PACKAGE): lines for path, lines in found.items() if lines} == {}

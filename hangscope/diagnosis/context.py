@@ -13,26 +13,29 @@ from hangscope.diagnosis.graph.places import Place, Waits
 from hangscope.diagnosis.groups.dimensions import kinds_of_groups
 from hangscope.diagnosis.knowledge.streams import Streams
 from hangscope.diagnosis.model import GroupRef, LastOperation
+from hangscope.diagnosis.observability import (
+    cut_off,
+    hidden_ranks,
+    of_text,
+    partly_recorded,
+    unfinished_alone,
+    unreadable,
+    unrecorded,
+)
 from hangscope.diagnosis.processes.active_thread import group_stack
 from hangscope.diagnosis.processes.process_state import End, ProcessState
 from hangscope.diagnosis.records.agreement import family
 from hangscope.diagnosis.records.coverage import (
     collective_row,
     gaps,
-    hidden_ranks,
-    known_only_from_journal,
     known_ranks,
-    only_named_ranks,
     overrun_ranks,
-    partly_recorded,
     rank_bounds,
     unlisted,
-    unreadable,
     without_order,
 )
 from hangscope.diagnosis.records.frontier import Frontiers, Ints
 from hangscope.diagnosis.records.pairing import Half, pending_halves
-from hangscope.trace import formats
 from hangscope.trace.model import NONE, Flag, Records, Signature, Stack, Trace, flagged
 from hangscope.trace.units import SECOND_NS
 
@@ -65,11 +68,6 @@ class Context:
     processes: dict[int, ProcessState]
     waits: Waits
     inferred: Inferred = Inferred()
-
-    @cached_property
-    def source_formats(self) -> frozenset[str]:
-        """The kinds of files that were read."""
-        return frozenset(source.format for source in self.trace.sources)
 
     @cached_property
     def from_logs_alone(self) -> bool:
@@ -162,24 +160,25 @@ class Context:
 
     @cached_property
     def unrecorded(self) -> frozenset[int]:
-        """Ranks known only from a monitor's journal. Cached: it takes one pass over all records."""
-        return frozenset(known_only_from_journal(self.trace))
+        """Ranks of which nothing tells what they issued. Cached: it reads all records."""
+        return unrecorded(self.trace)
 
     @cached_property
-    def only_named(self) -> frozenset[int]:
-        """Ranks of which there is nothing but ordinary output in a log."""
-        return only_named_ranks(self.trace)
-
-    @cached_property
-    def undumped(self) -> frozenset[int]:
-        """Those of `only_named` whose dump is missing, although others left one."""
-        dumps = any(source.format in formats.DUMPS for source in self.trace.sources)
-        return self.only_named if dumps else frozenset()
+    def of_text(self) -> frozenset[int]:
+        """Ranks that are known from printed text alone."""
+        return of_text(self.trace)
 
     @cached_property
     def on_record(self) -> frozenset[int]:
-        """Ranks known from more than a monitor's journal or ordinary output in a log."""
-        return frozenset(self.trace.ranks) - self.unrecorded - self.undumped
+        """Ranks of which something tells what they issued."""
+        return frozenset(self.trace.ranks) - self.unrecorded
+
+    def left_nothing(self, rank: int) -> bool:
+        """Whether nothing tells what the rank issued, and what else is known is that it lived."""
+        process = self.processes.get(rank)
+        if process is None or rank not in self.unrecorded:
+            return process is None
+        return process.end in (End.TORN_DOWN, End.UNKNOWN) and not process.cannot_run
 
     @cached_property
     def pairs_of_rank(self) -> dict[int, Ints]:
@@ -188,13 +187,18 @@ class Context:
 
     @cached_property
     def partly_recorded(self) -> frozenset[int]:
-        """Ranks whose log or dump says only a part of what they issued."""
+        """Ranks whose watchdog speaks, but not of what they wait in."""
         return partly_recorded(self.trace)
 
     @cached_property
     def lists_in_part(self) -> bool:
-        """Whether dumps list unfinished entries only."""
-        return any(f.only_active and not f.newest_lost for f in self.trace.ranks.values())
+        """Whether ranks recorded unfinished operations alone, and not because their file is cut."""
+        return bool(self.unfinished_alone - cut_off(self.trace))
+
+    @cached_property
+    def unfinished_alone(self) -> frozenset[int]:
+        """Ranks whose records are of unfinished operations alone."""
+        return unfinished_alone(self.trace)
 
     @cached_property
     def blank(self) -> frozenset[int]:

@@ -142,7 +142,8 @@ def _of_dumps(*, used: bool, together: bool = False) -> Job:
 
 
 def _as_dumps(job: Job) -> tuple[Verdict, tuple[int, ...], Confidence]:
-    return judged(replace(job.trace(), sources=(Source("dump", formats.PICKLE, "2.9"),)))
+    sources = tuple(Source(f"dump_{r}", formats.PICKLE, "2.9", r) for r in range(4))
+    return judged(replace(job.trace(), sources=sources))
 
 
 def test_group_that_no_rank_waits_in_contradicts_nothing() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
-from hangscope.diagnosis.records.coverage import unreadable
+from hangscope.diagnosis.observability import unreadable
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import RankFacts, Unread
 from tests.diagnosis.builder import Job

@@ -9,7 +9,7 @@ import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.records.coverage import hidden_ranks
+from hangscope.diagnosis.observability import hidden_ranks
 from hangscope.diagnosis.records.frontier import frontiers
 from hangscope.diagnosis.records.pairing import pending_halves
 from hangscope.trace.load import load_trace

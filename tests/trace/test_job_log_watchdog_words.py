@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hangscope.diagnosis.records.coverage import partly_recorded
+from hangscope.diagnosis.observability import partly_recorded
 from hangscope.trace.model import Claim
 from tests.trace.logs import trace_of
 

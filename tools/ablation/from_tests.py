@@ -7,6 +7,7 @@ left out.
 
 from __future__ import annotations
 
+import faulthandler
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,7 @@ def from_tests() -> Iterator[Case]:
         )
     finally:
         engine._judge = judged
+        faulthandler.cancel_dump_traceback_later()  # pytest leaves the last test's timer armed
     for name, trace in collector.traces:
         yield Case(name, trace, partial(_as_today, engine.diagnose(trace)))
 

@@ -123,7 +123,7 @@ def _against_crashed(context: Context, cause: Cause, here: list[Place]) -> Cause
         cause = replace(cause, confidence=Confidence.AMBIGUOUS)
         cause = cause.with_unknown("which of the accused failed first")
     cause = _doubt_receives_from_any_source(cause, here)
-    if context.trace.only_logs and _only_aborted(context, ranks):
+    if context.of_text.issuperset(ranks) and _only_aborted(context, ranks):
         return _acquitted(
             cause,
             f"{rank_s(ranks)} aborted, as a watchdog does after a timeout; nothing says for whom "

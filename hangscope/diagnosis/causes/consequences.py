@@ -10,8 +10,8 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.graph.store_places import waits_in_store
 from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.observability import cut_off, end_is_unseen
 from hangscope.diagnosis.processes.process_state import in_communication, is_unseen
-from hangscope.diagnosis.records.coverage import cut_off, end_is_unseen
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace.model import NONE, Flag
 from hangscope.trace.units import SECOND_NS

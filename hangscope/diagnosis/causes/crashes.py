@@ -20,8 +20,9 @@ from hangscope.diagnosis.exits.primary_failures import (
     same_failure,
 )
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.observability import cut_short, is_text_alone
 from hangscope.diagnosis.processes.process_state import End, ProcessState, is_unseen
-from hangscope.diagnosis.records.coverage import cut_short, lacks_last_rank
+from hangscope.diagnosis.records.coverage import lacks_last_rank
 from hangscope.diagnosis.wording.phrases import capital, rank_s, verb
 
 
@@ -70,8 +71,8 @@ def _doubts(context: Context, rest: list[ProcessState]) -> Iterator[str]:
     """What is unknown about how these ended."""
     if all(is_unseen(context.trace.ranks[h.rank]) for h in rest):
         yield "nobody saw how the accused ended"
-    alone = aborted_alone(context.trace) if context.trace.only_logs else None
-    if all(h.rank == alone for h in rest):
+    alone = aborted_alone(context.trace)
+    if all(h.rank == alone and h.rank in context.of_text for h in rest):
         yield "of what the accused aborted itself is not told"
     if all(_ended_without_a_word(context, h.rank) for h in rest):
         yield "others gave up waiting for somebody, and of what the accused failed is not told"
@@ -117,7 +118,7 @@ def accuse_first_gone(context: Context, causes: list[Cause]) -> list[Cause]:
     found = lost_peers(context)
     if found is None:
         return causes
-    recorded = not context.trace.only_logs
+    recorded = not is_text_alone(context.trace)
     kept = [
         cause
         for cause in causes

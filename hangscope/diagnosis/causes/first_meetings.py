@@ -13,9 +13,8 @@ from collections.abc import Collection
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.records.coverage import cut_off
+from hangscope.diagnosis.observability import cut_off, snapshots
 from hangscope.diagnosis.wording.phrases import capital, does, rank_s
-from hangscope.trace import formats
 from hangscope.trace.model import NONE
 
 _OF_THE_ABSENT = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED, Verdict.RANK_LOST)
@@ -92,8 +91,7 @@ class _Meetings:
     def __init__(self, context: Context, unclear: Collection[int]) -> None:
         self._context = context
         self._unclear = unclear
-        dumped = {s.rank for s in context.trace.sources if s.format in formats.DUMPS}
-        whole = sorted(context.on_record & dumped - context.hidden - cut_off(context.trace))
+        whole = sorted(snapshots(context.trace) - context.hidden - cut_off(context.trace))
         self._whole = whole[:_MOST_COMPARED]
         """Ranks whose records begin with their first operation."""
         self._used = {rank: self._communicators(rank) for rank in self._whole}

@@ -33,8 +33,7 @@ from hangscope.diagnosis.exits.dead_threads import ranks_of_dead_threads
 from hangscope.diagnosis.graph.components import components, cycles_without
 from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.processes.process_state import End
-from hangscope.diagnosis.records.coverage import cut_off, cut_short
+from hangscope.diagnosis.observability import cut_off, cut_short
 from hangscope.diagnosis.wording.phrases import label_of, rank_s, title_of
 from hangscope.trace.model import NONE, Group
 
@@ -77,7 +76,7 @@ def graph_causes(context: Context) -> list[Cause]:
     causes += _cycles(context, [sink for sink in sinks if all(sink)])
     if elsewhere:
         causes.append(wait_for_unlisted(context, elsewhere))
-    lost = {r for r in roots if r not in context.trace.ranks or _left_no_record(context, r)}
+    lost = {r for r in roots if context.left_nothing(r)}
     if lost:  # a cycle that stands without them is not their doing
         causes += _cycles(context, cycles_without(waits, lost))
     causes = _with_suspects(context, _doubt_sends_before(context, causes))
@@ -102,13 +101,6 @@ def _with_other_evidence(context: Context, cause: Cause) -> Cause:
     cause = replace(cause, victims=cause.victims | (reachers - set(cause.culprits)))
     left_over = blame_left_over(context, cause)
     return left_over or blame_missing_send(context, blame_missing_receive(context, cause))
-
-
-def _left_no_record(context: Context, rank: int) -> bool:
-    """Whether only a journal mentions the rank, and says no more than that it lived."""
-    process = context.processes[rank]
-    alive = process.end in (End.TORN_DOWN, End.UNKNOWN) and not process.cannot_run
-    return alive and rank in context.unrecorded
 
 
 def _sent_into_a_cycle(context: Context, rank: int) -> bool:
@@ -282,7 +274,7 @@ def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:
         )
     )
     # If only unfinished entries are listed, a rank without any appears in no group.
-    unheard = any(r in trace.ranks and trace.ranks[r].only_active for r in idle)
+    unheard = not context.unfinished_alone.isdisjoint(idle)
     open_ended = [
         c for c in nameless if _is_open(trace.groups[waits.places[c.places[0]].group], unheard)
     ]

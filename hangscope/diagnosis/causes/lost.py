@@ -10,13 +10,15 @@ import numpy as np
 from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.processes.process_state import End
-from hangscope.diagnosis.records.coverage import (
-    could_not_be_recorded,
+from hangscope.diagnosis.observability import (
     cut_short,
-    lacks_last_rank,
+    is_text_alone,
+    merely_named,
+    named_locally,
     recorded_ranks,
 )
+from hangscope.diagnosis.processes.process_state import End
+from hangscope.diagnosis.records.coverage import could_not_be_recorded, lacks_last_rank
 from hangscope.diagnosis.wording.phrases import capital, rank_s, title_of
 
 
@@ -77,7 +79,7 @@ def _accused(
     made_up = any(not g.ranks for g in context.trace.groups)
     if made_up and explained:
         return []  # not listed who shares a group with the known cause
-    nameless = made_up or any(s.version == "none" for s in context.trace.sources)
+    nameless = made_up or named_locally(context.trace)
     return [] if nameless and all_unread else accused
 
 
@@ -93,14 +95,15 @@ def _not_collected(context: Context, lost: tuple[int, ...]) -> str:
         why = "; ".join(sorted({said[rank] for rank in unable}))
         return f"what {rank_s(unable)} did, of which nothing is recorded ({why})"
     beyond = _presumed_beyond(context)
-    untold = {r for r in context.unrecorded if context.processes[r].end is not End.CLEAN}
-    silent = max(len(lost), len({*context.gaps, *untold, *context.only_named})) + beyond
+    untold = context.unrecorded | merely_named(context.trace)
+    untold -= {r for r in untold if context.processes[r].end is End.CLEAN}
+    silent = max(len(lost), len({*context.gaps, *untold})) + beyond
     total = len(context.known_ranks) + beyond
     # All input may be one rank's output, which says nothing about the others.
-    alone = len(context.trace.ranks) < 2 and context.trace.only_logs
+    alone = len(context.trace.ranks) < 2 and is_text_alone(context.trace)
     if silent * 2 >= total and (silent > 1 or alone):
         # A log need not state how many ranks there are.
-        whose = "most ranks" if context.trace.only_logs else f"{silent} of {total} ranks"
+        whose = "most ranks" if is_text_alone(context.trace) else f"{silent} of {total} ranks"
         return f"{whose} left no record"
     if cut_short(context.trace):
         return f"{rank_s(lost)} may have spoken in what is left out of this log"
@@ -110,7 +113,7 @@ def _not_collected(context: Context, lost: tuple[int, ...]) -> str:
 def _presumed_beyond(context: Context) -> int:
     """How many ranks there must be beyond the last one that a log mentions: it is silent as
     well."""
-    return int(context.trace.only_logs and lacks_last_rank(context.trace))
+    return int(is_text_alone(context.trace) and lacks_last_rank(context.trace))
 
 
 def or_lost(context: Context, cause: Cause) -> Cause:

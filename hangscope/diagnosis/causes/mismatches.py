@@ -111,7 +111,7 @@ def _not_compared(context: Context, item: Mismatch) -> int:
     wrote = {
         c.reporter for c in trace.claims if c.kind == "fingerprint_mismatch" and c.seq == item.seq
     }
-    if not (trace.only_logs and wrote):
+    if not (wrote and context.of_text.issuperset(item.ranks)):
         return 0
     members = item.ranks.union(trace.groups[item.group].ranks)
     stated = any(facts.world_size for facts in trace.ranks.values())
@@ -120,9 +120,9 @@ def _not_compared(context: Context, item: Mismatch) -> int:
 
 
 def _mostly_silent(context: Context, item: Mismatch) -> bool:
-    """Whether a log tells of fewer members what they issued there than it says nothing of."""
-    members = set(context.trace.groups[item.group].ranks)
-    return context.trace.only_logs and len(members - item.ranks) > len(item.ranks)
+    """Whether printed text tells of fewer members what they issued there than it does not."""
+    silent = set(context.trace.groups[item.group].ranks) - item.ranks
+    return len(silent) > len(item.ranks) and context.of_text >= item.ranks
 
 
 def _to_power_of_two(count: int) -> int:

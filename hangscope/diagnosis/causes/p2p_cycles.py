@@ -105,8 +105,7 @@ def _may_be_either(context: Context, row: Row, unmatched: list[int]) -> bool:
         if half.rank in place.waiters and half.peer in place.absent and half.row < place.row
         if half.matched is False
     }
-    known = context.trace.ranks
-    blank = any(r in known and known[r].only_active for r in row.ranks)
+    blank = not context.unfinished_alone.isdisjoint(row.ranks)
     counted = any(p.half is not None and p.half.peer == NONE for p in here)
     return len(missing) > 1 or (blank and not counted)
 

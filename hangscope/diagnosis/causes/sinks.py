@@ -28,6 +28,7 @@ from hangscope.diagnosis.exits.primary_failures import first_to_fail, own_errors
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place, Waits
 from hangscope.diagnosis.graph.store_places import without_store_waits
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.observability import runs_on_host
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.processes.stacks import innermost, where
 from hangscope.diagnosis.records.blocking_calls import blocks_caller
@@ -63,9 +64,7 @@ def sink_causes(context: Context, sinks: list[int]) -> list[Cause]:
     waits = context.waits
     waited_for = waits.waited_for()
     sinks = [r for r in sinks if waited_for.get(r)]
-    gone = {r for r in context.unrecorded if context.processes[r].end is End.TORN_DOWN}
-    gone |= context.undumped
-    lost = [r for r in sinks if r not in context.trace.ranks or r in gone]
+    lost = [r for r in sinks if context.left_nothing(r)]
     held = set(sinks).difference(lost)
     asked = sorted(held) if lost or context.bounds else []
     waited = [r for r in asked if _left_only_a_timeout(context, r)]
@@ -110,11 +109,13 @@ def _left_only_a_timeout(context: Context, rank: int) -> bool:
 
 
 def _on_the_host(context: Context, rank: int) -> bool:
-    """Whether a rank timed out over Gloo, of which its record holds nothing."""
+    """Whether a rank timed out over a host's backend, of which its record holds nothing."""
     low, high = context.bounds[rank]
     used = np.unique(context.trace.records["signature"][low:high])
     recorded = {context.trace.signatures[i].backend for i in used.tolist() if i >= 0}
-    return context.processes[rank].failure.timed_out_over_gloo and "gloo" not in recorded
+    return context.processes[rank].failure.timed_out_on_host and not any(
+        map(runs_on_host, recorded)
+    )
 
 
 def _unknown_wait(context: Context, ranks: list[int], waited_for: dict[int, list[int]]) -> Cause:

@@ -172,7 +172,7 @@ def ran_apart(context: Context, cause: Cause) -> Cause | None:
     this: their watchdogs speak at the end of one and the same wait.
     """
     waits = context.waits
-    if not context.trace.only_logs or len(cause.places) != 1:
+    if len(cause.places) != 1:
         return None
     place = waits.places[cause.places[0]]
     later = [

@@ -125,7 +125,7 @@ def _is_unfinished_send(context: Context, place: Place, rank: int) -> bool:
     half = place.half
     if half is None or half.rank != rank or not half.is_send:
         return False
-    if context.trace.ranks[rank].only_active and not context.trace.groups[half.group].listed:
+    if rank in context.unfinished_alone and not context.trace.groups[half.group].listed:
         return False
     signature = context.signature(half.row)
     return signature is not None and not is_on_host(signature)

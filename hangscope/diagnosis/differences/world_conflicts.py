@@ -14,14 +14,13 @@ from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.observability import of_text
 from hangscope.diagnosis.wording.phrases import capital, rank_s
-from hangscope.trace import formats
 from hangscope.trace.facts import tcp_address
 from hangscope.trace.job_selection.duplicate_ranks import duplicate_ranks
 from hangscope.trace.model import NONE, Flag, State, flagged
 
 _SHOWN_PLACES = 4
-_OWN_WORD = (formats.RING, formats.JOURNAL, *formats.DUMPS)
 """Kinds of sources that state what a rank was told, rather than what a reader inferred."""
 
 
@@ -212,8 +211,8 @@ def world_causes(context: Context, causes: list[Cause]) -> list[Cause]:
     trace = context.trace
     if any(c.conflict for c in causes) or not trace.ranks:
         return []
-    if any(s.format not in _OWN_WORD for s in trace.sources):
-        return []
+    if of_text(trace):
+        return []  # what they print does not say what they were told themselves
     pairs = flagged(trace.records["flags"], Flag.P2P)
     if ((trace.records["state"] == int(State.COMPLETED)) & ~pairs).any():
         return []

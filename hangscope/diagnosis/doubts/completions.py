@@ -8,6 +8,7 @@ from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.observability import lacks_pairs
 from hangscope.trace.model import Flag, State, flagged
 
 _HIDDEN = int(Flag.UNOBSERVED)
@@ -87,20 +88,13 @@ def _may_be_held_up(context: Context, places: list[Place]) -> bool:
 
 
 def without_pairs(context: Context, ranks: tuple[int, ...]) -> bool:
-    """Whether all evidence on the ranks comes from Gloo's own recorder, which lacks sends and
-    receives.
-
-    It is recognised by an omission: no operation has a completion time.
-    """
+    """Whether all that is known of the ranks is a record that lacks sends and receives."""
     trace = context.trace
     for rank in ranks:
         low, high = context.bounds.get(rank, (0, 0))
         process = context.processes.get(rank)
         if low == high or process is None or process.state != "unknown" or process.stack:
             return False
-        part = trace.records[low:high]
-        backends = {trace.signatures[s].backend for s in np.unique(part["signature"]).tolist()}
-        pairs = part["flags"] & int(Flag.P2P | Flag.SYNTHETIC)
-        if part["completed_ns"].any() or pairs.any() or backends != {"gloo"}:
+        if not lacks_pairs(trace, trace.records[low:high]):
             return False
     return True

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.records.coverage import cut_off
+from hangscope.diagnosis.observability import cut_off
 from hangscope.diagnosis.waiting.early_dumps import dumped_before
 from hangscope.diagnosis.wording.phrases import rank_s
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from hangscope.diagnosis.cause import Cause, shown_place
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.observability import cut_off, cut_short, is_text_alone
 from hangscope.diagnosis.processes.shorten import shortened
-from hangscope.diagnosis.records.coverage import cut_off, cut_short, lacks_last_rank
+from hangscope.diagnosis.records.coverage import lacks_last_rank
 from hangscope.diagnosis.wording.phrases import capital, rank_s
 from hangscope.trace.job_log.hangscope_output import OWN_REPORT
 from hangscope.trace.model import NONE
@@ -18,7 +19,7 @@ _COUNTERS_LEFT = "only counters are left: the file is cut or damaged"
 
 def missing_dumps(context: Context, cause: Cause) -> str:
     """A rank left no record: it could show somebody else at fault."""
-    missing = (context.unrecorded | context.undumped).union(context.trace.missing_ranks)
+    missing = context.unrecorded.union(context.trace.missing_ranks)
     missing -= context.unreadable.keys()
     lost = cause.verdict is Verdict.RANK_LOST
     return f"{rank_s(missing)} left no record" if missing and not lost else ""
@@ -140,7 +141,7 @@ def ended_unnamed(context: Context, cause: Cause) -> str:
     rank caught looks the same.
     """
     trace = context.trace
-    if cause.culprits or not trace.only_logs:
+    if cause.culprits or not is_text_alone(trace):
         return ""
     times = [c.at_ns for c in trace.claims if c.kind == "timeout" and c.at_ns]
     gave_up_ns = min(times, default=0)
@@ -168,6 +169,6 @@ def own_report(context: Context, cause: Cause) -> str:
     """HangScope's own report in a log rests on more than the log."""
     said = [c.text for c in context.trace.claims if c.kind == OWN_REPORT]
     subject = f"{capital(rank_s(cause.culprits))} " if cause.culprits else ""
-    if not context.trace.only_logs or any(text.startswith(subject) for text in said):
+    if not is_text_alone(context.trace) or any(text.startswith(subject) for text in said):
         return ""
     return f"HangScope had said in this log: {shortened(said[0])}" if said else ""

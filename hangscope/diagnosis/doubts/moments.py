@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.observability import is_followed, snapshots
 from hangscope.diagnosis.processes.failures import lost_a_peer
 from hangscope.diagnosis.processes.process_state import End, in_communication, is_unseen
 from hangscope.diagnosis.processes.shorten import shortened
@@ -12,7 +13,6 @@ from hangscope.diagnosis.records.pace import standstill_s
 from hangscope.diagnosis.waiting.early_dumps import dumped_before, went_on_after_dump
 from hangscope.diagnosis.waiting.wait_duration import SLOW_S, is_beyond_any_timeout
 from hangscope.diagnosis.wording.phrases import rank_s
-from hangscope.trace import formats
 from hangscope.trace.model import Flag, RankFacts, Stack, flagged
 from hangscope.trace.units import SECOND_NS
 
@@ -70,7 +70,7 @@ def short_wait(context: Context, cause: Cause) -> str:
     trace = context.trace
     if trace.live or cause.crossed:
         return ""
-    if not context.source_formats <= {*formats.DUMPS, formats.LOG}:
+    if is_followed(trace):
         return ""
     if any(c.kind == "timeout" for c in trace.claims):
         return ""
@@ -92,8 +92,8 @@ def short_wait(context: Context, cause: Cause) -> str:
 
 def undated(context: Context, cause: Cause) -> str:
     """Without arrival times in the dumps, a moving job looks like a stuck one."""
-    dumps = not context.source_formats.isdisjoint(formats.DUMPS)
-    if not dumps or cause.culprits or any(p.began_ns for p in context.waits.at(cause.places)):
+    dated = any(p.began_ns for p in context.waits.at(cause.places))
+    if dated or cause.culprits or not snapshots(context.trace):
         return ""
     return "nothing says for how long these ranks have waited"
 
@@ -172,11 +172,10 @@ def failed_after_waiting(context: Context, cause: Cause) -> str:
     facts = context.trace.ranks.get(failed)
     if facts is None or not facts.failed_undated or facts.heartbeat_ns:
         return ""
-    dumped = any(s.rank == failed and s.format in formats.DUMPS for s in context.trace.sources)
     places = [p for p in context.waits.places if failed in p.waiters and p.absent]
     awaited = sorted({r for p in places for r in p.absent})
     gone = any(context.processes[r].gone for r in awaited if r in context.processes)
-    if not dumped or not awaited or gone:
+    if failed not in snapshots(context.trace) or not awaited or gone:
         return ""
     return (
         f"whether the job stood still because of {rank_s(awaited)} before that: rank {failed} had "

@@ -15,13 +15,9 @@ import numpy as np
 from hangscope.diagnosis.exits.stops import NOTICED_LATE_NS, TOGETHER_NS
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP
 from hangscope.diagnosis.graph.store_places import PREFIX
+from hangscope.diagnosis.observability import end_is_unseen, unrecorded
 from hangscope.diagnosis.processes.process_state import End, ProcessState, is_unseen
-from hangscope.diagnosis.records.coverage import (
-    Bounds,
-    end_is_unseen,
-    known_only_from_journal,
-    rank_bounds,
-)
+from hangscope.diagnosis.records.coverage import Bounds, rank_bounds
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.records.pace import last_moved_ns, standstill_s
 from hangscope.trace.facts import WITHOUT_A_WORD
@@ -72,8 +68,8 @@ def without_ends_after_standstill(
     if not latest or not any(h.end in (End.CRASHED, End.CLEAN) for h in processes.values()):
         return processes
     stood_ns = max(latest.values()) + int(standstill_s(trace) * SECOND_NS)
-    unrecorded = frozenset(known_only_from_journal(trace))
-    ends = _Ends(trace, front, rank_bounds(trace), processes, stood_ns, unrecorded)
+    bounds = rank_bounds(trace)
+    ends = _Ends(trace, front, bounds, processes, stood_ns, unrecorded(trace))
     late = [rank for rank, process in processes.items() if ends.came_with_it(process)]
     first = min((processes[rank] for rank in late), key=lambda h: h.end_ns, default=None)
     if first is not None and ends.may_be_why(first, late):

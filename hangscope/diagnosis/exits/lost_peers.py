@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.observability import cut_short, is_followed, snapshots
 from hangscope.diagnosis.processes.process_state import End
-from hangscope.diagnosis.records.coverage import cut_short
-from hangscope.trace import formats
 from hangscope.trace.model import Claim, Trace
 from hangscope.trace.units import SECOND_NS
 
@@ -60,7 +59,7 @@ def lost_peer_ns(trace: Trace) -> dict[int, int]:
     A job that had stood still until a timeout breaks as its watchdogs end one rank after another.
     Where nothing shows that the job had ever moved, its ranks may never have been connected.
     """
-    if any(source.format in (formats.RING, formats.JOURNAL) for source in trace.sources):
+    if is_followed(trace):
         return {}
     if not (len(trace.records) or len(trace.members)):
         return {}
@@ -92,9 +91,8 @@ def _outlived(context: Context) -> set[int]:
     their launcher."""
     trace = context.trace
     said = {claim.reporter for claim in trace.claims if claim.kind in ("dump_signal", "timeout")}
-    dumped = {source.rank for source in trace.sources if source.format in formats.DUMPS}
     stopped = {r for r, h in context.processes.items() if h.end is End.TORN_DOWN}
-    return {rank for rank in said | dumped | stopped if rank is not None}
+    return {rank for rank in said | snapshots(trace) | stopped if rank is not None}
 
 
 def aborted_first(trace: Trace) -> int | None:

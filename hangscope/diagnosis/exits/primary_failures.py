@@ -16,6 +16,7 @@ from hangscope.diagnosis.exits.stops import (
     with_isolated_stops,
     without_echoes_of_stop,
 )
+from hangscope.diagnosis.observability import is_text_alone, of_text, unrecorded
 from hangscope.diagnosis.processes.active_thread import newest_threads
 from hangscope.diagnosis.processes.embedded_exceptions import failed_ranks, own_places
 from hangscope.diagnosis.processes.failures import broke_over_gloo, compared_models
@@ -26,7 +27,6 @@ from hangscope.diagnosis.processes.process_state import (
     is_unseen,
     process_of,
 )
-from hangscope.diagnosis.records.coverage import known_only_from_journal
 from hangscope.trace.facts import WITHOUT_A_WORD
 from hangscope.trace.model import Claim, RankFacts, Trace
 
@@ -55,18 +55,18 @@ def _victims_of_launcher(
     """Reclassify aborts that a log explains. A watchdog abort after a timeout is a victim's end,
     and Gloo aborts the rank that receives a message of an unexpected size, whichever side is wrong.
     Without a log, an abort in an exchange may be of that kind if a member of it left nothing."""
-    unranked = bool(trace.missing_ranks or known_only_from_journal(trace))
+    unranked = bool(trace.missing_ranks or unrecorded(trace))
     timed_out = {c.reporter for c in trace.claims if c.kind == "timeout" and c.reporter is not None}
     got_other_size = {c.reporter for c in trace.claims if c.kind == "size_mismatch"}
-    alone, lost = aborted_alone(trace), lost_peer_ns(trace)
+    alone, lost, told = aborted_alone(trace), lost_peer_ns(trace), of_text(trace)
     result = dict(processes)
     for rank, process in processes.items():
         exit_ = trace.ranks[rank].exit
         if process.end is not End.CRASHED or exit_ is None or not exit_.aborted:
             continue
         unnamed = None in got_other_size and trace.ranks[rank].exception is None
-        # A log alone does not show why a process aborted itself: usually its watchdog timed out.
-        silent = trace.only_logs and trace.ranks[rank].exception is None and rank != alone
+        # Text alone does not show why a process aborted itself: usually its watchdog timed out.
+        silent = rank in told and trace.ranks[rank].exception is None and rank != alone
         exchanging = (
             unranked and not trace.ranks[rank].exception and in_communication(process.stack)
         )
@@ -120,7 +120,7 @@ def _with_another_model(
     sizes = {rank: message.own for rank, message in messages.items()}
     if all(message.place == rank for rank, message in messages.items()):
         sizes = {message.other: message.theirs for message in messages.values()} | sizes
-    if not trace.only_logs:  # for logs, each message is compared word by word
+    if not is_text_alone(trace):  # for logs, each message is compared word by word
         processes = {
             r: replace(h, secondary=False) if r in messages else h for r, h in processes.items()
         }
@@ -140,7 +140,7 @@ def _with_reactions(processes: dict[int, ProcessState], trace: Trace) -> dict[in
     came after ranks had been stopped, nobody failed: those ranks were told to stop, too, and saved
     first, or raised.
     """
-    ranks, quiet = trace.ranks, frozenset(known_only_from_journal(trace))
+    ranks, quiet = trace.ranks, unrecorded(trace)
     crashed = [process for process in processes.values() if process.end is End.CRASHED]
     unseen = {h.rank for h in crashed if is_unseen(ranks[h.rank])}
     killed = [h for h in crashed if (exit_ := ranks[h.rank].exit) is not None and exit_.signal]
@@ -259,7 +259,7 @@ def known_by_status(trace: Trace, rank: int) -> bool:
     """Whether a log gives only the status of a rank's end."""
     facts = trace.ranks[rank]
     bare = facts.exception is None and facts.exit is not None and facts.exit.kind == "code"
-    return trace.only_logs and bare
+    return bare and rank in of_text(trace)
 
 
 def may_have_given_up(trace: Trace) -> frozenset[int]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.observability import end_is_unseen
 from hangscope.diagnosis.processes.process_state import End, ProcessState, in_communication
 from hangscope.diagnosis.processes.stacks import is_library
-from hangscope.diagnosis.records.coverage import end_is_unseen
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.records.kinds import is_on_host
 from hangscope.diagnosis.records.pace import had_stalled_before

@@ -10,9 +10,9 @@ from collections.abc import Set as AbstractSet
 import numpy as np
 
 from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place, detail_in
+from hangscope.diagnosis.observability import unrecorded
 from hangscope.diagnosis.processes.failures import waited_in_vain
 from hangscope.diagnosis.processes.process_state import End, ProcessState
-from hangscope.diagnosis.records.coverage import known_only_from_journal
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.trace.model import NONE, RankFacts, Trace
 
@@ -73,7 +73,7 @@ def _place(
     """
     everybody = set(called_for) or {*trace.ranks, *trace.missing_ranks}
     others = sorted(everybody.difference(inside))
-    nameless = (everybody - trace.ranks.keys()).union(known_only_from_journal(trace))
+    nameless = (everybody - trace.ranks.keys()).union(unrecorded(trace))
     phases = [p for r in inside for p in trace.ranks[r].phases if p.name == phase]
     since = [p.since_ns for p in phases if p.since_ns]
     return Place(
@@ -159,12 +159,12 @@ def local_places(
     if not asking:
         return []
     made = _made(trace, front)
-    unrecorded = frozenset(known_only_from_journal(trace))
+    untold = unrecorded(trace)
     places = []
     for members, waiters in sorted(asking.items()):
         here = max(made[rank, members] for rank in waiters)
         others = [rank for rank in members if rank not in waiters]
-        silent = [rank for rank in others if rank not in processes or rank in unrecorded]
+        silent = [rank for rank in others if rank not in processes or rank in untold]
         past = [rank for rank in others if made[rank, members] > here]
         places.append(
             Place(

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.observability import unrecorded
 from hangscope.diagnosis.processes.process_state import End, ProcessState
-from hangscope.diagnosis.records.coverage import known_only_from_journal
 from hangscope.trace.model import NONE, Trace
 
 PREFIX = "store."
@@ -67,8 +67,8 @@ def store_places(
     outside = sorted(everybody - set(inside))
     if not outside or len(outside) > len(inside):
         return []
-    unrecorded = known_only_from_journal(trace)
-    known = [r for r in outside if r in trace.ranks and r not in unrecorded]
+    untold = unrecorded(trace)
+    known = [r for r in outside if r in trace.ranks and r not in untold]
     if waiting and (not waiting.issuperset(known) or len(known) == len(inside)):
         return []
     return [

@@ -25,7 +25,8 @@ from hangscope.diagnosis.groups.local_numbers import (
     split_local_numbers,
     split_logged_numbers,
 )
-from hangscope.trace import formats, operations
+from hangscope.diagnosis.observability import is_text_alone, named_locally, snapshots
+from hangscope.trace import operations
 from hangscope.trace.flight_recorder.p2p import global_peer
 from hangscope.trace.model import NONE, Group, Trace
 
@@ -38,13 +39,13 @@ def with_credible_members(trace: Trace) -> tuple[Trace, frozenset[int]]:
     A list made up from the ranks that appear is too short if a rank is missing, and a partner's
     place in the group then points to the wrong rank.
     """
-    if trace.only_logs:
+    text, dumps = is_text_alone(trace), bool(snapshots(trace))
+    if text:
         trace = split_logged_numbers(trace)
-    dumps = any(s.format in formats.DUMPS for s in trace.sources)
-    nameless = all_nameless(trace)
+    nameless = named_locally(trace, all_of_them=True)
     if dumps:
         trace = split_ambiguous_names(trace)
-    if trace.only_logs:
+    if text:
         trace = _with_world(trace)
         whole = _whole(trace)
         short = [s and i not in whole for i, s in enumerate(_as_seen(trace))]
@@ -101,16 +102,6 @@ def _silent(trace: Trace) -> set[int]:
         *(s for s, g in zip(_seen(trace), trace.groups, strict=True) if g.desc != "default_pg")
     )
     return set(trace.ranks) - heard if heard else set()
-
-
-def all_nameless(trace: Trace) -> bool:
-    """Whether every dump numbers its rank's groups locally, like the oldest kind of dumps.
-
-    Dumps that give only a group's number count too: no source lists members or describes the group.
-    """
-    dumps = [s for s in trace.sources if s.format in formats.DUMPS]
-    numbered = all(not g.listed and not g.desc and g.name.isdigit() for g in trace.groups)
-    return bool(dumps) and (numbered or all(s.version == "none" for s in dumps))
 
 
 def set_peers(trace: Trace, rows: npt.NDArray[np.intp]) -> None:

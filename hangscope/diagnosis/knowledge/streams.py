@@ -130,7 +130,6 @@ class Streams:
         numbers = np.array([self._numbers_of(rank, *kind) for kind in kinds.tolist()], np.int64)
         numbers = numbers.reshape(-1, 2)
         collective = context.front.collective[rows]
-        facts = context.trace.ranks.get(rank)
         return Stream(
             rank,
             rows,
@@ -139,7 +138,7 @@ class Streams:
             np.where(collective, part["collective_seq"], 0),
             self._kind_of[part["group"]],
             rank not in context.hidden and first == low,
-            facts is not None and not facts.only_active and not _inferred(part).any(),
+            rank not in context.unfinished_alone and not _inferred(part).any(),
         )
 
     def _numbers_of(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.diagnosis.observability import is_text_alone
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.processes.stacks import base, diverging_frame, user_frames, where
 from hangscope.diagnosis.records.agreement import ONE_SIDED, family
@@ -79,7 +80,7 @@ class _Wait:
 def from_final_tracebacks(context: Context) -> Finding | None:
     """The few ranks that waited elsewhere, or did not wait, while most waited in one call that
     needs all of them."""
-    if not context.trace.only_logs or len(context.trace.records):
+    if not is_text_alone(context.trace) or len(context.trace.records):
         return None
     waits = _waits(context)
     calls = _by_call(waits)

@@ -8,6 +8,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.no_cause.final_tracebacks import places_of_waits
 from hangscope.diagnosis.no_cause.log_symptoms import NO_MORE, rendezvous_advice, signs
+from hangscope.diagnosis.observability import is_text_alone, recorders
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import innermost, where
@@ -18,7 +19,6 @@ from hangscope.diagnosis.wording.stack_summary import (
     how_to_identify,
     places_of_stacks,
 )
-from hangscope.trace import formats
 from hangscope.trace.job_log.hangscope_output import OWN_REPORT
 
 _REPORTED = (
@@ -70,7 +70,7 @@ def inconclusive(context: Context) -> Finding:
         fix = how_to_identify(context)
     summary, why = signs(context), "the evidence does not show who is waited for"
     said = _own_words(context)
-    if said and context.trace.only_logs:
+    if said and is_text_alone(context.trace):
         # Without any other sign, that is all there is.
         before = f"HangScope had said before: {said[0]}"
         summary = before if summary == NO_MORE else f"{summary}; {before}"
@@ -153,7 +153,7 @@ def unearned(context: Context, *, moved: bool) -> Finding | None:
     job that runs is looked at again.
     """
     trace, front, unread = context.trace, context.front, context.unreadable
-    own = {s.rank for s in trace.sources if s.format in formats.RECORDS} - unread.keys()
+    own = recorders(trace) - unread.keys()
     if (trace.live and trace.current) or not (own or unread):
         return None
     finished = set(front.group[front.completed > 0].tolist()) if moved else ()

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.diagnosis.observability import recorded_ranks
 from hangscope.diagnosis.processes.process_state import End
-from hangscope.diagnosis.records.coverage import recorded_ranks
 from hangscope.trace.model import Claim
 from hangscope.trace.verdict_codec import OWN_VERDICT
 

@@ -26,6 +26,7 @@ from hangscope.diagnosis.no_cause.standstill import (
     stood_before_the_end,
     stopped_after_a_standstill,
 )
+from hangscope.diagnosis.observability import is_text_alone
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.waiting.snapshots import Snapshot
 from hangscope.diagnosis.wording.stack_summary import by_stacks
@@ -112,7 +113,7 @@ def _ended_from_outside(context: Context, killed: str, moving: bool) -> Finding 
             return quiescent(context, stood_s)
         if (found := never_began(context)) is not None:
             return found
-    if trace.only_logs and not len(trace.records):
+    if is_text_alone(trace) and not len(trace.records):
         stopped = _stopped(trace)
         return stopped_on_request(context, stopped.text if stopped is not None else killed)
     return None
@@ -137,7 +138,7 @@ def _neither_killed_nor_moving(context: Context) -> Finding | None:
     stood = stopped_after_a_standstill(context)
     if stood is not None:
         return stood
-    nothing_issued = trace.only_logs and not len(trace.records)
+    nothing_issued = is_text_alone(trace) and not len(trace.records)
     if any(e is not End.UNKNOWN for e in ends) and not nothing_issued:
         return None
     if not len(trace.records) and not len(trace.members):

@@ -11,8 +11,8 @@ from hangscope.diagnosis.model import Finding, Verdict
 from hangscope.diagnosis.no_cause.inconclusive import inconclusive, nobody
 from hangscope.diagnosis.no_cause.lingering_processes import left_standing
 from hangscope.diagnosis.no_cause.roll_call import any_moves
+from hangscope.diagnosis.observability import end_is_unseen
 from hangscope.diagnosis.processes.process_state import End
-from hangscope.diagnosis.records.coverage import end_is_unseen
 from hangscope.diagnosis.records.pace import longest_silence_s
 from hangscope.diagnosis.wording.blocked import blocked_in
 from hangscope.diagnosis.wording.phrases import capital, rank_s

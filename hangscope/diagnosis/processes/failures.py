@@ -113,7 +113,7 @@ class Failure:
     """It aborted itself, or its watchdog or Gloo did."""
     waited_in_vain: bool = False
     """A wait for others timed out."""
-    timed_out_over_gloo: bool = False
+    timed_out_on_host: bool = False
     replicas_differ: bool = False
     """All ranks raise this when they find that their replicas differ."""
     nobody_at_address: bool = False
@@ -137,7 +137,7 @@ def failure_of(words: str) -> Failure:
         mask_numbers(words),
         aborted=words == _ABORTED,
         waited_in_vain=bool(_WAITED_IN_VAIN.search(words)),
-        timed_out_over_gloo=bool(_GLOO_TIMEOUT.search(words)),
+        timed_out_on_host=bool(_GLOO_TIMEOUT.search(words)),
         replicas_differ=bool(_DIFFER.search(words)),
         nobody_at_address=bool(_NOBODY_THERE.search(words)),
         lost_store=bool(_LOST_STORE.match(words)),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from hangscope.diagnosis.observability import runs_on_host
 from hangscope.trace.model import Signature
 
 FAMILIES = {
@@ -36,7 +37,6 @@ FAMILIES = {
 }
 """Names of operations that backends execute identically: mixing them causes no hang."""
 
-HOST_BACKENDS = frozenset({"gloo", "mpi"})
 """Backends whose operations run on the caller's thread of execution, so waiting for one blocks the
 caller. They match sends and receives by tag; devices ignore tags."""
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
@@ -131,7 +131,7 @@ def terms(signature: Signature) -> Terms:
         dtypes = signature.output_dtypes or signature.input_dtypes
     dtype = dtypes[0] if dtypes and len(set(dtypes)) == 1 else None
     reduction = signature.reduce_op if op in _WITH_REDUCTION else None
-    on_host = signature.backend in HOST_BACKENDS if signature.backend else None
+    on_host = runs_on_host(signature.backend) if signature.backend else None
     return Terms(op, count, dtype, reduction.upper() if reduction else None, on_host=on_host)
 
 

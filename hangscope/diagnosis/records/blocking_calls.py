@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from hangscope.diagnosis.observability import shows_returns
 from hangscope.diagnosis.records.kinds import is_on_host, records_where
-from hangscope.trace import formats
 from hangscope.trace.model import Flag, State, Trace, flagged
 
 Bools = npt.NDArray[np.bool_]
@@ -15,7 +15,7 @@ Bools = npt.NDArray[np.bool_]
 def blocks_caller(trace: Trace) -> Bools:
     """Per record: whether the operation returned to its caller only once it had finished.
 
-    Only rings record which operations were asynchronous; in other sources only CPU backends block.
+    Not every recorder notes which operations were asynchronous; of others nothing is known.
     """
     records = trace.records
     flags = records["flags"]
@@ -24,25 +24,7 @@ def blocks_caller(trace: Trace) -> Bools:
     pair = flags & int(Flag.P2P | Flag.BLOCKING)
     found: Bools = records_where(trace, is_on_host) & ~flagged(flags, loose)
     found &= pair != int(Flag.P2P)
-    return found & from_rings(trace)
-
-
-def from_rings(trace: Trace) -> Bools:
-    """Per record: whether it comes from a HangScope ring or an export of one.
-
-    Only our own recorder reports heartbeats.
-    """
-    beating = {rank for rank, facts in trace.ranks.items() if facts.heartbeat_ns}
-    rings = {
-        s.rank
-        for s in trace.sources
-        if s.rank is not None
-        and (s.format == formats.RING or (s.rank in beating and s.format in formats.DUMPS))
-    }
-    if rings >= set(trace.ranks):
-        return np.ones(len(trace.records), bool)
-    found: Bools = np.isin(trace.records["rank"], np.array(sorted(rings), np.int64))
-    return found
+    return found & shows_returns(trace)
 
 
 def returned(trace: Trace) -> Bools:

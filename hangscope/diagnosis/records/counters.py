@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.diagnosis.records.blocking_calls import from_rings
+from hangscope.diagnosis.observability import shows_returns, unfinished_alone
 from hangscope.trace.model import Flag, Trace, flagged
 
 Bools = npt.NDArray[np.bool_]
@@ -67,15 +67,8 @@ def with_own_counters(trace: Trace) -> Trace:
     length = np.diff(np.concatenate([starts, [len(order)]]))
     number = np.empty(len(rows), np.int64)
     number[order] = running - np.repeat(before, length)
-    wrapped = np.array(
-        [
-            trace.ranks[r].oldest_record_id > 1 or trace.ranks[r].only_active
-            if r in trace.ranks
-            else True
-            for r in records["rank"][rows].tolist()
-        ],
-        bool,
-    )
+    whole = [r for r, f in trace.ranks.items() if f.oldest_record_id <= 1]
+    wrapped = ~np.isin(records["rank"][rows], sorted({*whole} - unfinished_alone(trace)))
     # If the start is lost, these numbers cannot be recovered: such rows are not aligned at all.
     records["collective_seq"][rows] = np.where(wrapped, 0, number)
     members = trace.members[~shared[trace.members["group"]]]  # counted with the old numbers
@@ -91,8 +84,8 @@ def _moved_by_pairs(trace: Trace, p2p: Bools, groups: int) -> Bools:
     """
     records = trace.records
     inside = int(Flag.COALESCED_MEMBER | Flag.COALESCED_BATCH | Flag.SYNTHETIC)
-    gaps = [rank for rank, facts in trace.ranks.items() if facts.only_active]
-    other = flagged(records["flags"], inside) | from_rings(trace) | np.isin(records["rank"], gaps)
+    gaps = np.isin(records["rank"], sorted(unfinished_alone(trace)))
+    other = flagged(records["flags"], inside) | shows_returns(trace) | gaps
     excluded = np.zeros(groups, bool)
     excluded[records["group"][other]] = True
     rows = np.flatnonzero(~excluded[records["group"]])

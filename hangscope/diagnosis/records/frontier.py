@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.diagnosis.records.blocking_calls import from_rings, returned
+from hangscope.diagnosis.observability import shows_returns, unfinished_alone
+from hangscope.diagnosis.records.blocking_calls import returned
 from hangscope.diagnosis.records.kinds import is_one_sided, records_where
 from hangscope.trace.model import Flag, State, Trace, flagged
 
@@ -94,7 +95,8 @@ class Columns:
         """Sorted, one per pair: ``rank * groups + group``."""
         self.of_record, self.of_member = pair[: len(records)], pair[len(records) :]
         self.rank, self.group = self.keys // self.groups, self.keys % self.groups
-        self.only_active = np.array([r for r, f in trace.ranks.items() if f.only_active], np.int64)
+        self.in_part = np.isin(records["rank"], sorted(unfinished_alone(trace)))
+        """Per record: finished operations beside it are not listed."""
 
     def filled(self, value: int) -> Ints:
         """One value per pair."""
@@ -165,7 +167,7 @@ class Columns:
         number is a batch of sends and receives.
         """
         on_record = np.zeros(len(self.keys), bool)
-        known = (self.collective & from_rings(self.trace)) | self.p2p_batch
+        known = (self.collective & shows_returns(self.trace)) | self.p2p_batch
         on_record[self.of_record[known & (self.seq == counter[self.of_record] + 1)]] = True
         alone: Bools = (counter >= 0) & ~on_record
         return alone
@@ -215,8 +217,7 @@ class Columns:
         vouched = self.collective & (self.seq <= counter[self.of_record])
         unfinished &= ~(vouched & ~flagged(self.flags, Flag.TIMED_OUT))
         # A batch member never reports its own end: the batch does.
-        partial = np.isin(self.trace.records["rank"], self.only_active)
-        partial |= flagged(self.flags, Flag.RETIRED)
+        partial = self.in_part | flagged(self.flags, Flag.RETIRED)
         unfinished &= ~(self.member & (self.batch_row < 0) & partial)
         return unfinished
 
@@ -252,8 +253,9 @@ def frontiers(trace: Trace) -> Frontiers:
     pending_row[of_record[oldest]] = oldest
     # If only unfinished entries are listed, everything issued before the oldest has finished,
     # unless a counter says otherwise: the buffer may have been overwritten as well.
-    listed = np.isin(columns.rank, columns.only_active) & (pending_row >= 0) & (counter == UNKNOWN)
-    completed = np.where(listed, np.maximum(completed, pending - 1), completed)
+    before = (pending_row >= 0) & (counter == UNKNOWN)
+    before[before] = columns.in_part[pending_row[before]]
+    completed = np.where(before, np.maximum(completed, pending - 1), completed)
     return Frontiers(
         rank=columns.rank,
         group=columns.group,

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.diagnosis.records.agreement import FROM_ROOT, HOST_BACKENDS, ONE_SIDED, family
+from hangscope.diagnosis.observability import runs_on_host
+from hangscope.diagnosis.records.agreement import FROM_ROOT, ONE_SIDED, family
 from hangscope.trace.model import Records, Signature, Trace
 
 
@@ -50,8 +51,8 @@ def same_backend(trace: Trace, row: int, other: int) -> bool:
 
 
 def is_on_host(signature: Signature) -> bool:
-    """Whether the operation runs on the host (see `HOST_BACKENDS`)."""
-    return signature.backend in HOST_BACKENDS
+    """Whether the operation runs on the host."""
+    return runs_on_host(signature.backend)
 
 
 def in_issue_order(part: Records) -> npt.NDArray[np.bool_]:

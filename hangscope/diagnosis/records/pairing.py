@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hangscope.diagnosis.observability import recorded_ranks, unfinished_alone
 from hangscope.diagnosis.records.alignment import Side, shift
-from hangscope.diagnosis.records.coverage import recorded_ranks
 from hangscope.diagnosis.records.frontier import Frontiers, Ints
 from hangscope.diagnosis.records.kinds import is_on_host, is_sending, records_where
 from hangscope.trace.model import NONE, Flag, Trace, flagged
@@ -79,9 +79,8 @@ class _Halves:
         Only unfinished entries were listed there, and the recorder's numbers have no gap: every
         half of a batch stays listed, finished or not.
         """
-        records, ranks = self.trace.records, self.trace.ranks
-        listed = [r for r in self.hidden if r in ranks and ranks[r].only_active]
-        rows = self.row[np.isin(self.rank, listed)]
+        records = self.trace.records
+        rows = self.row[np.isin(self.rank, sorted(unfinished_alone(self.trace) & self.hidden))]
         if not len(rows):
             return frozenset()
         names = ("rank", "group", "p2p_seq")
@@ -258,7 +257,7 @@ def _sent(trace: Trace, rank: int, half: Half, bounds: tuple[int, int], hidden: 
         return int(sends[own["signature"]].sum())
     if len(own) != len(pairs):
         return None
-    if trace.ranks[rank].only_active:
+    if rank in unfinished_alone(trace):
         own = part[part["group"] == half.group]  # finished sends are not listed, but counted
     return int(own["p2p_seq"].max()) if len(own) else None
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hangscope.diagnosis.observability import is_text_alone
 from hangscope.diagnosis.records.coverage import rank_bounds
 from hangscope.trace.job_log.rows.comparisons import comparison
 from hangscope.trace.job_log.rows.gloo import failed_monitored_barrier, monitored_barrier_wait_ms
@@ -26,9 +27,9 @@ _MOST_GROUPS = 16
 def with_refused_calls(trace: Trace) -> Trace:
     """The trace with the operations reported by the ranks' exceptions.
 
-    For job logs, the log reader does that itself.
+    Of printed text, the reader does that itself.
     """
-    if trace.only_logs:
+    if is_text_alone(trace):
         return trace
     reports: Reports = {}
     bounds = rank_bounds(trace)

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from hangscope.diagnosis.records.coverage import hidden_ranks, known_only_from_journal
+from hangscope.diagnosis.observability import hidden_ranks, unrecorded
 from hangscope.diagnosis.records.frontier import Columns
 from hangscope.diagnosis.records.kinds import is_on_host, is_sending, records_where
 from hangscope.trace.model import Flag, State, Trace, flagged
@@ -53,7 +53,7 @@ def _unpaired_halves(trace: Trace) -> list[int]:
         & ~flagged(flags, Flag.COALESCED_BATCH)
         & ~records_where(trace, is_on_host)
     )
-    if not len(rows) or trace.missing_ranks or known_only_from_journal(trace):
+    if not len(rows) or trace.missing_ranks or unrecorded(trace):
         return []
     seen = ~flagged(flags[rows], Flag.UNOBSERVED)
     if (seen | (records["state"][rows] == int(State.COMPLETED))).all():

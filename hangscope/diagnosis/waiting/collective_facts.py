@@ -8,14 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
+from hangscope.diagnosis.observability import counts_on, hidden_ranks, recorded_ranks
 from hangscope.diagnosis.processes.process_state import ProcessState, in_communication
 from hangscope.diagnosis.records.blocking_calls import blocks_caller
-from hangscope.diagnosis.records.coverage import (
-    collective_row,
-    hidden_ranks,
-    rank_bounds,
-    recorded_ranks,
-)
+from hangscope.diagnosis.records.coverage import collective_row, rank_bounds
 from hangscope.diagnosis.records.frontier import UNKNOWN, Bools, Frontiers, Ints
 from hangscope.diagnosis.records.kinds import (
     comes_from_root,
@@ -25,7 +21,6 @@ from hangscope.diagnosis.records.kinds import (
     same_backend,
 )
 from hangscope.diagnosis.records.pace import standstill_s
-from hangscope.trace import formats
 from hangscope.trace.facts import STALE_HEARTBEATS
 from hangscope.trace.model import Flag, State, Trace
 from hangscope.trace.units import SECOND_NS
@@ -43,8 +38,7 @@ class CollectiveFacts:
         self.hidden = hidden_ranks(trace)
         self.recorded = recorded_ranks(trace)
         self.bounds = rank_bounds(trace)
-        self.counting = {s.rank for s in trace.sources if s.format == formats.RING}
-        """Ranks with a ring: its counters keep counting when its records wrap."""
+        self.counting = counts_on(trace)
         self._over: dict[tuple[int, int], int] = {}
         self._blocking = blocks_caller(trace)
         self._one_sided = records_where(trace, is_one_sided)

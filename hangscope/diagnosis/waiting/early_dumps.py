@@ -14,9 +14,9 @@ import numpy as np
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.observability import is_followed, named_locally, snapshots
 from hangscope.diagnosis.records.frontier import UNKNOWN, Bools
 from hangscope.diagnosis.waiting.wait_duration import SLOW_S, is_beyond_any_timeout
-from hangscope.trace import formats
 from hangscope.trace.model import Flag, Trace
 from hangscope.trace.units import SECOND_NS
 
@@ -41,9 +41,10 @@ def _missing_from_dump(context: Context) -> frozenset[int]:
     have issued them all the same.
     """
     trace, front = context.trace, context.front
-    if not _from_dumps_only(context):
+    if not _are_snapshots(context):
         return frozenset()
-    whole = {r for r, f in trace.ranks.items() if f.oldest_record_id == 1 and not f.only_active}
+    whole = {r for r, f in trace.ranks.items() if f.oldest_record_id == 1}
+    whole -= context.unfinished_alone
     seen = set(zip(front.rank.tolist(), front.group.tolist(), strict=True))
     went_on = np.unique(front.group[front.ended > 0]).tolist()
     return frozenset(
@@ -61,7 +62,7 @@ def went_on_after_dump(context: Context, cause: Cause) -> tuple[int, ...]:
     The same goes for a rank whose dump still shows an operation as unfinished although the rank has
     moved past it, unless the job is known to have stood still (its states were just updated late).
     """
-    if not _from_dumps_only(context) or cause.verdict not in _OF_WAITING or not cause.places:
+    if not _are_snapshots(context) or cause.verdict not in _OF_WAITING or not cause.places:
         return ()
     moved = overtaken(context)
     if cause.verdict is Verdict.STUCK_COLLECTIVE and not stood_still(context):
@@ -96,7 +97,7 @@ def dumped_before(context: Context, cause: Cause) -> tuple[int, ...]:
     began, a dump need not predate that wait to count as early: a rank that is briefly slow looks
     the same, and so does one about to finish what others have finished.
     """
-    if cause.verdict not in _ACCUSING or not _from_dumps_only(context):
+    if cause.verdict not in _ACCUSING or not _are_snapshots(context):
         return ()
     written = {r: f.observed_ns for r, f in context.trace.ranks.items() if f.observed_ns > 0}
     began_ns = _others_began(context, cause)
@@ -123,12 +124,11 @@ def _others_began(context: Context, cause: Cause) -> int:
 def _members(context: Context, pairs: Bools) -> frozenset[int]:
     """Ranks of these (rank, group) pairs, where the dumps list the members."""
     trace, front = context.trace, context.front
-    if not _from_dumps_only(context):
+    if not _are_snapshots(context):
         return frozenset()
     groups = np.unique(front.group[pairs]).tolist()
     # A rank that issued something in a group is a member, unless ranks number their groups locally.
-    named = all(s.version != "none" for s in trace.sources)
-    named &= not (trace.records["flags"] & int(Flag.UNOBSERVED)).any()
+    named = not named_locally(trace) and not (trace.records["flags"] & int(Flag.UNOBSERVED)).any()
     members = {
         g: frozenset(trace.groups[g].ranks) for g in groups if named or trace.groups[g].listed
     }
@@ -136,11 +136,10 @@ def _members(context: Context, pairs: Bools) -> frozenset[int]:
     return frozenset(rank for rank, group in found if rank in members.get(group, ()))
 
 
-def _from_dumps_only(context: Context) -> bool:
-    """Whether all evidence comes from dumps, each a snapshot at the time it was written.
+def _are_snapshots(context: Context) -> bool:
+    """Whether ranks are known from what each left at a moment of its own.
 
-    A log next to them adds facts on some ranks and never contradicts what others have finished.
+    A log next to that adds facts on some ranks and never contradicts what others have finished.
     """
-    kinds = context.source_formats
-    dumps = kinds <= {*formats.DUMPS, formats.LOG} and kinds != {formats.LOG}
-    return dumps and not context.trace.live
+    trace = context.trace
+    return bool(snapshots(trace)) and not is_followed(trace) and not trace.live

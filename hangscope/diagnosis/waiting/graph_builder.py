@@ -15,8 +15,8 @@ from hangscope.diagnosis.graph.phase_places import phase_places
 from hangscope.diagnosis.graph.places import Place, Waits
 from hangscope.diagnosis.graph.store_places import store_places
 from hangscope.diagnosis.groups.unlisted_members import UnlistedMembers
+from hangscope.diagnosis.observability import end_is_unseen, runs_on_host
 from hangscope.diagnosis.processes.process_state import End, ProcessState
-from hangscope.diagnosis.records.coverage import end_is_unseen
 from hangscope.diagnosis.records.frontier import UNKNOWN, Frontiers, Ints
 from hangscope.diagnosis.records.kinds import in_issue_order
 from hangscope.diagnosis.records.pairing import Half, pending_halves
@@ -363,7 +363,7 @@ class GraphBuilder:
         hidden = int(Flag.UNOBSERVED)
         if records["thread"][oldest] == records["thread"][row] or records["flags"][row] & hidden:
             return True
-        if "gloo" not in self.trace.groups[int(records["group"][row])].backend:
+        if not runs_on_host(self.trace.groups[int(records["group"][row])].backend):
             return True
         own = in_issue_order(records[low : row + 1]) & self.front.unfinished[low : row + 1]
         return bool(own[:-1].any())

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.observability import unreadable
 from hangscope.diagnosis.processes.process_state import End, ProcessState
-from hangscope.diagnosis.records.coverage import gaps, unreadable
+from hangscope.diagnosis.records.coverage import gaps
 from hangscope.diagnosis.records.pace import had_stalled_before
 from hangscope.diagnosis.waiting.collective_facts import CollectiveFacts
 from hangscope.trace.model import Trace

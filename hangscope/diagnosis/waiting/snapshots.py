@@ -56,7 +56,7 @@ def snapshot_of(context: Context) -> Snapshot | None:
         soon = min(soon, standstill_s(trace))  # steps of milliseconds do not pause for seconds
     if last < min(_LATEST_S, max(soon, usual)):
         return Snapshot(f"{_MOVED}, {last:.1f} s after its last step")
-    listed = not any(f.only_active and not f.newest_lost for f in trace.ranks.values())
+    listed = not context.lists_in_part
     just_now = first < min(_LATEST_S, max(soon, usual if listed else 0.0))
     just_now &= _dumped_within(context, trace.ranks, _LATEST_S)  # unless it is an earlier dump
     if waited < trace.timeout_s and just_now:

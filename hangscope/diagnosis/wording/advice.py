@@ -13,6 +13,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Side, Verdict
+from hangscope.diagnosis.observability import counts_on
 from hangscope.diagnosis.pattern.thread_races import handed_to_a_pool, race_of_threads
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
@@ -34,7 +35,6 @@ from hangscope.diagnosis.wording.phrases import rank_s, title_of
 from hangscope.diagnosis.wording.playbook import Advice, say
 from hangscope.diagnosis.wording.rank_advice import for_rank, missing, with_dead_thread
 from hangscope.diagnosis.wording.summaries import Crossing, crossing
-from hangscope.trace import formats
 from hangscope.trace.job_selection.duplicate_ranks import duplicate_ranks
 from hangscope.trace.model import NONE
 
@@ -244,7 +244,7 @@ def _for_all(
         return _for_cycle(context, cause, advice, sides)
     if cause.verdict is not Verdict.INCONCLUSIVE:
         return advice
-    if any(source.format == formats.RING for source in context.trace.sources):
+    if counts_on(context.trace):
         return say("recorded elsewhere")
     return undecided(context, (rank for side in sides for rank in side.ranks))
 

@@ -10,10 +10,10 @@ import numpy as np
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, RankReport, Verdict, WaitEdge
+from hangscope.diagnosis.observability import recorders, snapshots
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.processes.stacks import user_frames
 from hangscope.diagnosis.wording.host_words import missing_evidence
-from hangscope.trace import formats
 from hangscope.trace.model import Trace
 from hangscope.trace.units import SECOND_NS
 
@@ -84,7 +84,7 @@ def _all_told(trace: Trace) -> bool:
 
     What a journal or another rank says about a rank does not show what it issued.
     """
-    own = {source.rank for source in trace.sources if source.format in formats.RECORDS}
+    own = recorders(trace)
     all_speak = not own or own.issuperset(range(trace.world_size or 0))
     return all_speak and not trace.missing_ranks
 
@@ -95,8 +95,9 @@ def _takes_one_for_several(trace: Trace) -> bool:
     What its members seem to have finished together may then be operations of different groups.
     """
     used = np.unique(trace.records["group"]).tolist()
-    dumps = any(source.format in formats.DUMPS for source in trace.sources)
-    return dumps and any(group >= 0 and not trace.groups[group].listed for group in used)
+    return bool(snapshots(trace)) and any(
+        group >= 0 and not trace.groups[group].listed for group in used
+    )
 
 
 def _backends(trace: Trace) -> list[str]:

@@ -76,8 +76,8 @@ def _waiting(context: Context, place: Place) -> str:
 
 
 def _enqueued_behind(context: Context, place: Place) -> str:
-    """How far the hosts of waiting ranks have run on, which a log alone shows in numbers only."""
-    if not context.trace.only_logs or place.p2p or place.phase:
+    """How far the hosts of waiting ranks have run on, which printed text shows in numbers only."""
+    if not context.of_text.issuperset(place.waiters) or place.p2p or place.phase:
         return ""
     front = context.front
     here = (front.group == place.group) & np.isin(front.rank, place.waiters)
@@ -99,7 +99,7 @@ def _behind(context: Context, place: Place) -> str:
     if stopped:
         line += f"; {rank_s(stopped)} issued it and {verb(stopped, 'was')} stopped"
     if gone:
-        how = "ended" if context.trace.only_logs else "issued it and ended"
+        how = "ended" if context.of_text.issuperset(gone) else "issued it and ended"
         line += f"; {rank_s(gone)} {how}"
     if idle:
         line += f"; {rank_s(idle)} issued it, and {not_begun(place)}"

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Finding, Verdict
-from hangscope.trace import formats
+from hangscope.diagnosis.observability import recorders
 from hangscope.trace.digests.hosts import homes
 from hangscope.trace.model import Trace
 
@@ -20,7 +20,7 @@ def missing_evidence(trace: Trace) -> tuple[tuple[str, tuple[int, ...]], ...]:
 
     Which host a rank ran on that left nothing, the monitors may have told each other.
     """
-    own = {source.rank for source in trace.sources if source.format in formats.RECORDS}
+    own = recorders(trace)
     if not own:
         return ()
     host_of = {rank: host.name for host in homes(trace.claims).hosts for rank in host.ranks}

@@ -15,6 +15,7 @@ from dataclasses import replace
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.duration_text import lasting
 from hangscope.diagnosis.model import Finding, Verdict
+from hangscope.diagnosis.observability import is_text_alone
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.diagnosis.wording.playbook import Advice, say
@@ -82,7 +83,7 @@ def _told(context: Context, finding: Finding, stray: list[str], troubles: list[s
     if troubles and finding.verdict is Verdict.STUCK_COLLECTIVE and not finding.culprits:
         evidence = (*evidence, *(f"log: {text}" for text in new(troubles)))
         fix += f"; begin with this: {troubles[0]}"
-    if context.trace.only_logs and finding.verdict in _WAITS:
+    if is_text_alone(context.trace) and finding.verdict in _WAITS:
         began = next((c.text for c in context.trace.claims if c.details.phase), "")
         more = [f"log: where the waiting begins: {shortened(began)}"] if began else []
         evidence = (*evidence, *_timeouts(context), *more, *_hosts(context, finding))
@@ -124,7 +125,7 @@ def _hosts(context: Context, finding: Finding) -> Iterator[str]:
 def undecided(context: Context, waiting: Iterable[int] = ()) -> Advice:
     """What to collect if no rank can be named; ``waiting``: ranks that are known to wait."""
     advice = say(Verdict.INCONCLUSIVE)
-    if not context.trace.only_logs:
+    if not is_text_alone(context.trace):
         return advice
     claims = context.trace.claims
     waits = {*waiting, *_reporters(c for c in claims if c.kind == "timeout")}

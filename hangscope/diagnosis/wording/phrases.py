@@ -84,10 +84,10 @@ def members_of(context: Context, place: Place) -> str:
 
 
 def members_are_untold(context: Context, place: Place) -> bool:
-    """Whether only a log mentions the group, and nothing in it tells who belongs to it."""
+    """Whether only text mentions the group, and nothing tells who belongs to it."""
     groups = context.trace.groups
     known = place.p2p or not 0 <= place.group < len(groups) or bool(groups[place.group].ranks)
-    return context.trace.only_logs and not known
+    return not known and context.of_text.issuperset(place.waiters)
 
 
 def address(context: Context, rank: int) -> str:

@@ -15,6 +15,7 @@ from hangscope.diagnosis.graph.places import INIT, Place
 from hangscope.diagnosis.graph.store_places import PREFIX as STORE
 from hangscope.diagnosis.groups.left import has_left_group
 from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.observability import is_unknown_form
 from hangscope.diagnosis.processes.failures import is_secondary
 from hangscope.diagnosis.processes.process_state import (
     CHECKPOINT,
@@ -23,7 +24,6 @@ from hangscope.diagnosis.processes.process_state import (
     is_late_abort,
 )
 from hangscope.diagnosis.processes.stacks import calls_exit, innermost, is_over, user_frames, where
-from hangscope.diagnosis.records.coverage import is_unknown_form
 from hangscope.diagnosis.wording.blocked import blocked_in, frame_names
 from hangscope.diagnosis.wording.phrases import address, everybody_is, rank_s
 from hangscope.diagnosis.wording.playbook import Advice, say

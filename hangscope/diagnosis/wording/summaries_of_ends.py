@@ -8,6 +8,7 @@ from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.exits.primary_failures import own_errors
 from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.observability import is_text_alone, merely_named
 from hangscope.diagnosis.processes.process_state import End, is_late_abort
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.wording.phrases import (
@@ -84,9 +85,9 @@ def lost(context: Context, cause: Cause, place: Place) -> Words:
     why = {context.unreadable.get(rank, "") for rank in cause.culprits}
     if "" not in why:
         left = f"left a dump that cannot be read ({shortened(', '.join(sorted(why)), 80)})"
-    elif context.undumped.issuperset(cause.culprits):
+    elif merely_named(context.trace).issuperset(cause.culprits):
         left = "left no record, only ordinary output"
-    elif context.trace.only_logs:
+    elif is_text_alone(context.trace):
         left = f"{'does' if len(cause.culprits) == 1 else 'do'} not appear in the log"
     return Words(
         f"{subject(cause.culprits)} {left}; {waiters_of(place)} {verb(place.waiters, 'waits')} in "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import INIT, Place
-from hangscope.diagnosis.records.coverage import cut_short
+from hangscope.diagnosis.observability import cut_short
 from hangscope.diagnosis.wording.phrases import (
     capital,
     members_are_untold,
