@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from hangscope.diagnosis.processes.process_state import End, ProcessState, activity, process_of
+from hangscope.diagnosis.processes.process_state import End, ProcessState, process_of
 from hangscope.diagnosis.wording.blocked import blocked_in
+from hangscope.diagnosis.wording.instead import of_process
 from hangscope.diagnosis.wording.rank_advice import missing
 from hangscope.trace.facts import UNREAD_OUTPUT
 from hangscope.trace.model import Frame, KernelWait, RankFacts, Stack, ThreadStack
@@ -141,7 +142,7 @@ def test_unreturned_system_call_is_described() -> None:
 def test_advice_for_a_held_process_is_to_release_it() -> None:
     facts = RankFacts(1, alive=True, process_state="stopped", held_by="gdb (pid 7)")
     process = process_of(facts, None)
-    assert activity(process, facts) == "held by gdb (pid 7)"
+    assert of_process(process).doing == "held by gdb (pid 7)"
     assert missing(process, "on host a").fix == (
         "let the process go on: gdb (pid 7) holds it, on host a"
     )

@@ -15,7 +15,7 @@ from hangscope.diagnosis.processes.failures import (
     speaks_of_others,
 )
 from hangscope.diagnosis.processes.shorten import shortened
-from hangscope.diagnosis.processes.stacks import in_python, innermost, is_over
+from hangscope.diagnosis.processes.stacks import in_python
 from hangscope.trace.facts import RUNNABLE
 from hangscope.trace.model import (
     CAUSED_BY,
@@ -327,39 +327,6 @@ def is_unseen(facts: RankFacts) -> bool:
     """Whether nothing shows how a rank ended."""
     own = facts.exception is not None and facts.exception.is_main_thread
     return not own and (facts.exit is None or facts.exit.kind == "unknown")
-
-
-def activity(process: ProcessState | None, facts: RankFacts | None) -> str:
-    """What a rank without an operation was doing, in a few words."""
-    if process is None or facts is None:
-        return "left no record"
-    if process.end is End.CLEAN:
-        return "exited with status 0" if process.end_text.endswith("0") else process.end_text
-    if process.end is End.CRASHED:
-        return process.end_text
-    words = _cannot_run_as(process)
-    if process.phase is not None:
-        words.append(f"in {process.phase}")
-    else:
-        frame = innermost(process.stack)
-        if is_over(process.stack):
-            words.append("at the end of its program")
-        elif frame is not None:
-            words.append(f"in {frame.name}")
-        if words and process.cannot_run and any(CHECKPOINT.search(f.name) for f in process.stack):
-            words.append("during a checkpoint")
-    if not words and process.end is End.TORN_DOWN:
-        words.append(process.end_text)
-    return ", ".join(words)
-
-
-def _cannot_run_as(process: ProcessState) -> list[str]:
-    """What keeps a process from running; empty if it can run."""
-    if process.state == "stopped":
-        return [f"held by {process.held_by}" if process.held_by else "stopped"]
-    if process.state == "gil-held":
-        return ["holding the GIL"]
-    return ["getting hardly any CPU time"] if process.state == STARVED else []
 
 
 def in_communication(stack: Stack) -> bool:

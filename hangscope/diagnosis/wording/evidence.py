@@ -16,7 +16,7 @@ from hangscope.diagnosis.graph.lock_places import is_lock, lock_in_words
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.processes.failures import is_secondary
-from hangscope.diagnosis.processes.process_state import End, ProcessState, activity
+from hangscope.diagnosis.processes.process_state import ProcessState
 from hangscope.diagnosis.processes.shorten import shortened
 from hangscope.diagnosis.processes.stacks import (
     in_python,
@@ -27,7 +27,8 @@ from hangscope.diagnosis.processes.stacks import (
 )
 from hangscope.diagnosis.records.kinds import is_sending
 from hangscope.diagnosis.wording.first_times import first_times
-from hangscope.diagnosis.wording.phrases import does, is_held_up, not_begun, rank_s, title_of, verb
+from hangscope.diagnosis.wording.instead import instead
+from hangscope.diagnosis.wording.phrases import does, not_begun, rank_s, title_of, verb
 from hangscope.diagnosis.wording.proxies import proxies
 from hangscope.trace.model import ExceptionFacts, Flag, Frame, RankFacts, Stack, flagged
 
@@ -118,7 +119,7 @@ def _accused(context: Context, cause: Cause, rank: int) -> list[str]:
         lines.append(f"rank {rank}: its dump cannot be read ({shortened(why, 80)})")
     if process is None or facts is None:
         return lines or [f"rank {rank}: it left no record"]
-    state = _state(context, process, facts)
+    state = _state(context, process)
     if state and not _stands_in_it(context, cause, process):
         lines.append(f"rank {rank}: {state}")
     lines += _dead_thread(facts)
@@ -166,27 +167,23 @@ def _stands_in_it(context: Context, cause: Cause, process: ProcessState) -> bool
     """Whether a rank is still where it issued the wrong operation: then its side already says that
     it waits."""
     found = cause.mismatch
-    if found is None or process.gone or is_held_up(process):
+    if found is None or process.gone or process.cannot_run:
         return False
     part = next((part for part in found.parts if process.rank in part.ranks), None)
     stack = user_frames(process.stack)
     return part is not None and bool(stack) and user_frames(context.stack(part.shown)) == stack
 
 
-def _state(context: Context, process: ProcessState, facts: RankFacts) -> str:
-    """The state of a rank's process, with its activity in brackets."""
-    if process.end in (End.CRASHED, End.CLEAN, End.TORN_DOWN):
-        state = process.end_text
+def _state(context: Context, process: ProcessState) -> str:
+    """The state of a rank's process, with what it does in brackets."""
+    found, state = instead(context, process.rank), process.state
+    if process.gone:
+        state = found.left
     elif context.waits.out(process.rank):
         state = "waiting"
-    else:
-        state = "" if process.state == "unknown" else process.state
-    doing = activity(process, facts)
-    if state and is_held_up(process) and state == process.state:
-        return doing
-    if doing and doing != process.end_text and process.end is not End.CLEAN:
-        return f"{state} ({doing})".lstrip()
-    return state
+    elif process.cannot_run or state == "unknown":
+        return found.doing
+    return f"{state} ({found.doing})" if found.doing else state
 
 
 def _logged(context: Context, cause: Cause, room: int) -> list[str]:

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Finding
-from hangscope.diagnosis.processes.process_state import ProcessState
 from hangscope.trace.dtypes import readable_dtype
 from hangscope.trace.model import NONE, Signature
 from hangscope.trace.rank_text import named
@@ -136,11 +135,6 @@ def never_began(place: Place, operation: str) -> str:
     else:
         whose, its = f"The devices of {ranks}", "their"
     return f"{whose} never began {operation}, which {its} peers' devices are in"
-
-
-def is_held_up(process: ProcessState | None) -> bool:
-    """Whether the process cannot run any code."""
-    return process is not None and process.cannot_run
 
 
 def subject(ranks: Iterable[int]) -> str:

@@ -12,7 +12,6 @@ from hangscope.diagnosis.exits.dead_threads import dead_thread, died_of
 from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Side, Verdict
-from hangscope.diagnosis.processes.process_state import activity
 from hangscope.diagnosis.processes.stacks import (
     base,
     diverging_frame,
@@ -20,6 +19,7 @@ from hangscope.diagnosis.processes.stacks import (
     is_library,
     user_frames,
 )
+from hangscope.diagnosis.wording.instead import instead
 from hangscope.trace.model import NONE, Flag, Stack
 
 _MOST_ALONE = 8
@@ -209,20 +209,11 @@ def _side_of_absent(context: Context, ranks: tuple[int, ...], group: int) -> Sid
         seq=None,
         stack=user_frames(stack),
         full_stack=stack,
-        activity=died_of(dead) if dead is not None else _activity(context, ranks, stack),
+        activity=died_of(dead) if dead is not None else instead(context, rank, stack).words,
         last_op=signature.op if signature is not None else None,
         last_seq=last_seq or None,
         last_age_s=context.shown_age_s(rank, since) if since else None,
     )
-
-
-def _activity(context: Context, ranks: tuple[int, ...], stack: Stack) -> str:
-    """What absent ranks do instead; the first of them stands for all."""
-    if context.unreadable.keys() >= set(ranks):
-        return "its dump cannot be read" if len(ranks) == 1 else "their dumps cannot be read"
-    process = context.processes.get(ranks[0])
-    seen = replace(process, stack=stack) if process is not None else None
-    return activity(seen, context.trace.ranks.get(ranks[0]))
 
 
 def _with_divergence(sides: list[Side]) -> tuple[Side, ...]:

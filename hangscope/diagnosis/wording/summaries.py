@@ -13,13 +13,12 @@ from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.graph.store_places import PREFIX as STORE
 from hangscope.diagnosis.groups.left import has_left_group
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.diagnosis.processes.process_state import ProcessState, activity
-from hangscope.diagnosis.processes.stacks import innermost, is_over, where
+from hangscope.diagnosis.processes.stacks import innermost, where
+from hangscope.diagnosis.wording.instead import instead
 from hangscope.diagnosis.wording.phrases import (
     capital,
     describe,
     does,
-    is_held_up,
     label_of,
     members_of,
     rank_s,
@@ -128,20 +127,18 @@ def _missing(context: Context, cause: Cause, place: Place) -> Words:
 
 
 def _instead(context: Context, cause: Cause, place: Place) -> str:
-    """What the missing ranks did, or do, instead of arriving."""
-    absent = context.process_in(cause.culprits[0], place.group)
-    doing = activity(absent, context.trace.ranks.get(cause.culprits[0]))
-    if absent is not None and absent.gone and doing == absent.end_text:
-        doing = ""  # how it was ended is no activity
-    has = does(cause.culprits, "has")
+    """What the missing ranks did, or do, instead of arriving; the first of them stands for all."""
+    first, has = cause.culprits[0], does(cause.culprits, "has")
+    found = instead(context, first, context.stack_in(first, place.group))
     if all(_has_left(context, r) for r in cause.culprits):
         left = f"{has} already called destroy_process_group"
-        return f"{left} and {verb(cause.culprits, 'is')} {doing}" if doing else left
+        return f"{left} and {verb(cause.culprits, 'is')} {found.doing}" if found.doing else left
     if all(has_left_group(context.trace, r, place.group) for r in cause.culprits):
         return f"{has} already left this group (destroy_process_group)"
-    if doing:
-        return f"{does(cause.culprits, 'is')} {_still(absent)}{doing}"
-    last, _ = context.last_in_group(cause.culprits[0], place.group)
+    if found.doing:
+        still = "still " if found.goes_on else ""
+        return f"{does(cause.culprits, 'is')} {still}{found.doing}"
+    last, _ = context.last_in_group(first, place.group)
     after = f" after #{last} of" if last else " in"
     return f"{rank_s(cause.culprits)} issued nothing{after} this group"
 
@@ -222,12 +219,6 @@ def _out_of_turn(context: Context, ranks: list[int]) -> str:
     }
     words = f"in a signal handler or on {'its' if len(ranks) == 1 else 'their'} way out"
     return f"{words}, called away from {left.pop()}" if len(left) == 1 and "" not in left else words
-
-
-def _still(process: ProcessState | None) -> str:
-    """ "still" for what a rank is in, but not for "stopped" or for a finished program."""
-    over = process is not None and is_over(process.stack)
-    return "" if over or is_held_up(process) else "still "
 
 
 class Crossing(NamedTuple):
