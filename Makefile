@@ -81,14 +81,15 @@ JOB_TESTS := $(filter-out $(NO_TORCH) tests/__pycache__,$(patsubst %/,%,$(wildca
 # Without "slow", unless all is asked for.
 SHORT = and not slow
 
-check: style     ## what needs no job: diagnosis, trace, ring, report, fixtures, style, types, docs
+check: style     ## the inner loop: diagnosis, trace, ring, report, fixtures, style, types, docs
 	@$(MAKE) --no-print-directory -j3 types docs quick-tests
 
 quick-tests: $(STAMP)
-	$(WITHIN) 1200 $(PYTEST) -n $(CORES) -m 'not alone $(SHORT)' $(NO_TORCH)
+	$(WITHIN) 1200 $(PYTEST) -n $(CORES) -m 'not alone and not long $(SHORT)' $(NO_TORCH)
 	$(BIN)/hangscope replay fixtures
 
-test: check      ## check, and a real job for each promise; what CI runs
+test: check      ## check, what takes longer, and a real job for each promise; what CI runs
+	$(WITHIN) 600 $(PYTEST) -n $(CORES) -m 'long $(SHORT)' $(NO_TORCH)
 	$(WITHIN) 2400 $(PYTEST) -n $(WORKERS) --maxprocesses 8 -m 'not alone $(SHORT)' $(JOB_TESTS)
 	$(WITHIN) 900 $(PYTEST) -n 2 -m 'alone $(SHORT)' tests/demo
 

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 
 def loaded_after(code: str, **variables: str) -> set[str]:
     """Modules loaded in a fresh interpreter after some code, HANGSCOPE unset unless given."""
@@ -21,6 +23,7 @@ def loaded_after(code: str, **variables: str) -> set[str]:
     return set(result.stdout.split())
 
 
+@pytest.mark.long
 def test_import_torch_loads_only_autoload() -> None:
     ours = {name for name in loaded_after("import torch") if name.startswith("hangscope")}
     assert ours == {"hangscope", "hangscope._version", "hangscope.autoload"}
@@ -39,6 +42,7 @@ def test_help_needs_neither_torch_nor_pandas() -> None:
     assert not loaded_after(code) & {"torch", "pandas", "numpy", "textual"}
 
 
+@pytest.mark.long
 def test_malformed_switch_is_one_warning_and_no_recording() -> None:
     result = subprocess.run(
         [sys.executable, "-c", "import torch; print('fine')"],
@@ -53,6 +57,7 @@ def test_malformed_switch_is_one_warning_and_no_recording() -> None:
     assert "HANGSCOPE='perhaps' is not understood" in result.stderr
 
 
+@pytest.mark.long
 def test_warning_is_printed_once_per_node() -> None:
     code = (
         "import torch; from hangscope.recording.settings import settings_from_process as read\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -81,30 +82,27 @@ FROM_BELOW = {
 of a trace, the model of a diagnosis, lists of ranks) is below all of them."""
 
 
-def imports(path: Path) -> Iterator[tuple[str, bool]]:
+@cache
+def imports(path: Path) -> tuple[tuple[str, bool], ...]:
     """(what, whether at the top of the file) of every import; type-checking blocks excluded."""
     tree = ast.parse(path.read_text())
-    typing_only = {
-        id(node)
-        for block in ast.walk(tree)
-        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.dump(block.test)
-        for node in ast.walk(block)
-    }
-    inside = {
-        id(node)
-        for function in ast.walk(tree)
-        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
-        for node in ast.walk(function)
-    }
-    for node in ast.walk(tree):
-        if id(node) in typing_only:
+    found: list[tuple[str, bool]] = []
+    waiting: list[tuple[ast.AST, bool]] = [(tree, True)]
+    while waiting:
+        node, at_top = waiting.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
             continue
         if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield alias.name, id(node) not in inside
+            found += [(alias.name, at_top) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            for alias in node.names:
-                yield f"{node.module}.{alias.name}", id(node) not in inside
+            found += [(f"{node.module}.{alias.name}", at_top) for alias in node.names]
+        at_top = at_top and not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        # Imports are statements: no expression holds one.
+        waiting += [(n, at_top) for n in ast.iter_child_nodes(node) if isinstance(n, _HOLDERS)]
+    return tuple(found)
+
+
+_HOLDERS = (ast.stmt, ast.excepthandler, ast.match_case)
 
 
 def module_graph() -> dict[str, set[str]]:

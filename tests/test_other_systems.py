@@ -53,6 +53,7 @@ def main(out: str) -> None:
     print(json.dumps(ended))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("system", ["darwin", "win32"])
 def test_files_are_analysed_without_what_only_linux_has(tmp_path: Path, system: str) -> None:
     done = subprocess.run(

@@ -30,6 +30,7 @@ def rng(seed: int) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in HEALTHY])
 def test_who_is_late_is_named(kind: str) -> None:
     case = draw(rng(7), kind, 0.2)

@@ -16,9 +16,9 @@ from hangscope.monitor.watch import Monitor, MonitorConfig
 from hangscope.ring.run_secret import RunSecret
 from hangscope.trace.live.own_run import OwnRun
 from hangscope.trace.live.rings import RunKey
+from tests.commands.test_printed_text import CONTROLS, HOSTILE
 from tests.diagnosis.builder import Job
 from tests.ring_processes import ring_process
-from tests.test_printed_text import CONTROLS, HOSTILE
 
 
 def test_report_begins_on_a_new_line() -> None:

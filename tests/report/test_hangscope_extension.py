@@ -150,6 +150,7 @@ def test_facts_known_only_from_a_log_are_not_exported() -> None:
     assert "phases" not in flight_recorder.to_dump(trace, 0)["hangscope"]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not ROOT.is_dir(), reason="no recorded hangs beside the tests")
 def test_exports_get_the_verdict_of_their_source(tmp_path: Path) -> None:
     """For all recorded hangs except those with a log, whose statements are no part of a dump, as of

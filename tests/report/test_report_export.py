@@ -67,6 +67,7 @@ def test_exported_dumps_are_exported_unchanged(dumps: Path, tmp_path: Path) -> N
         )
 
 
+@pytest.mark.long
 def test_export_says_if_its_dumps_will_be_judged_differently(dumps: Path, tmp_path: Path) -> None:
     """What a log says of a rank's end means little without the rest of the log: dumps of a log
     hold the operations only."""
@@ -196,6 +197,7 @@ def test_round_trip_keeps_the_verdict(dumps: Path, tmp_path: Path) -> None:
     assert first.culprits == (2,)
 
 
+@pytest.mark.long
 def test_torchfrtrace_judges_an_export_like_the_original(dumps: Path, tmp_path: Path) -> None:
     main = pytest.importorskip("torch.distributed.flight_recorder.fr_trace").main
     flight_recorder.write(load_trace([dumps]), tmp_path / "again")
@@ -214,6 +216,7 @@ def test_torchfrtrace_judges_an_export_like_the_original(dumps: Path, tmp_path: 
     assert said(dumps) == said(tmp_path / "again")
 
 
+@pytest.mark.long
 def test_exported_fixture_replays_and_is_not_overwritten(dumps: Path, tmp_path: Path) -> None:
     out = tmp_path / "my-hang"
     run = hangscope("export", str(dumps), "--to", "fixture", "-o", str(out), "--redact")

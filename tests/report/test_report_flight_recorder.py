@@ -136,6 +136,7 @@ def torchfrtrace(directory: Path) -> str:
     return run.stdout + run.stderr
 
 
+@pytest.mark.long
 def test_torchfrtrace_names_the_missing_rank(tmp_path: Path) -> None:
     files = flight_recorder.write(samples.hang().trace, tmp_path)
     assert [f.name for f in files] == [f"comm_lib_trace_rank_{r}" for r in range(4)]
@@ -144,6 +145,7 @@ def test_torchfrtrace_names_the_missing_rank(tmp_path: Path) -> None:
     assert "missing ranks: {2}" in said
 
 
+@pytest.mark.long
 def test_torchfrtrace_finds_nothing_in_a_finished_job(tmp_path: Path) -> None:
     job = samples.hang(steps=3)
     done = job.trace.records[job.trace.records["completed_ns"] > 0]

@@ -127,6 +127,7 @@ def test_1024_ranks_fit_a_ticket() -> None:
     assert "1008 more ranks are not drawn" in text
 
 
+@pytest.mark.long
 def test_8192_ranks_share_rows() -> None:
     job = samples.hang(8192, culprit=77, steps=1)
     html = to_html(job.diagnosis, job.trace)

@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2] / "fixtures"
 FIXTURES = find_fixtures([ROOT]) if ROOT.is_dir() else []
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not FIXTURES, reason="no recorded hangs beside the tests")
 def test_all_reports_of_all_recorded_hangs() -> None:
     for path in find_fixtures([ROOT]):

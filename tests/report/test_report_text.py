@@ -66,6 +66,7 @@ def test_hang_report_at_80_columns() -> None:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("width", [40, 80, 120, 200])
 @pytest.mark.parametrize("everything", [False, True])
 @pytest.mark.parametrize(

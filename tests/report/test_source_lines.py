@@ -125,6 +125,7 @@ def dump_from_elsewhere(tmp_path: Path) -> Path:
     return dumps
 
 
+@pytest.mark.long
 def test_every_command_that_quotes_asks_for_the_source_of_foreign_dumps(
     dump_from_elsewhere: Path, tmp_path: Path
 ) -> None:

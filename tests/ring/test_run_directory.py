@@ -48,6 +48,7 @@ def _mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("group", "directory_mode", "file_mode"), [("", 0o700, 0o600), ("1", 0o750, 0o640)]
 )

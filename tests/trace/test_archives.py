@@ -82,6 +82,7 @@ def test_repacked_file_keeps_its_compression(tmp_path: Path, packing: str) -> No
         assert stream.read() == STEPS
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
 def test_truncated_file_is_read_as_far_as_possible(
     tmp_path: Path, pack: Callable[[bytes], bytes]

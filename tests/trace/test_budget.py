@@ -109,6 +109,7 @@ def test_a_dump_larger_than_memory_is_not_read(folder: Path) -> None:
     judged(folder, budget(memory=32 * MIB), "more than can be read in memory")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
 @pytest.mark.parametrize(
     "content", [b'{"entries": [' + b" " * 100, b"step 1\n"], ids=["json", "log"]

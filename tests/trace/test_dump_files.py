@@ -82,6 +82,7 @@ def test_progress_counts_files(tmp_path: Path) -> None:
     assert list(done) == [(1, 3), (2, 3), (3, 3)]
 
 
+@pytest.mark.long
 def test_pickle_that_takes_too_long_is_abandoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

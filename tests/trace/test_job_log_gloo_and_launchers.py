@@ -306,6 +306,7 @@ def test_file_per_rank_gives_the_rank(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_log() -> None:
     import tracemalloc
 

@@ -23,6 +23,7 @@ def _cost_s(text: str) -> float:
     return time.process_time() - began_s
 
 
+@pytest.mark.long
 def test_many_overdue_operations_of_one_rank() -> None:
     text = "".join(timeout(3, seq) for seq in range(1, 20_001))
     assert _cost_s(text) < SECONDS
@@ -49,6 +50,7 @@ def test_repeated_reports_about_all_ranks(monkeypatch: pytest.MonkeyPatch) -> No
     assert evidence.MAX_MENTIONS > 64 * 8192  # reports of a large job are read
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "line",
     [

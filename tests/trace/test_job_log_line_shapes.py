@@ -136,6 +136,7 @@ def test_stacks_are_found_by_their_formats() -> None:
     assert not reader.may_know("frame #0: c10d::ProcessGroupNCCL::watchdogHandler()")
 
 
+@pytest.mark.long
 def test_slow_log_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "_PROGRESS_INTERVAL_S", 0.001)
     (tmp_path / "job.log").write_text("".join(timeout(n % 64, 7) for n in range(10_000)))

@@ -83,6 +83,7 @@ def job(tmp_path: Path) -> list[RingRank]:
     return ranks
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(12))
 def test_many_looks_give_the_result_of_one(tmp_path: Path, job: list[RingRank], seed: int) -> None:
     """Operations that begin, end, pair, wrap, lack sizes or are taken back, in any order."""

@@ -54,6 +54,7 @@ def test_packed_value_survives_a_round_trip(files: list[list[Fragment]]) -> None
         assert same(through(sender, receiver, sent), sent)
 
 
+@pytest.mark.long
 @given(files, st.integers(0, 20))
 def test_packed_value_survives_with_a_full_sender_cache(
     files: list[list[Fragment]], most: int

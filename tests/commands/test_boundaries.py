@@ -12,9 +12,9 @@ import pytest
 
 from hangscope.toolkit.doctor.examine import check_script
 from hangscope.trace.files.source_text import decode_source
-from tests.test_command_line import called
+from tests.commands.test_command_line import called
 
-FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
+FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 FAILING = """
 import sys
 import hangscope.cli.analyze as analyze

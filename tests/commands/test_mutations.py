@@ -10,7 +10,7 @@ import pytest
 
 from hangscope.ring.reader import RingReader
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_sixty_damaged_jobs_end_as_they_should() -> None:

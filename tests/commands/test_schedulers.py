@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-RECIPES = Path(__file__).parent.parent / "docs" / "schedulers"
+RECIPES = Path(__file__).parents[2] / "docs" / "schedulers"
 EVENT = {
     "schema": "hangscope/event/1",
     "verdict": "rank_lost",

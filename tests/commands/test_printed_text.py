@@ -15,7 +15,7 @@ import orjson
 from hangscope.cli import COMMANDS
 from hangscope.report.escape import visible, visible_json
 
-PACKAGE = Path(__file__).parent.parent / "hangscope"
+PACKAGE = Path(__file__).parents[2] / "hangscope"
 
 
 PRINTING = {

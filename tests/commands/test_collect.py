@@ -106,7 +106,7 @@ def test_bundles_come_from_all_nodes(nodes: list[Path], tmp_path: Path, where: s
     out = tmp_path / "out"
     environ = {
         "PATH": f"{tools}:{os.environ['PATH']}", "PLACE": str(nodes[0].parent),
-        "PYTHON": sys.executable, "PYTHONPATH": str(Path(__file__).parent.parent),
+        "PYTHON": sys.executable, "PYTHONPATH": str(Path(__file__).parents[2]),
     }  # fmt: skip
     done = hangscope("collect", ".", "--on", where, "-o", str(out), **environ)
     assert done.returncode == 0, done.stderr.decode()

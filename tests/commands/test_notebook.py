@@ -12,7 +12,7 @@ from rich.console import Console
 
 import hangscope
 
-DUMPS = Path(__file__).parent.parent / "fixtures" / "wrapped-ring" / "dumps"
+DUMPS = Path(__file__).parents[2] / "fixtures" / "wrapped-ring" / "dumps"
 
 
 @pytest.fixture(scope="module")

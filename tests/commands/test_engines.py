@@ -14,7 +14,7 @@ import pytest
 
 from tools.ports import free_port
 
-FIXTURES = Path(__file__).parent.parent / "fixtures"
+FIXTURES = Path(__file__).parents[2] / "fixtures"
 RINGS, DUMPS, LOGS = ("d9-uneven-loader", "native-loader-asleep", "log-timeouts-one-silent")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_collect import node
+from tests.commands.test_collect import node
 
 pytest.importorskip("mcp")
 
