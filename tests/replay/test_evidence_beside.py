@@ -61,7 +61,10 @@ def test_log_that_tells_nothing_changes_no_verdict(folder: Path, tmp_path: Path)
 def test_printed_exception_of_the_accused_is_shown(tmp_path: Path) -> None:
     fixture = load_fixture(ROOT / "checkpoint-on-full-disk")
     log = tmp_path / "job.log"
-    log.write_text(handled_exception("[default0]:"))
+    log.write_text(
+        "[default0]:[rank0]:[W1121 10:00:00.123456789 ProcessGroupNCCL.cpp:1250] Warning: slow\n"
+        + handled_exception("[default0]:")
+    )
     found = diagnose(load_trace([str(fixture.dumps), str(log)]))
     assert found.culprits == (0,)
     assert any("ValueError: the bucket refused" in line for line in found.findings[0].evidence)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .logs import trace_of
+import pytest
+
+from .logs import claims, timeout, trace_of
 from .torchrun_table import table
 
 
@@ -82,3 +84,47 @@ def test_frames_go_down_to_the_first_cause() -> None:
     exception = trace_of(worker).ranks[1].exception
     assert exception is not None
     assert [f.name for f in exception.stack] == ["run", "<module>"], "it was another process's"
+
+
+_BAD_SAMPLE = (
+    "Traceback (most recent call last):", '  File "/app/data.py", line 31, in load',
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("prefix", ["[default1]:", "[rank1] "])
+@pytest.mark.parametrize("after", ["step 100 loss 2.31", "{'loss': 2.31, 'epoch': 0.2}"])
+def test_who_trains_on_has_handled_what_it_printed(prefix: str, after: str) -> None:
+    text = "".join(f"{prefix}{line}\n" for line in (*_BAD_SAMPLE, "skipping it", after))
+    trace = trace_of(text + timeout(0, 7) + timeout(1, 7))
+    assert all(f.exception is None for f in trace.ranks.values())
+    assert not claims(trace, "oom"), "its own error is handled as well"
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "saving checkpoint of step 100",
+        "run failed at step 100",
+        " 20%|##| 375/1881 [3:40 loss 2.3]",
+    ],
+)
+def test_what_a_handler_prints_while_a_process_ends_is_no_progress(after: str) -> None:
+    text = "".join(f"[default1]:{line}\n" for line in (*_BAD_SAMPLE, after))
+    exception = trace_of(text).ranks[1].exception
+    assert exception is not None
+    assert exception.type_name == "torch.OutOfMemoryError"
+    assert claims(trace_of(text), "oom")
+
+
+def test_another_ones_progress_says_nothing() -> None:
+    text = "".join(f"[default1]:{line}\n" for line in _BAD_SAMPLE)
+    trace = trace_of(text + "[default0]:step 100 loss 2.31\n")
+    assert trace.ranks[1].exception is not None
+
+
+def test_what_was_printed_and_survived_is_told_of_its_rank() -> None:
+    text = "".join(f"[rank1] {line}\n" for line in (*_BAD_SAMPLE, "step 100 loss 2.31"))
+    printed = trace_of(timeout(1, 7) + text).ranks[1].printed
+    assert printed is not None
+    assert printed.type_name == "torch.OutOfMemoryError"

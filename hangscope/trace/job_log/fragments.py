@@ -36,6 +36,7 @@ from hangscope.trace.model import (
 
 _STEPS = (
     resolve_comparisons,
+    exceptions.set_survived_apart,
     exceptions.attribute_exceptions,
     statements.resolve_traps,
     exceptions.resolve_chains,
@@ -149,6 +150,7 @@ def _fragment(
         world_size=world,
         exit=end.exit,
         exception=end.exception,
+        printed=end.survived,
         threads=threads_of(notes.seen) if notes.seen is not None else (),
         observed_ns=max(times, default=0),
     )

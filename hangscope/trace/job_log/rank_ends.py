@@ -22,22 +22,28 @@ class RankEnd:
     exception: ExceptionFacts | None
     fatal: LoggedException | None
     """The exception as it appears in the log."""
+    survived: ExceptionFacts | None
+    """One that it has printed and handled."""
 
 
 def end_of(notes: RankNotes) -> RankEnd:
     """How the process of a rank ended, as far as the log shows it."""
-    fatal, exception = _fatal(notes), None
-    if fatal is not None:
-        exception = ExceptionFacts(
-            type_name=fatal.type_name,
-            message=fatal.message + (CAUSED_BY + fatal.cause if fatal.cause else ""),
-            stack=tuple(fatal.frames),
-            at_ns=fatal.at_ns or notes.exit_ns,
-            thread_name=fatal.thread_name,
-            is_main_thread=fatal.thread_name == "MainThread",
-            may_be_handled=not fatal.uncaught and notes.exit_code is None,
-        )
-    return RankEnd(_exit(notes, exception), exception, fatal)
+    fatal, printed = _fatal(notes), notes.printed
+    exception = _facts(fatal, notes) if fatal is not None else None
+    survived = _facts(printed, notes) if printed is not None else None
+    return RankEnd(_exit(notes, exception), exception, fatal, survived)
+
+
+def _facts(trouble: LoggedException, notes: RankNotes) -> ExceptionFacts:
+    return ExceptionFacts(
+        type_name=trouble.type_name,
+        message=trouble.message + (CAUSED_BY + trouble.cause if trouble.cause else ""),
+        stack=tuple(trouble.frames),
+        at_ns=trouble.at_ns or notes.exit_ns,
+        thread_name=trouble.thread_name,
+        is_main_thread=trouble.thread_name == "MainThread",
+        may_be_handled=not trouble.uncaught and notes.exit_code is None,
+    )
 
 
 def _exit(notes: RankNotes, exception: ExceptionFacts | None) -> ExitFacts | None:

@@ -204,6 +204,7 @@ def with_known_rank(line: LogLine, attempt: Attempt) -> LogLine:
         return line if known is None else line._replace(rank=known)
     notes = attempt.of(rank)
     attempt.writer = rank
+    attempt.quoted.discard(rank)
     attempt.shared_tasks |= line.node not in (None, rank)
     notes.pid, notes.host = notes.pid or pid, notes.host or line.host or None
     if line.local_rank is not None:

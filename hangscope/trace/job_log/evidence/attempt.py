@@ -32,6 +32,7 @@ class Stated:
 
     claim: Claim
     group: GroupId | None = None
+    line: int = 0
 
 
 @dataclass(slots=True)
@@ -56,6 +57,8 @@ class Attempt:
     """The log has a debugger's frames, which name only C functions."""
     writer: int | None = None
     """The rank that wrote the newest line with a rank."""
+    quoted: set[int] = field(default_factory=set)
+    """Ranks of which nothing is known but an exception that the job's own output shows."""
     elastic: bool = False
     """The log has output of torchrun or MPICH's launcher: each starts several processes, and a
     scheduler's task is one launcher."""
@@ -142,7 +145,7 @@ class Attempt:
             merged = first.claim.details.completed_by(details)
             first.claim, first.group = replace(first.claim, details=merged), first.group or group
             return first
-        said = Stated(claim, group)
+        said = Stated(claim, group, line.number)
         if len(self.stated) < MAX_CLAIMS:
             self._said[same] = len(self.stated)
             self.stated.append(said)

@@ -59,7 +59,10 @@ class LoggedException:
     frames: list[Frame] = field(default_factory=list)
     at_ns: int = 0
     line: int = 0
+    last_line: int = 0
     uncaught: bool = False
+    survived: bool = False
+    """Its writer trained on after it."""
     thread_name: str = "MainThread"
     cause: str = ""
     """Type and message of the first exception in its ``raise ... from`` chain."""
@@ -126,6 +129,8 @@ class RankNotes:
     places: dict[GroupId, int] = field(default_factory=dict)
     """Group rank by group, from labels."""
     exceptions: list[LoggedException] = field(default_factory=list)
+    printed: LoggedException | None = None
+    """The newest one that it has printed and survived."""
     exit_code: int | None = None
     exit_signal: int | None = None
     exit_text: str = ""

@@ -75,6 +75,10 @@ class Writer(NamedTuple):
     machine: Machine = UNKNOWN_MACHINE
 
 
+NOBODY = Writer(None)
+"""A writer about whom nothing is known: perhaps several."""
+
+
 class LogLine(NamedTuple):
     """One message: its text without prefixes, and what the prefixes say."""
 

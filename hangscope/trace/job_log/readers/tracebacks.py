@@ -7,7 +7,7 @@ import re
 from hangscope.trace import clean
 from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.notes import LoggedException, UnattributedException
-from hangscope.trace.job_log.lines.line import LogLine, Writer
+from hangscope.trace.job_log.lines.line import NOBODY, LogLine, Writer
 from hangscope.trace.model import Frame
 
 _FRAME = re.compile(r'^\s*File "([^"]{1,400})", line (\d{1,8}), in (\S.{0,200}?)\s*$')
@@ -47,6 +47,16 @@ WORDS = (
 )  # fmt: skip
 HEADS = ("Traceback", "Exception in thread ", "Error:", "Exception:", "Exception Group")
 """Beginnings of what is read here."""
+_PROGRESS = re.compile(
+    r"\b(?:step|iter(?:ation)?|epoch|batch|loss|lr|grad_norm|tokens|samples|throughput)s?\b.{0,40}?\d",
+    re.I,
+)
+_OF_AN_END = re.compile(
+    r"error|exception|fail|abort|crash|exit|stop|kill|interrupt|final|summary|finish|terminat|"
+    r"\bsav(?:e|ing)|wandb|%\|",
+    re.I,
+)
+"""Words of handlers that run while a process ends; a progress bar is drawn once more then."""
 _ASCENDS = re.compile(r"\s*E[A-Z]\d{4}: ")
 """Ascend's libraries state the reason on the lines after the exception's."""
 _LINES_TO_ITS_FRAMES, _LINES_TO_ITS_END = 20, 400
@@ -71,6 +81,8 @@ class Tracebacks:
         self._boxed: set[Writer] = set()
         """Writers inside a box that the ``rich`` library draws around a traceback."""
         self._grouped: set[Writer] = set()
+        self._printed: dict[Writer, LoggedException] = {}
+        """The newest exception of each writer that may go on after it."""
         self.inside = 0
         """The newest line inside a traceback, before the one with the exception."""
 
@@ -78,10 +90,11 @@ class Tracebacks:
         """Whether the line may continue a traceback of its writer."""
         if line.excepthook:
             return True
-        if not (self._open or self._closed or self._grouped):
+        if not (self._open or self._closed or self._grouped or self._printed):
             return False
         key = line.writer
-        return key in self._open or key in self._closed or key in self._grouped
+        following = (self._open, self._closed, self._grouped, self._printed)
+        return any(key in writers for writers in following)
 
     def read(self, line: LogLine, attempt: Attempt) -> bool:
         """Record one line of a traceback. Returns whether it was one."""
@@ -96,6 +109,7 @@ class Tracebacks:
         current = self._open.get(key)
         if current is None:
             self._last_line_alone(key, line, attempt)
+            self._goes_on(key, line)
             self._message_tail(key, line)
             return False
         if self._is_body(key, current, line.text):
@@ -107,7 +121,7 @@ class Tracebacks:
             if line.number - current.line > patience:
                 del self._open[key]
             return False
-        self._end(key, current, raised)
+        self._end(key, current, raised, line.number)
         if current.kind not in _LAUNCHER_ERRORS:
             self._closed[key] = (current, line.number)
             _file(current, line, attempt)
@@ -165,10 +179,13 @@ class Tracebacks:
             return False
         return True
 
-    def _end(self, key: Writer, current: LoggedException, raised: re.Match[str]) -> None:
+    def _end(self, key: Writer, current: LoggedException, raised: re.Match[str], line: int) -> None:
         """Complete a traceback with its last line and the tracebacks it was raised from."""
         del self._open[key]
         _name(current, raised)
+        current.last_line = line
+        if not current.uncaught and current.thread_name == "MainThread" and key != NOBODY:
+            self._printed[key] = current
         current.frames.reverse()  # innermost first
         self._last[key] = current
         handled, cause = self._handled.pop(key, None), self._causes.pop(key, None)
@@ -198,6 +215,14 @@ class Tracebacks:
         _name(trouble, raised)
         notes.exceptions.append(trouble)
         self._closed[key] = (trouble, line.number)
+
+    def _goes_on(self, key: Writer, line: LogLine) -> None:
+        """Note that a process trains on after what it has printed: it has handled that."""
+        if key not in self._printed or line.excepthook or line.level:
+            return
+        if _PROGRESS.search(line.text[:400]) and not _OF_AN_END.search(line.text[:400]):
+            self._printed.pop(key).survived = True
+            self._closed.pop(key, None)
 
     def _message_tail(self, key: Writer, line: LogLine) -> None:
         """Continue multi-line messages (Gloo, NCCL) after the line with the type."""
@@ -231,6 +256,8 @@ def _file(trouble: LoggedException, line: LogLine, attempt: Attempt) -> None:
         notes = attempt.of(trouble.of_rank)
         notes.exceptions = [t for t in notes.exceptions if t.of_rank is None] + [trouble]
     elif line.rank is not None:
+        if line.printed and line.rank not in attempt.ranks:
+            attempt.quoted.add(line.rank)
         notes = attempt.of(line.rank)
         if len(notes.exceptions) < _MAX_TROUBLES:
             notes.exceptions.append(trouble)

@@ -43,6 +43,29 @@ def in_communication(trouble: LoggedException) -> bool:
     return trouble.kind not in _OF_THE_CALLER and not _REFUSED.search(trouble.message)
 
 
+def set_survived_apart(attempt: Attempt) -> None:
+    """What a rank raised and survived ended nothing, nor do lines that only repeat it."""
+    lines = set[int]()
+    for rank, notes in list(attempt.ranks.items()):
+        for trouble in [t for t in notes.exceptions if t.survived]:
+            notes.printed = trouble
+            lines.add(trouble.last_line)
+        notes.exceptions = [t for t in notes.exceptions if not t.survived]
+        if rank in attempt.quoted and not notes.tells():
+            del attempt.ranks[rank]
+    raised, processes = attempt.raised, attempt.processes
+    for trouble, local, pid, machine in [p for p in raised.pending if p.trouble.survived]:
+        lines.add(trouble.last_line)
+        known = processes.of_pid(pid, machine)
+        if known is None and local is not None:
+            known = processes.of_local(local, machine)
+        if known in attempt.ranks:
+            attempt.ranks[known].printed = trouble
+    raised.pending = [p for p in raised.pending if not p.trouble.survived]
+    if lines:
+        attempt.stated = [said for said in attempt.stated if said.line not in lines]
+
+
 def attribute_exceptions(attempt: Attempt) -> None:
     """Assign exceptions of writers known only by local rank or pid to ranks."""
     raised, several = attempt.raised, spans_nodes(attempt)
@@ -159,7 +182,8 @@ def claim_unattributed(attempt: Attempt) -> None:
 
 def _where(trouble: LoggedException, form: str) -> str:
     """The innermost frame in user code, if there is one."""
-    at = next((f for f in trouble.frames if not _NOT_OWN.search(f.filename)), None)
+    own = [f for f in trouble.frames if not _NOT_OWN.search(f.filename)]
+    at = next(iter(own or trouble.frames[: not trouble.message]), None)
     if at is None:
         return ""
     file = re.split(r"[/\\]", at.filename)[-1]
