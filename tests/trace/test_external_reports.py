@@ -180,6 +180,39 @@ def test_stacks_of_other_tools_are_read(tmp_path: Path, text: str) -> None:
     assert [(f.name, f.line) for f in stack] == [("read_sample", 12), ("<module>", 90)]
 
 
+def test_main_thread_without_a_name_is_the_one_that_runs_a_module() -> None:
+    text = (
+        "Thread 0x7F4AA36D9700 (active)\n\t _flush (ray/profiling.py:97)\n\t run (threading.py:864)\n"
+        "Thread 0x7F4AACDE7700 (active)\n\t main_loop (app/worker.py:1005)\n"
+        "\t <module> (app/train.py:105)\n"
+    )
+    (process,) = trace_of(text).unranked_processes
+    assert process.stack[0].line == 1005
+
+
+def test_watchdog_of_an_engine_says_whose_stacks_it_takes() -> None:
+    head = "[2025-10-29 11:25:58 TP{}] "
+    trace = trace_of(
+        head.format(3) + "Watchdog timeout (self.watchdog_timeout=300)\n"
+        + head.format(6) + "Pyspy dump for PID 309:\n"
+        "Process 309: sglang::scheduler_TP6\nPython v3.12.12 (/usr/bin/python3.12)\n\n"
+        'Thread 309 (active): "MainThread"\n    _apply (penalty.py:78)\n'
+    )  # fmt: skip
+    assert trace.ranks[6].threads[0].stack[0].line == 78
+
+
+def test_native_stack_is_its_processs() -> None:
+    trace = trace_of(
+        "Process 88693: sglang::scheduler_PP2_TP1\nPython v3.12.3 (/usr/bin/python3.12)\n\n"
+        'Thread 88693 (idle): "MainThread"\n    pthread_cond_timedwait (libc.so.6)\n'
+        "    c10d::ProcessGroupGloo::RecvWork::wait (libtorch_cpu.so)\n"
+    )
+    assert [c.text for c in trace.claims if c.details.stands] == [
+        "process 88693 (sglang::scheduler_PP2_TP1) stands in c10d::ProcessGroupGloo::RecvWork::wait "
+        "(libtorch_cpu.so)"
+    ]
+
+
 def test_newest_stack_dump_of_a_rank_counts() -> None:
     later = DUMP.replace("data.py", "save.py")
     assert trace_of(DUMP + later).ranks[2].main_stack[0].filename == "/a/save.py"

@@ -110,6 +110,24 @@ def test_nccl_trace_shows_the_missing_rank() -> None:
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))
 
 
+def test_lines_torn_apart_show_no_difference() -> None:
+    text = "".join(issued(r, c) for c in (4, 5) for r in range(4))
+    text += "".join(issued(r, 6) for r in (0, 1, 3)) + issued(2, 6, "AllGather", 9000)
+    torn = (
+        "Broadcast: opCount 6 sendbuff 0x7f recvbuff 0x7f count 53 datatype 4 op 0 root 0 comm 0xa1"
+    )
+    found = judged(text + torn + "\n")
+    assert found.culprits == ()
+    assert "#7 by device 2" in found.findings[0].summary
+
+
+def test_operations_of_unknown_ranks_are_told_by_process() -> None:
+    text = issued(3, 4) + nccl(3, "## [10042496.466647] [03:01] 000004 KL hwid 42802110")
+    assert "all_reduce #5 by device 3 of node1" in judged(text).findings[0].summary
+    several = "".join(nccl(5, issued(1, 4).split("INFO ")[1], host) for host in ("n1", "n2"))
+    assert "device 5 of n1; all_reduce #5 by device 5 of n2" in judged(several).findings[0].summary
+
+
 def test_nccl_rank_is_the_place_in_the_largest_communicator() -> None:
     """Devices are numbered again on every host; here nothing else identifies the writer of a
     line."""

@@ -198,3 +198,15 @@ def test_rank_that_only_announced_itself_is_silent() -> None:
     assert (some.verdict, some.culprits) == (Verdict.INCONCLUSIVE, ())
     waits = "".join(timeout(r, 78) for r in (0, 1, 3))
     assert diagnose(trace_of("".join(made) + waits)).culprits == (2,)
+
+
+def test_traceback_without_its_last_line_is_all_that_a_log_tells() -> None:
+    head = "(EngineCore_DP1 pid=3256) ERROR 10-27 13:45:16 [core.py:710] "
+    lines = (
+        "EngineCore encountered a fatal error.", "Traceback (most recent call last):",
+        '  File "/v/executor.py", line 264, in collective_rpc', "    result = get(w,",
+        '  File "/v/shm_broadcast.py", line 511, in dequeue',
+    )  # fmt: skip
+    found = diagnose(trace_of("".join(f"{head}{line}\n" for line in lines)))
+    assert found.culprits == ()
+    assert "cut off (shm_broadcast.py:511 in dequeue)" in found.findings[0].summary

@@ -49,6 +49,7 @@ def test_tasks_absent_from_jaxs_barrier() -> None:
         "jaxlib.xla_extension.XlaRuntimeError: DEADLINE_EXCEEDED: Barrier timed out. Barrier_id: "
         "PjRT_Client_Connect. Timed out task names:\n/job:jax_worker/replica:0/task:3\n"
         "/job:jax_worker/replica:0/task:1\n\nAdditional GRPC error information\n"
+        ':{"grpc_message":"Barrier timed out. Timed out task names:\\n/job:jax_worker","grpc_status":4}\n'
     )
     assert (answer.verdict.value, answer.culprits) == ("missing_rank", (1, 3))
 

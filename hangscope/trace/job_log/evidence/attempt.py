@@ -186,18 +186,18 @@ class Attempt:
         """What is known at the beginning of the next attempt."""
         found = Attempt(number=self.number + 1, world_size=self.world_at_least or None)
         found.processes = self.processes.of_next_attempt()
-        found.earlier = self if self._tells() else self.earlier
+        found.earlier = self if self.tells() else self.earlier
         return found
 
     def newest_that_tells(self) -> Attempt:
         """The newest attempt with attempt; this one if there is none."""
         earlier = self.earlier
-        if earlier is None or self._tells():
+        if earlier is None or self.tells():
             return self
         earlier.number, earlier.lines, earlier.fell_back = self.number, self.lines, True
         return earlier
 
-    def _tells(self) -> bool:
+    def tells(self) -> bool:
         """Whether there is any attempt beyond who has written."""
         raised, ends = self.raised, self.ends
         if self.stated or raised.pending or raised.anonymous or self.stacks:

@@ -29,6 +29,7 @@ _ISSUED = re.compile(
     r"count (?P<count>\d{1,18}) datatype (?P<type>\d{1,2}) .{0,400}?root (?P<root>-?\d{1,9}) "
     r"comm (?P<comm>0x[0-9a-f]+)(?: \[nranks=(?P<size>\d{1,7})\])?"
 )
+_ANNOUNCED = re.compile(r"[A-Z][A-Za-z]{2,20}: opCount [0-9a-f]+ .* comm 0x")
 _SPEAKS = re.compile(r"^([\w.\-]+):(\d{1,9}):\d+ \[(\d{1,4})\] NCCL (?:INFO|WARN)")
 WORDS = (" NCCL ", "Running collective:", "opCount", *initialisation.WORDS)
 HEADS = ("opCount", "Running collective:", *initialisation.HEADS)
@@ -89,8 +90,10 @@ class DebugTraces:
         self._one_group = True
         self._ends: dict[tuple[str, int, str], _Communicator] = {}
         self._created = initialisation.Initialisation()
-        self._last_pair: dict[int, str] = {}
-        """By device, the send or receive that it issued last."""
+        self._last: dict[str, str] = {}
+        """By process, what it issued last."""
+        self._torn = False
+        """An announcement names no process: lines have been torn apart."""
         self._speakers: dict[tuple[str, int], int] = {}
         self._told: dict[tuple[str, int], int] = {}
         """The rank of each process that a prefix or the name of its log states."""
@@ -129,19 +132,28 @@ class DebugTraces:
         known = any(n.operations or n.counters for n in attempt.ranks.values())
         stood = _has_stood(attempt)
         self._created.finish(self._speakers, attempt, stood=stood)
-        if self._last_pair and not (attempt.stated or known):
-            last = (f"{what} by device {d}" for d, what in sorted(self._last_pair.items()))
-            attempt.infer("other", "; ".join(last)[:300], details=ClaimDetails(announced_last=True))
         if attempt.part(Comparisons).lines:
             return
         if self._one_group and not known:
             _note(DEFAULT_GROUP, self._wrapped, stood, attempt)
-        for group, ends in self._communicators(attempt).items():
+        groups = self._communicators(attempt)
+        if all(len(ends) < 2 for ends in groups.values()) and not (attempt.stated or known):
+            self._tell_last(attempt)
+        for group, ends in groups.items():
             steps = _numbered_apart({rank: end.steps for rank, end in ends.items()})
             pairs = any(end.pairs for end in ends.values())
             if known:  # a watchdog counts otherwise, and says itself who is behind
                 group = (f"{group[0]} communicator".strip(), "communicator")
-            _note(group, steps, stood and not (pairs or known), attempt)
+            if self._torn and not known:
+                self._tell_last(attempt)
+            else:
+                _note(group, steps, stood and not (pairs or known), attempt)
+
+    def _tell_last(self, attempt: Attempt) -> None:
+        """What each process issued last, where that cannot be compared."""
+        if self._last:
+            text = "; ".join(f"{what} by {who}" for who, what in sorted(self._last.items()))
+            attempt.infer("other", text[:300], details=ClaimDetails(announced_last=True))
 
     def _wrapper(self, line: LogLine) -> bool:
         found = _WRAPPER.search(line.text)
@@ -162,18 +174,20 @@ class DebugTraces:
     def _issued(self, line: LogLine) -> bool:
         found = _ISSUED.search(line.text)
         if not found:
+            self._torn |= _ANNOUNCED.search(line.text) is not None
             return False
         # Where the host and the process are cut off, the device tells processes apart.
         end = self._end(found["host"] or "", int(found["pid"] or found["device"]), found["comm"])
         end.device, n = int(found["device"]), int(found["n"], 16)
+        who = f"device {end.device}" + (f" of {found['host']}" if found["host"] else "")
         if found["size"]:
             end.size = int(found["size"])
         if found["name"] in _PAIRS:
             end.pairs = True
-            what = f"{found['name'].lower()} #{n} with member {found['root']}"
-            self._last_pair[end.device] = what
+            self._last[who] = f"{found['name'].lower()} #{n} with member {found['root']}"
         else:
             end.steps.append(_Step(n + 1, _signature(found, end.size), line))
+            self._last[who] = f"{end.steps[-1].signature.op} #{n + 1}"
         return True
 
     def _communicators(self, attempt: Attempt) -> dict[GroupId, dict[int, _Communicator]]:
@@ -189,6 +203,7 @@ class DebugTraces:
                 continue
             if alone and end.size == world:
                 groups[DEFAULT_GROUP][rank] = end
+                attempt.world_size = max(attempt.world_size or 0, world)
             elif end.name:
                 groups[end.name, "communicator"][rank] = end
                 attempt.of(rank).places[end.name, "communicator"] = end.rank

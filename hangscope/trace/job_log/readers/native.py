@@ -62,6 +62,9 @@ class NativeFrames:
         self._calls: list[tuple[str, str]] = []
         """(function, library or file) of the thread being read, innermost first."""
         self._told: Counter[str] = Counter()
+        self._whose: dict[str, str] = {}
+        self.process = ""
+        """Whose threads follow, if a heading says so."""
 
     def read(self, line: LogLine, attempt: Attempt) -> bool:
         """Record a native frame. Returns whether the line was one."""
@@ -82,13 +85,16 @@ class NativeFrames:
     def begin(self) -> None:
         """The next frame is another thread's."""
         if self._calls and not any(_OF_HELPERS.search(name) for name, _ in self._calls):
-            self._told[_words(self._calls)] += 1
+            text = _words(self._calls)
+            self._told[text] += 1
+            self._whose[text] = self.process
         self._calls = []
 
     def _finish(self, line: LogLine, attempt: Attempt) -> None:
         self.begin()
         for text, count in self._told.items():
-            who = "a process stands" if count == 1 else f"{count} processes or threads stand"
+            one = f"{self._whose[text] or 'a process'} stands"
+            who = one if count == 1 else f"{count} processes or threads stand"
             attempt.claim(
                 "other", line.saying(f"{who} in {text}"), certain=False, words=text,
                 details=ClaimDetails(stands=True),

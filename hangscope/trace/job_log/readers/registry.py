@@ -106,6 +106,7 @@ class Readers:
     def finish(self, attempt: Attempt) -> None:
         """Record what is known only once the log has ended."""
         self._table.finish(attempt)
+        self._raised.finish(attempt)
         for tell in [*attempt.at_end.values()]:
             tell()
         self._ras.finish(attempt)

@@ -62,7 +62,7 @@ FORM = re.compile(
 )
 HEADS = (
     "most recent call first", "Traceback for thread", "MainThread", "Python v", "=== Rank ",
-    "h0>Rank ", "#0  ", "stop reason = ", "(idle): \"", "(active): \"",
+    "h0>Rank ", "#0  ", "Thread 0x", "stop reason = ", "(idle): \"", "(active): \"",
 )  # fmt: skip
 _MAX_FRAMES = 128
 _MAX_THREADS = 512
@@ -143,6 +143,9 @@ class Stacks:
         """py-spy's heading: the process and its command line, which may state the rank."""
         seen, command = self._begin(key, line, attempt), found.group(2)
         seen.pid = int(found.group(1))
+        title = f" ({command[:_LONGEST_HEADING].strip()})" if "::" in command else ""
+        self._native.begin()
+        self._native.process = f"process {seen.pid}{title}"
         argument, local = _RANK_ARGUMENT.search(command), _LOCAL_ARGUMENT.search(command)
         if seen.rank is None:
             seen.rank = int(argument.group(1)) if argument else self._named_above(line)
@@ -214,9 +217,11 @@ def threads_of(seen: ProcessStacks) -> tuple[ThreadStack, ...]:
     named = any(name == "MainThread" for name, _, _ in with_frames)
     engine = [frames for name, _, frames in with_frames if seen.spy and named and not name]
     found = []
+    # Nothing calls the main thread of what is pasted in part; it alone runs a module.
+    modules = [i for i, thread in enumerate(with_frames) if thread[2][-1].name == "<module>"]
     for place, (name, ident, frames) in enumerate(with_frames):
         last = place == len(with_frames) - 1 if not seen.spy else place == 0 and not name
-        main = name == "MainThread" if named else last
+        main = name == "MainThread" if named else ([place] == modules or (last and not modules))
         shown = "MainThread" if main else name or ident
         inner = engine[0] if main and len(engine) == 1 and _in_backward(frames[0]) else []
         found.append(ThreadStack(shown, main, (*inner, *frames), seen.at_ns, source))

@@ -127,6 +127,14 @@ class Tracebacks:
             _file(current, line, attempt)
         return False  # other readers may understand the message
 
+    def finish(self, attempt: Attempt) -> None:
+        """Of a log that tells nothing else, the traceback that is cut off is all there is."""
+        for trouble in self._open.values():
+            if trouble.frames and not attempt.tells():
+                trouble.type_name = "an exception whose last line is cut off"
+                trouble.frames.reverse()
+                attempt.raised.anonymous.append(trouble)
+
     def _without_rail(self, key: Writer, line: LogLine) -> LogLine:
         """The line as it would look outside an `ExceptionGroup`."""
         if _GROUP.match(line.text):

@@ -112,15 +112,14 @@ def _tasks(said: Said, attempt: Attempt) -> Report:
     tasks: list[int] = []
 
     def tell() -> None:
-        if tasks:
-            attempt.claim("missing_ranks", said.line, accused=tuple(tasks))
+        attempt.claim("missing_ranks", said.line, accused=tuple(tasks))
 
-    attempt.at_end[_tasks] = tell
     line = yield True
     while line.number <= said.line.number + _NEAR * 40:
         found = _TASK.match(line.text)
         if found:
             tasks.append(int(found[1]))
+            attempt.at_end[_tasks] = tell
         line = yield found is not None
 
 

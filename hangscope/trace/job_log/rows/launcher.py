@@ -108,6 +108,13 @@ def _listed(said: Said, attempt: Attempt) -> None:
         processes.are_told(said.line.machine, listed, counted=False)
 
 
+def _dumped(said: Said, attempt: Attempt) -> None:
+    """SGLang's watchdog takes the stacks of its own process."""
+    if said.line.rank is not None and not said.line.printed:
+        pid = said.number("pid") or 0
+        attempt.processes.is_told(said.line.rank, pid, said.line.machine)
+
+
 def _mapping(said: Said, attempt: Attempt) -> None:
     processes = attempt.processes
     hosts = [rank_ranges(ranks) for ranks in _OF_HOST.findall(said.text("hosts"))]
@@ -163,6 +170,8 @@ ROWS = (
 NODES = (
     row("listed-ranks", "process", r"\b(?P<which>local|global)_ranks=\[(?P<ranks>[\d, ]{1,4096})\]",
         _listed, "local_ranks=[0, 1, 2, 3]", "global_ranks=[4, 5, 6, 7]"),
+    row("dump-of-process", "process", r"Pyspy dump for PID (?P<pid>\d{1,9})", _dumped,
+        "Pyspy dump for PID 309:"),
     row("deepspeed-mapping", "process", r"\bglobal_rank_mapping=.{0,40}?\{(?P<hosts>.{1,20000})\}",
         _mapping,
         "global_rank_mapping=defaultdict(<class 'list'>, {'n0': [0, 1], 'n1': [2, 3]})"),

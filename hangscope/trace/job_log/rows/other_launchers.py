@@ -255,11 +255,12 @@ ROWS = (
         "heartbeats from it.", "srun: error: Node failure on node7"),
     row("no-sign-of-life", "timeout",
         r"No available (?:shared memory broadcast )?block found in \d+ second|"
-        r"reason=\[(?:task|stream sync) timeout\]|"
+        r"reason=\[(?:task|stream sync) timeout\]|hccl fftsplus task timeout occurred|"
         r"atchdog timeout \(self\.watchdog_timeout=|"
         r"Hang detected on rank (?P<rank>\d{1,7}) in PyExec", _silent,
         "No available shared memory broadcast block found in 60 seconds.",
-        "Watchdog timeout (self.watchdog_timeout=300)"),
+        "The error from device(chipId:5, dieId:0), hccl fftsplus task timeout occurred during task "
+        "execution", "Watchdog timeout (self.watchdog_timeout=300)"),
     row("told-to-stop", "stopped",
         r"Received (?:Signals\.)?(?:(?P<signal>\d{1,2})|SIG(?P<name>\w{1,8})) death signal|"
         r"SignalException: Process \d+ got signal: (?:Signals\.)?(?P<got>\d{1,2}|SIG\w{1,8})|"

@@ -97,7 +97,7 @@ ROWS = (
     row("store-unreachable", "missing ranks",
         r"waiting for (?:clients|workers)\. (?P<joined>\d+)/(?P<clients>\d+) (?:clients|workers) "
         r"joined|client socket has (?:timed out after|failed to connect to)|"
-        r"TCP client failed to connect/validate to host|"
+        r"TCP client failed to connect/validate to host|CCOM WARN Timeout waiting for |"
         r"Rendezvous(?:Timeout|Closed|Connection)Error|has failed to send a keep-alive heartbeat|"
         r"wait timeout after \d+ms, keys: |Timeout waiting for key: ", claim("rendezvous"),
         "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 "
@@ -105,6 +105,7 @@ ROWS = (
         "[c10d] The client socket has failed to connect to [node0]:29500 (errno: 110 - Connection "
         "timed out).",
         "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
+        "4711:4720 [29] include/socket.h:579 CCOM WARN Timeout waiting for RX (waited 120 sec)",
         "wait timeout after 600000ms, keys: /0//cuda//nccl"),
 )
 # fmt: on
