@@ -6,7 +6,9 @@ is unknown, or none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -26,7 +28,9 @@ from hangscope.report.escape import visible_json
 from hangscope.trace.model import Source, Stack
 
 _INT64 = 2**63
-_MANY_EDGES = 16_384
+_MANY_EDGES = 4096
+_MANY_FILES = 1024
+"""Of more files only so many are listed, and folders are not told apart."""
 BY_RANK = ("ranks", "stacks", "operations", "wait_for", "sources")
 """Keys whose size grows with the number of ranks."""
 
@@ -202,30 +206,48 @@ def _edge(edge: WaitEdge) -> dict[str, Any]:
     }
 
 
-def _sources(sources: Iterable[Source]) -> list[dict[str, Any]]:
+def _sources(sources: Sequence[Source]) -> list[dict[str, Any]]:
     """Files by format and folder, each as name, rank and number of records.
 
     ``path``, ``rank`` and ``records`` of a row are those of its file; if it has several, their
-    folder, no rank and the sum.
+    folder, no rank and the sum. ``count`` says how many files a row has. Of more than
+    `_MANY_FILES` in all, a row has those of all folders, lists only as many, and ``dropped`` is the
+    sum of what they have lost.
     """
+    many = len(sources) > _MANY_FILES
+    above = _common_folder(sources) if many else ""
     found: dict[tuple[str, str, str, int], list[list[Any]]] = {}
+    lost: dict[tuple[str, str, str, int], int] = defaultdict(int)
     for source in sources:
         folder, slash, name = source.path.rpartition("/")
-        key = (source.format, source.version, folder + slash, source.dropped)
+        folder += slash
+        if many:
+            folder, name = above, source.path.removeprefix(above)
+        apart = int(source.dropped > 0) if many else source.dropped
+        key = (source.format, source.version, folder, apart)
         found.setdefault(key, []).append([name, source.rank, source.records])
+        lost[key] = lost[key] + source.dropped if many else source.dropped
     return [
         {
-            "path": folder + (rows[0][0] if len(rows) == 1 else "") or ".",
-            "format": format_,
-            "version": version,
+            "path": key[2] + (rows[0][0] if len(rows) == 1 else "") or ".",
+            "format": key[0],
+            "version": key[1],
             "rank": rows[0][1] if len(rows) == 1 else None,
             "records": sum(records for _, _, records in rows),
-            "dropped": dropped,
-            "folder": folder,
-            "files": rows,
+            "dropped": lost[key],
+            "folder": key[2],
+            "count": len(rows),
+            "files": rows[:_MANY_FILES],
         }
-        for (format_, version, folder, dropped), rows in found.items()
+        for key, rows in found.items()
     ]
+
+
+def _common_folder(sources: Sequence[Source]) -> str:
+    """The folder that holds all of them, with a slash at its end; empty if none does."""
+    folders = zip(*(source.path.split("/")[:-1] for source in sources), strict=False)
+    shared = itertools.takewhile(lambda names: len(set(names)) == 1, folders)
+    return "".join(f"{names[0]}/" for names in shared)
 
 
 def _encodable(value: Any) -> Any:

@@ -81,22 +81,35 @@ def test_large_job_takes_three_megabytes_at_most() -> None:
     world = 16_384
     rows = tuple(
         replace(waiting, rank=rank, host=f"worker-{rank // 8:05}", pid=100_000 + rank,
-                waiting_s=120.0 + rank / 7)
+                waiting_s=120.0 + rank / 7, waiting_for=(world - 1, 8191, 8192, 8193))
         for rank in range(world)
     )  # fmt: skip
     victims = tuple(range(world))
-    source = Source("hangscope-runs/a-job/rank_12345.ring", "hangscope-ring", "1", 0, 10_000)
+    edge = given.wait_for[0]
+    of_node = "runs/a-job/worker-{:05}/rank_{}.ring"
     large = replace(
         given,
         ranks=(*rows[:-1], replace(culprit, rank=world - 1)),
         findings=(replace(given.findings[0], victims=victims),),
-        sources=tuple(replace(source, rank=rank) for rank in range(world)),
-        wait_for=(),
+        sources=tuple(
+            Source(of_node.format(rank // 8, rank), "hangscope-ring", "1", rank, 10_000, rank % 9)
+            for rank in range(world)
+        ),
+        wait_for=tuple(replace(edge, waiter=rank, on=world - 1) for rank in range(world - 1)),
     )
     raw = to_json(large)
     assert len(raw) < 3_000_000
     document = json.loads(raw)
     assert len(document["stacks"]) == len({r.stack for r in large.ranks if r.stack})
+    assert [edge["on"] for edge in document["wait_for"]] == [world - 1], "rows tell the others"
+    told = [(row["path"], row["count"], len(row["files"]), row["dropped"] > 0, row["records"])
+            for row in document["sources"]]  # fmt: skip
+    whole = world // 9 + 1
+    assert told == [
+        ("runs/a-job/", whole, 1024, False, 10_000 * whole),
+        ("runs/a-job/", world - whole, 1024, True, 10_000 * (world - whole)),
+    ]
+    assert document["sources"][0]["files"][1] == ["worker-00001/rank_9.ring", 9, 10_000]
     brief = json.loads(to_json(large, brief=True))
     assert set(document) - set(brief) == {"ranks", "stacks", "operations", "wait_for", "sources"}
     assert brief["findings"] == document["findings"]
