@@ -200,7 +200,7 @@ def open_source(
     directory = run_directory_of(paths[0]) if len(paths) == 1 else None
     if directory is not None:
         run = LiveRun(directory, rows=LIVE_ROWS)
-        if run.look().live:
+        if run.may_live() and run.look().live:
             return LiveSource(
                 run, title, ask_stacks=ask_stacks, source_directories=source_directories
             )

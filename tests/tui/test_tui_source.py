@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,10 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 from hangscope.diagnosis import engine
+from hangscope.ring.process_identity import boot_id, pid_namespace, start_ticks
 from hangscope.trace.model import Trace
 from hangscope.tui import source
 from hangscope.tui.source import LiveSource, later
 from tests import view_samples as samples
+from tests.live_rings import RingRank
 
 
 class Run:
@@ -122,6 +125,23 @@ def test_finding_among_the_newest_records_is_checked_against_all(judged: list[Tr
 def test_unknown_time_stays_unknown() -> None:
     diagnosis = replace(samples.hang(4, culprit=1, steps=3).diagnosis, stalled_s=None)
     assert later(diagnosis, 5.0).stalled_s is None
+
+
+def test_run_that_is_over_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hangscope.trace.live.follow import LiveRun
+    from hangscope.tui.source import LiveSource, StaticSource, open_source
+
+    over, running = tmp_path / "over", tmp_path / "running"
+    for folder, pid in ((over, 2**22 + 1), (running, os.getpid())):
+        folder.mkdir()
+        one = RingRank(
+            folder, 0, 1, pid=pid, boot_id=boot_id(), pid_namespace=pid_namespace(),
+            start_ticks=start_ticks(pid) if pid == os.getpid() else 1,
+        )  # fmt: skip
+        one.finish(one.issue(one.join("0", "default_pg", range(1))))
+    assert isinstance(open_source([str(running)]), LiveSource)
+    monkeypatch.setattr(LiveRun, "look", lambda run: pytest.fail("a second reading"))
+    assert isinstance(open_source([str(over)]), StaticSource)
 
 
 def test_fixture_is_not_live() -> None:

@@ -28,7 +28,7 @@ from hangscope.trace.nccl.rings import device_ring_of, fingerprint_of
 from hangscope.trace.processes.file_locks import FileLocks
 from hangscope.trace.processes.signals import target_of
 from hangscope.trace.rings.batch import RingBatch
-from hangscope.trace.rings.facts import writer_of
+from hangscope.trace.rings.facts import stale_after_ns, writer_of
 
 _ATTEMPTS = 3
 """How often a look is begun, if rings become shorter during it."""
@@ -112,6 +112,19 @@ class LiveRun:
             )
         trace = self._with_devices(trace)
         return replace(trace, live=live, looks=self.looks, observed_ns=now_ns)
+
+    def may_live(self) -> bool:
+        """Whether a look might find a living rank: without reading what the ranks recorded."""
+        rings, now_ns = self.refresh(), time.time_ns()
+        written = (at_ns for _, _, at_ns in self._folder.listing.journals)
+        if any(at_ns > now_ns - _RECORDED_NS for at_ns in written):
+            return True
+        for ring in rings:
+            alive, header = ring.process.look().alive, ring.reader.header()
+            beats = abs(now_ns - header.heartbeat_ns) <= stale_after_ns(header)
+            if alive or (alive is None and beats):
+                return True
+        return False
 
     def _with_devices(self, trace: Trace) -> Trace:
         devices = {r.rank: device_ring_of(r.reader.name, r.process.pid) for r in self._rings}

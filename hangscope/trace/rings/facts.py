@@ -187,7 +187,7 @@ def _observe(
         boot_id=decode_text(header.boot_id),
         pid_namespace=header.pid_namespace,
     )
-    stale = now_ns - header.heartbeat_ns > STALE_HEARTBEATS * _interval_s(header) * 1e9
+    stale = now_ns - header.heartbeat_ns > stale_after_ns(header)
     if stale and look.alive and look.state != "stopped" and is_frozen(header.pid):
         look = replace(look, state="stopped", held_by=FREEZER)
     running = look.alive and look.state not in ("stopped", "zombie")
@@ -205,6 +205,11 @@ def _observe(
     if header.left_stack:
         threads = (*threads, _interrupted_stack(reader, header))
     return _Observation(look, gil_blocked, end, wait, threads)
+
+
+def stale_after_ns(header: RingHeader) -> float:
+    """The age of a heartbeat from which on it has stopped."""
+    return STALE_HEARTBEATS * _interval_s(header) * 1e9
 
 
 def _interval_s(header: RingHeader) -> float:
