@@ -225,7 +225,7 @@ def simulate(pipe: Any, port: int, numbers: list[int], template: bytes, culprit:
         ranks = tuple(range(number * RANKS, (number + 1) * RANKS))
         home = Node(f"node{number}", "", number, (f"10.{number >> 8}.{number & 255}.1",), ranks)
         card = encode(Digest((home,), (), Tables(), 0.0))
-        node.report = Report(time.time_ns(), "", card)
+        node.report = Report(time.time_ns(), card)
     queue = [(time.monotonic() + random.uniform(0, QUIET_PERIOD_S), number) for number in numbers]
     heapq.heapify(queue)
     stopped_s, told, late_s, sends = 0.0, 0, 0.0, dict.fromkeys(numbers, 0.0)
@@ -256,7 +256,7 @@ def simulate(pipe: Any, port: int, numbers: list[int], template: bytes, culprit:
         node = nodes[number]
         has_verdict = node.inbox.told is not None and bool(node.inbox.told.verdict)
         if stopped_s and now_s >= sends[number] and not has_verdict:
-            node.report = Report(time.time_ns(), "", reports[number])
+            node.report = Report(time.time_ns(), reports[number])
             sends[number] = now_s + REPEAT_S
         node.round()
         if not has_verdict and node.inbox.told is not None and node.inbox.told.verdict:

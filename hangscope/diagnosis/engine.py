@@ -33,7 +33,7 @@ from hangscope.diagnosis.exits.vanished_hosts import accuse_all_vanished, with_v
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.groups.memberships import with_credible_members
 from hangscope.diagnosis.model import Diagnosis, Verdict
-from hangscope.diagnosis.no_cause.monitor_verdict import with_monitor_verdict
+from hangscope.diagnosis.no_cause.monitor_verdict import overcome, with_monitor_verdict
 from hangscope.diagnosis.no_cause.nothing_found import without_cause
 from hangscope.diagnosis.processes.embedded_exceptions import with_original_exceptions
 from hangscope.diagnosis.records.counters import with_first_numbers, with_own_counters
@@ -52,7 +52,7 @@ from hangscope.diagnosis.waiting.without_timeout import (
 )
 from hangscope.diagnosis.wording.answer import answer
 from hangscope.diagnosis.wording.findings import to_finding, with_hosts
-from hangscope.diagnosis.wording.host_words import with_common_hosts
+from hangscope.diagnosis.wording.host_words import with_common_hosts, with_unreachable_hosts
 from hangscope.diagnosis.wording.logs import with_logs
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.diagnosis.wording.tolerated_waits import tolerated_wait
@@ -139,7 +139,9 @@ def _judged(trace: Trace) -> tuple[Diagnosis, Context]:
         if not findings and (waiting := tolerated_wait(job.context, job.tolerated)) is not None:
             notes.append(waiting)
     findings = with_logs(job.context, with_monitor_verdict(job.context, findings))
-    findings = with_common_hosts(job.context, with_hosts(job.context, findings))
+    notes += overcome(job.context)
+    findings = with_unreachable_hosts(job.context, with_hosts(job.context, findings))
+    findings = with_common_hosts(job.context, findings)
     return answer(job.context, findings, notes), job.context
 
 

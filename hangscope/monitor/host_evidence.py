@@ -39,7 +39,7 @@ class HostEvidence:
     hosts:
         Who runs where.
     silent:
-        Hosts that do not answer although others do.
+        Hosts that do not answer.
     store:
         Since when the job's store does not answer, if it does not.
     here:
@@ -50,6 +50,18 @@ class HostEvidence:
     silent: tuple[Host, ...] = ()
     store: Lost | None = None
     here: frozenset[int] = frozenset()
+
+    @property
+    def own(self) -> Host | None:
+        """This host."""
+        return next((h for h in self.hosts.hosts if not self.here.isdisjoint(h.ranks)), None)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no other host answers this one."""
+        own = self.own
+        others = [host for host in self.hosts.hosts if host != own]
+        return bool(self.silent) and own is not None and len(self.silent) == len(others)
 
     @property
     def store_host(self) -> Host | None:
@@ -78,7 +90,8 @@ def explained_by_host(diagnosis: Diagnosis, trace: Trace, known: HostEvidence) -
     if not known.hosts.hosts or first is None or _is_own(first, trace, known):
         return None
     found = (
-        _silent(first, diagnosis, trace, known)
+        _alone(first, diagnosis, trace, known)
+        or _silent(first, diagnosis, trace, known)
         or _cut_off(first, trace, known)
         or _closed(first, trace, known)
         or _without_store(first, trace, known)
@@ -109,15 +122,49 @@ def _is_own(first: Finding, trace: Trace, known: HostEvidence) -> bool:
     return not (broke_ns and elsewhere and unheard and not ended)
 
 
+def _alone(
+    first: Finding, diagnosis: Diagnosis, trace: Trace, known: HostEvidence
+) -> Finding | None:
+    """Nothing is heard of any other host, and the ranks here wait for ranks there."""
+    own, unseen = known.own, _accused(first, diagnosis) - trace.ranks.keys()
+    if own is None or not known.is_alone or known.store is not None:
+        return None
+    waiting = sorted(set(first.victims) & trace.ranks.keys())
+    if not unseen and (first.culprits or not all(map(set(waiting).intersection, _ranks(known)))):
+        return None
+    several = len(known.silent) > 1
+    either = "either the link of this host is cut, or all of theirs are, or they are gone"
+    return replace(
+        first,
+        verdict=Verdict.INCONCLUSIVE,
+        culprits=(),
+        victims=tuple(waiting),
+        hosts=(own.name,) if several else (),
+        confidence=Confidence.AMBIGUOUS,
+        summary=f"Nothing comes to {hosts_s([own])} from any other host",
+        why=f"{rank_s(waiting)} wait{_s(waiting)}{in_operation(first)}, and no monitor of "
+        f"{hosts_s(known.silent)} answers: {either}",
+        fix=_FIX.format(hosts=own.name),
+        unknowns=(),
+    )
+
+
+def _ranks(known: HostEvidence) -> list[tuple[int, ...]]:
+    return [host.ranks for host in known.silent]
+
+
+def _accused(first: Finding, diagnosis: Diagnosis) -> set[int]:
+    """Whom a finding names, or else whom its victims wait for."""
+    awaited = {edge.on for edge in diagnosis.wait_for if edge.waiter in first.victims}
+    return set(first.culprits) or awaited
+
+
 def _silent(
     first: Finding, diagnosis: Diagnosis, trace: Trace, known: HostEvidence
 ) -> Finding | None:
     """All ranks and the monitor of hosts fell silent together, and the others wait for them."""
     gone = {rank for host in known.silent for rank in host.ranks} - trace.ranks.keys()
-    accused = set(first.culprits) or {
-        edge.on for edge in diagnosis.wait_for if edge.waiter in first.victims
-    }
-    accused -= trace.ranks.keys()
+    accused = _accused(first, diagnosis) - trace.ranks.keys()
     hosts = known.hosts.of_ranks(accused & gone)
     if not hosts or not accused <= gone or known.store is not None:
         return None
@@ -147,7 +194,7 @@ def _cut_off(first: Finding, trace: Trace, known: HostEvidence) -> Finding | Non
     silent, waiting = known.silent, set(first.victims)
     if first.culprits or known.store is not None or not silent or not waiting:
         return None
-    if not all(waiting.intersection(host.ranks) for host in silent):
+    if not all(map(waiting.intersection, _ranks(known))):
         return None
     return replace(
         first,
@@ -240,6 +287,17 @@ def _headed_by(found: Finding, diagnosis: Diagnosis) -> Diagnosis:
         findings=(found,),
         ranks=rows,
     )
+
+
+def doubtful_hosts(found: Diagnosis | Finding, known: HostEvidence) -> tuple[str, ...]:
+    """The hosts of which one, or the link between them, is at fault, for the journal.
+
+    A host that cannot be reached from here may be one that this host is cut off from.
+    """
+    own, named = known.own, set(found.hosts)
+    if own is not None and named and found.confidence is Confidence.AMBIGUOUS:
+        named.add(own.name)
+    return tuple(sorted(named))
 
 
 def closed_addresses(trace: Trace, known: HostEvidence) -> list[str]:

@@ -9,9 +9,11 @@ import json
 import os
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from hangscope.diagnosis.model import Diagnosis, Finding
 from hangscope.monitor.processes import ProcessEnd
 from hangscope.replay.observed import seen_event
 from hangscope.ring.process_identity import boot_id, machine_id, pid_namespace
@@ -81,18 +83,20 @@ class Journal:
         """The nodes have told each other who runs where."""
         self._write({"event": "hosts", "hosts": json.loads(hosts.encode())})
 
-    def said(
-        self, event: str, verdict: str, culprits: tuple[int, ...], summary: str, confidence: str
-    ) -> None:
-        """The monitor has printed something: ``event`` is ``verdict`` or ``notice``."""
+    def said(self, event: str, found: Finding | Diagnosis, hosts: Sequence[str] = ()) -> None:
+        """The monitor has printed something: ``event`` is ``verdict`` or ``notice``.
+
+        ``hosts``: of which one, or the link between them, is at fault.
+        """
         self._write(
             {
                 "event": event,
                 "at_ns": time.time_ns(),
-                "verdict": verdict,
-                "culprits": list(culprits),
-                "summary": summary,
-                "confidence": confidence,
+                "verdict": found.verdict.value,
+                "culprits": list(found.culprits),
+                "summary": found.summary,
+                "confidence": found.confidence.value,
+                **({"hosts": list(hosts)} if hosts else {}),
             }
         )
 

@@ -6,6 +6,7 @@ sent nor read again; node 0 keeps what it has read in memory.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -35,11 +36,10 @@ _MOST_VALUES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """When a node was last heard of, and what it has found by itself."""
+    """When a node was last heard of."""
 
     sent_ns: int
     ahead_ns: int
-    found: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +195,8 @@ class RelayProcess:
                 "MASTER_PORT": store[1],
             },
         )  # fmt: skip
+        if self._process.stdin is not None:
+            os.set_blocking(self._process.stdin.fileno(), False)
 
     @property
     def failed(self) -> bool:
@@ -216,12 +218,14 @@ class RelayProcess:
         self._replace("still", b"")
 
     def publish_found(self, line: str) -> None:
-        """Tell node 0 what was found here, in one line."""
+        """Tell all other nodes what was found here, in one line, at once: the job may end."""
         self._replace("found", line.encode())
+        self.hurry()
 
     def publish_verdict(self, text: str) -> None:
         """Send the verdict to the other nodes."""
         self._replace("verdict", text.encode())
+        self.hurry()
 
     def publish_hosts(self, hosts: HostMap) -> None:
         """Send who runs where to the other nodes."""
@@ -232,8 +236,22 @@ class RelayProcess:
         path = self._directory / "awake"
         if awake:
             path.touch()
+            self.hurry()
         else:
             path.unlink(missing_ok=True)
+
+    def hurry(self) -> None:
+        """Have the relay send and receive at once."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):  # it has ended, or is told already
+                os.write(self._process.stdin.fileno(), b"\n")
+
+    def found(self) -> str:
+        """What another node has found by itself."""
+        try:
+            return (self._directory / "in" / "found").read_text("utf-8", "replace")
+        except OSError:
+            return ""
 
     def told(self) -> Told:
         """What node 0 has told."""
@@ -270,7 +288,7 @@ class RelayProcess:
         raw = self._changed("heard")
         if raw is not None:
             rows = orjson.loads(raw)
-            self._heard = {row[0]: Heard(row[1], row[2], row[3]) for row in rows}
+            self._heard = {row[0]: Heard(row[1], row[2]) for row in rows}
         return self._heard
 
     def receive(self) -> None:

@@ -127,6 +127,11 @@ class OtherNodes:
             if self._relay is not None:
                 self._relay.wake(True)
 
+    def hurry(self) -> None:
+        """A rank here has failed: look at once, and often, whether others say why."""
+        if self._relay is not None:
+            self._relay.wake(True)
+
     def settled(self) -> None:
         """The whole job has its verdict: nothing more is sent unless something changes."""
         if not self._is_settled and self._relay is not None:
@@ -191,10 +196,10 @@ class OtherNodes:
             self._relay.publish_hosts(self.hosts)
 
     def silent_hosts(self) -> tuple[Host, ...]:
-        """Hosts of which nothing is heard during this stall, although others are.
+        """Hosts of which nothing is heard during this stall.
 
-        On node 0: those that do not answer. Elsewhere: node 0's, if the job's store on it does not
-        answer any more.
+        On node 0: those that do not answer, which may be all. Elsewhere: node 0's, if the job's
+        store on it does not answer any more.
         """
         if self._relay is None:
             return ()
@@ -209,7 +214,7 @@ class OtherNodes:
         since_ns = time.time_ns() - int(SILENT_S * 1e9)
         heard = {n for n, h in self._relay.heard().items() if h.sent_ns - h.ahead_ns >= since_ns}
         others = [host for host in self.hosts.hosts if host.number]
-        return tuple(h for h in others if h.number not in heard) if heard else ()
+        return tuple(h for h in others if h.number not in heard)
 
     def lost_store(self) -> Lost | None:
         """Whether the job's store does not answer any more, although it did."""
@@ -227,10 +232,10 @@ class OtherNodes:
         if self.lost_store() is not None:
             return False
         now_s = time.monotonic()
-        if self.hosts.hosts and self._is_first and self._may_fall_silent(now_s):
-            return True
         if self._heard_at_s is None and self._relay.has_contact:
             self._heard_at_s = now_s
+        if self.hosts.hosts and self._is_first and self._may_fall_silent(now_s):
+            return True
         if self._heard_at_s is None:
             return now_s - self._stands_since_s < FIRST_CONTACT_S
         # Node 0 may need the whole time after which a host counts as silent.
@@ -260,18 +265,23 @@ class OtherNodes:
         """Whether the relay is running."""
         return self._relay is not None and not self._relay.failed
 
-    def take_verdict(self) -> str | None:
-        """Node 0's verdict, the first time it is there; None from then on.
+    @property
+    def has_verdict(self) -> bool:
+        """Whether `take_verdict` would return one."""
+        return not self._told and self._relay is not None and bool(self._verdict(self._relay))
 
-        On node 0: what another node has found by itself.
+    @staticmethod
+    def _verdict(relay: RelayProcess) -> str:
+        return relay.told().verdict or relay.found()
+
+    def take_verdict(self) -> str | None:
+        """Node 0's verdict, or what another node has found by itself, the first time one is there.
+
+        None from then on.
         """
         if self._relay is None or self._told:
             return None
-        verdict = self._relay.told().verdict
-        if self._is_first:
-            verdict = next((h.found for h in self._relay.heard().values() if h.found), "")
-            if verdict:
-                self._relay.publish_verdict(verdict)
+        verdict = self._verdict(self._relay)
         if not verdict:
             return None
         self._told = True
@@ -302,7 +312,6 @@ class OtherNodes:
             self._relay.publish_verdict(f"{summary} {IN_LOG_OF_0}")
         elif own:
             self._relay.publish_found(f"{summary} (the report is in the log of host{where})")
-            self._relay.wake(True)
 
     def notes(self) -> list[str]:
         """Lines about messages of other nodes that do not count, since the last call."""

@@ -15,7 +15,7 @@ from hangscope.monitor.corruption import Corruptions
 from hangscope.monitor.doubled_ranks import DoubledRanks
 from hangscope.monitor.early_words import EarlyWords
 from hangscope.monitor.hardware.evidence import Hardware
-from hangscope.monitor.host_evidence import closed_addresses
+from hangscope.monitor.host_evidence import closed_addresses, doubtful_hosts
 from hangscope.monitor.job_view import JobView
 from hangscope.monitor.leaving_ranks import LeavingRanks
 from hangscope.monitor.local_ranks import TICK_S, Counters, LocalRanks
@@ -149,6 +149,8 @@ class Monitor:
         elapsed_s = now_s - self._started_s
         self._discover()
         self._report_corruptions()
+        if ended and self._ranks.failed_at_ns:
+            self._others.hurry()  # the job's store may be gone in a moment
         counters = self._ranks.counters()
         schedule.update(counters.progress, now_s, ended=ended)
         self._metrics.update(counters.tables, self._told, self.key.run_id if self.key else "")
@@ -164,11 +166,12 @@ class Monitor:
             return True
         gathering = self._is_gathering(elapsed_s) and not self._ranks.failed_at_ns
         gathering = gathering and not self._siblings.fragments(self._ranks.rings)
-        if not gathering and schedule.is_due(now_s):
+        if not gathering and (schedule.is_due(now_s) or self._others.has_verdict):
             stalled_s = _stalled_s(schedule, counters)
             overdue = now_s - self._looked_at_s > MAX_INTERVAL_S
             try:
-                if stalled_s >= FIRST_LOOK_S or ended or self._ranks.failed_at_ns or overdue:
+                awaited = ended or self._ranks.failed_at_ns or self._others.has_verdict
+                if stalled_s >= FIRST_LOOK_S or awaited or overdue:
                     self._look(final=False, stalled_s=stalled_s)
             finally:
                 urgent, done_s = self._is_urgent(stalled_s), time.monotonic()
@@ -281,10 +284,7 @@ class Monitor:
     def _journal(self, event: str, found: Finding | Diagnosis) -> None:
         """Note in the journal what was printed."""
         if self._ranks.journal is not None:
-            confidence = found.confidence.value
-            self._ranks.journal.said(
-                event, found.verdict.value, found.culprits, found.summary, confidence
-            )
+            self._ranks.journal.said(event, found, doubtful_hosts(found, self._view.host_evidence))
 
     def _report_news(
         self, trace: Trace, diagnosis: Diagnosis, *, final: bool, partly: bool, stalled_s: float
@@ -299,6 +299,9 @@ class Monitor:
             self._say(news)
             others.settled()
             self._policy.suppress()
+            if self._ranks.alive and stalled_s >= self._config.timeout_s:
+                began_ns = time.time_ns() - int(stalled_s * 1e9)
+                self._hung_since_ns = self._hung_since_ns or began_ns  # to say here if it goes on
             self._end_if_asked()
         elif last_word:
             self._say_last_word(trace, diagnosis, stalled_s)
@@ -325,7 +328,11 @@ class Monitor:
         return diagnosis.verdict in (Verdict.HEALTHY, Verdict.INCONCLUSIVE)
 
     def _report(self, diagnosis: Diagnosis, trace: Trace) -> None:
-        if not self._view.holds_first:
+        own = diagnosis.verdict in ENDED and self._ranks.known.issuperset(diagnosis.culprits)
+        alone = own and self._view.sees_part(trace)
+        if alone:  # no other node has the evidence, and the job's store is gone in a moment
+            self._others.publish_verdict(diagnosis.headline, own=own)
+        elif not self._view.holds_first:
             time.sleep(YIELD_S)  # if monitors share a directory, the first node's reports
         self._policy.mark_reported(diagnosis)
         self._told = self._told or diagnosis
@@ -344,8 +351,8 @@ class Monitor:
         self._ranks.note_look(trace.ranks, hung=True)
         diagnosis = self._hardware.beside(diagnosis, trace, self._ranks.known)
         print_report(diagnosis, where=where, out=self._out)
-        own = diagnosis.verdict in ENDED and self._ranks.known.issuperset(diagnosis.culprits)
-        self._others.publish_verdict(diagnosis.headline, own=own)
+        if not alone:
+            self._others.publish_verdict(diagnosis.headline, own=own)
         self._telling.tell(diagnosis, self.key.run_id if self.key else "")
         if not self._view.sees_part(trace):
             self._others.settled()

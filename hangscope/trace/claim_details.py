@@ -120,6 +120,8 @@ class ClaimDetails:
     verdict: str | None = None
     confidence: str | None = None
     culprits: tuple[int, ...] = ()
+    hosts: tuple[str, ...] = ()
+    """Hosts of which one, or the link between them, is at fault."""
 
     def completed_by(self, other: ClaimDetails) -> ClaimDetails:
         """These, with what only the other ones tell."""

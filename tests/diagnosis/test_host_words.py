@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import orjson
+import pytest
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Verdict
@@ -16,7 +17,8 @@ from hangscope.trace.digests.hosts import Host, HostMap
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.live.rings import RunKey
 from hangscope.trace.load import load_trace
-from hangscope.trace.model import Trace
+from hangscope.trace.model import Claim, ClaimDetails, Trace
+from hangscope.trace.verdict_codec import OWN_VERDICT
 from tests.live_rings import RingRank
 
 
@@ -49,6 +51,34 @@ def test_groups_that_all_cross_one_pair_of_hosts(tmp_path: Path) -> None:
 
 def test_groups_without_a_common_host_name_none(tmp_path: Path) -> None:
     assert diagnose(_job(tmp_path, range(8), [(0, 2), (4, 6)])).hosts == ()
+
+
+def _unreachable(confidence: str, *hosts: str, verdict: str = "inconclusive") -> Claim:
+    details = ClaimDetails(verdict=verdict, confidence=confidence, hosts=hosts)
+    return Claim(OWN_VERDICT, text=f"Not reached: {hosts}", at_ns=1 << 62, details=details)
+
+
+@pytest.mark.parametrize(
+    ("claims", "hosts"),
+    [
+        ([("ambiguous", "node0", "node1"), ("ambiguous", "node0", "node2")], ("node0",)),
+        ([("ambiguous", "node0", "node1")], ("node0", "node1")),
+        ([("certain", "node1"), ("ambiguous", "node0", "node2")], ("node1",)),
+        ([("ambiguous", "node0", "node1"), ("ambiguous", "node2", "node3")], ()),
+        ([], ()),
+    ],
+)
+def test_what_the_monitors_could_not_reach(
+    tmp_path: Path, claims: list[tuple[str, ...]], hosts: tuple[str, ...]
+) -> None:
+    """A monitor that cannot reach a host may itself be cut off; several together know more."""
+    trace = _job(tmp_path, range(8), [tuple(range(8))])
+    found = diagnose(replace(trace, claims=tuple(_unreachable(*claim) for claim in claims)))
+    assert (found.verdict, found.hosts) == (Verdict.STUCK_COLLECTIVE, hosts)
+    assert found.headline.endswith(
+        ["finishes", "from " + "".join(hosts[:1]), "between node0 and node1"][len(hosts)]
+    )
+    assert (found.findings[0].hosts_silent, found.culprits) == (len(hosts) == 1, ())
 
 
 def test_missing_files_are_listed_by_host(tmp_path: Path) -> None:

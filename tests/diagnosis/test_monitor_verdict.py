@@ -81,6 +81,15 @@ def test_stuck_verdict_yields_to_the_monitors_culprit(
     assert found.summary.startswith("Rank 1 never came") == bool(expected[1])
 
 
+def test_standstill_that_the_job_overcame_is_a_note() -> None:
+    """A link that was cut for longer than the timeout and came back."""
+    cut = replace(_said(0.0001, verdict="rank_lost"), text="Host node1 fell silent")
+    found = diagnose(_killed_at_once(cut, clean=True))
+    assert found.verdict.value == "healthy"
+    note = "HangScope said while the job ran: Host node1 fell silent; the job has gone on since"
+    assert note in found.notes
+
+
 def test_first_of_several_verdicts_since_the_standstill_counts() -> None:
     said = (_said(2.5, culprits=(0,)), _said(2.0), _said(0.0001, culprits=(2,)))
     trace = replace(_killed_at_once(said[0]), claims=said)

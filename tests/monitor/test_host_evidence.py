@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hangscope.diagnosis.model import Diagnosis, Verdict
-from hangscope.monitor.host_evidence import HostEvidence, judged_by_host
+from hangscope.monitor.host_evidence import HostEvidence, doubtful_hosts, judged_by_host
 from hangscope.monitor.node_reports import Lost
 from hangscope.monitor.partial_view import unexplained_end
 from hangscope.report.json import to_dict
@@ -36,6 +36,7 @@ def trace_of(
     ranks: range, tmp_path: Path, broken: dict[int, tuple[str, int]] | None = None
 ) -> Trace:
     """A look at these ranks of eight, of which some lost a connection."""
+    tmp_path.mkdir(exist_ok=True)
     for rank in ranks:
         RingRank(tmp_path, rank, 8).join("0", "default_pg", range(8))
     trace = LiveRun(tmp_path).look()
@@ -44,6 +45,13 @@ def trace_of(
         error = ExceptionFacts("builtins.RuntimeError", text, at_ns=at_ns)
         facts[rank] = RankFacts(rank, exception=error)
     return replace(trace, ranks=facts)
+
+
+def all_stuck(world: int) -> Diagnosis:
+    """All ranks are in an operation that none finishes."""
+    given = diagnosis(Verdict.STUCK_COLLECTIVE)
+    all_wait = replace(given.findings[0], culprits=(), victims=tuple(range(world)))
+    return replace(given, culprits=(), findings=(all_wait,))
 
 
 def known(here: range, **more: object) -> HostEvidence:
@@ -126,6 +134,8 @@ def test_store_that_is_gone_names_its_host(tmp_path: Path, error: str, says: str
     assert found.hosts == ("node0",)
     assert "node0 (ranks 0, 1)" in found.headline
     assert "12 s" in found.findings[0].why
+    evidence = known(range(2, 4), store=store)
+    assert doubtful_hosts(found, evidence) == ("node0", "node1"), "or this one is cut off"
     line = unexplained_end(diagnosis(Verdict.INCONCLUSIVE), "/run", known(range(2, 4), store=store))
     assert "host node0 (ranks 0, 1), which holds the job's store, does not answer" in line
 
@@ -149,16 +159,31 @@ def test_hosts_travel_and_are_named_shortly() -> None:
 def test_ranks_that_have_all_come_and_a_host_that_does_not_answer(tmp_path: Path) -> None:
     """A shared directory shows ranks whose link is cut."""
     trace = trace_of(range(8), tmp_path)
-    given = diagnosis(Verdict.STUCK_COLLECTIVE)
-    all_wait = replace(given.findings[0], culprits=(), victims=tuple(range(8)))
-    stuck = replace(given, culprits=(), findings=(all_wait,))
+    stuck = all_stuck(8)
     found = judged(stuck, trace, known(range(2), silent=HOSTS.hosts[3:]))
     assert found.verdict is Verdict.STUCK_COLLECTIVE
     assert found.summary == "Nothing comes through the network from host node3 (ranks 6, 7)"
     assert (found.hosts, found.culprits) == (("node3",), ())
-    others_wait = replace(all_wait, victims=(2, 3))
+    others_wait = replace(stuck.findings[0], victims=(2, 3))
     elsewhere = replace(stuck, findings=(others_wait,))
     assert judged(elsewhere, trace, known(range(2), silent=HOSTS.hosts[3:])).hosts == ()
+
+
+@pytest.mark.parametrize("hosts", [4, 2])
+def test_host_that_hears_nobody_is_the_one_that_is_cut_off(tmp_path: Path, hosts: int) -> None:
+    """With one other host, nothing tells which of the two it is."""
+    there = HostMap(HOSTS.hosts[:hosts])
+    alone = HostEvidence(there, silent=there.hosts[1:], here=frozenset({0, 1}))
+    shared = trace_of(range(2 * hosts), tmp_path / "shared")
+    found = judged(all_stuck(2 * hosts), shared, alone)
+    assert found.summary == "Nothing comes to host node0 (ranks 0, 1) from any other host"
+    own = trace_of(range(2), tmp_path / "own")
+    found = judged(diagnosis(Verdict.RANK_LOST, 2, 3), own, alone)
+    assert found.summary == "Nothing comes to host node0 (ranks 0, 1) from any other host"
+    assert (found.verdict, found.culprits) == (Verdict.INCONCLUSIVE, ())
+    assert found.hosts == (("node0",) if hosts > 2 else ())
+    given = diagnosis(Verdict.MISSING_RANK, 1)
+    assert judged(given, own, alone).culprits == (1,), "a rank here that is seen to be missing"
 
 
 def test_rank_that_was_not_heard_of_since_connections_broke_is_not_accused(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from hangscope.ring.run_secret import SEAL_CHARACTERS, RunSecret
 from hangscope.toolkit.launching import letters, tree
+from hangscope.toolkit.launching import relay as relay_process
 from hangscope.toolkit.launching.relay import PREFIX, Relay
 from hangscope.toolkit.launching.tree import FirstNode, OtherNode, Report
 from hangscope.trace.digests.digest import Digest, Node, decode, encode
@@ -30,8 +31,8 @@ def names(raw: bytes) -> list[str]:
     return [node.host for node in decode(raw, Tables()).nodes]
 
 
-def says(node: tree.Member, name: str, found: str = "") -> None:
-    node.report = Report(time.time_ns() + next(_TICKS), found, digest(name))
+def says(node: tree.Member, name: str) -> None:
+    node.report = Report(time.time_ns() + next(_TICKS), digest(name))
     node.round()
 
 
@@ -79,13 +80,12 @@ def test_groups_report_through_a_speaker(store: HashStore, monkeypatch: pytest.M
     first = FirstNode(store)
     nodes = [OtherNode(store) for _ in range(11)]
     for number, node in enumerate(nodes):
-        says(node, f"node{number}", "Rank 3 crashed" if number == 6 else "")
+        says(node, f"node{number}")
     for node in nodes:
         node.round()  # speakers combine what has come
     first.round()
     assert heard_by(first) == sorted(f"node{n}" for n in range(11))
     assert set(first.inbox.digests) == {"group_0", "group_1", "group_2"}
-    assert [h.found for h in first.inbox.heard.values() if h.found] == ["Rank 3 crashed"]
     assert [heard.number for heard in first.inbox.heard.values()] == list(range(1, 12))
     # Without its speaker, node 5, the first node reads the second group itself.
     before = dict(first.inbox.digests)
@@ -94,6 +94,24 @@ def test_groups_report_through_a_speaker(store: HashStore, monkeypatch: pytest.M
     first.round()
     assert names(first.inbox.digests["node_6"]) == ["node5, later"]
     assert {k: v for k, v in first.inbox.digests.items() if k in before} == before
+
+
+def test_what_a_node_has_found_reaches_all_without_node_0(store: HashStore) -> None:
+    """Its ranks may have ended, and the job's store with them, before node 0 could pass it on."""
+    first = FirstNode(store)
+    nodes = [OtherNode(store) for _ in range(3)]
+    for node in nodes:
+        says(node, "here")
+    first.round()
+    for node in nodes:
+        node.round()
+    nodes[1].found, nodes[2].found = "Rank 3 crashed", "Rank 5 lost rank 3"
+    nodes[1].round()
+    for node in (*nodes, first):
+        node.round()
+    assert [node.inbox.found for node in (nodes[0], first)] == ["Rank 3 crashed"] * 2
+    assert not nodes[1].inbox.found, "it knows"
+    assert not nodes[2].inbox.found, "it has found something itself"
 
 
 def test_what_did_not_change_is_not_sent_again(
@@ -111,7 +129,7 @@ def test_what_did_not_change_is_not_sent_again(
     kept = dict(first.inbox.digests)
     heard_ns = first.inbox.heard[2].sent_ns
     store.set(f"{meeting}/g/0", "not read again")
-    nodes[1].report = Report(time.time_ns() + 10**9, "", nodes[1].report.digest)  # still the same
+    nodes[1].report = Report(time.time_ns() + 10**9, nodes[1].report.digest)  # still the same
     for node in (nodes[1], nodes[0], first):
         node.round()
     assert first.inbox.digests == kept
@@ -173,6 +191,18 @@ def test_relay_without_its_monitor_leaves_no_files(tmp_path: Path) -> None:
     assert not folder.exists()
 
 
+def test_what_the_monitor_writes_only_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    with open(reading) as stdin, open(writing, "wb", buffering=0) as monitor:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        monitor.write(b"\n\n")
+        assert not relay_process._is_left(600.0)
+        assert not relay_process._is_left(0.0)
+        monitor.write(b"\n")
+        monitor.close()
+        assert relay_process._is_left(600.0)
+
+
 def test_relay_says_that_the_store_is_lost_and_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,7 +242,7 @@ def test_message_without_the_secret_of_the_job_costs_one_line(store: HashStore) 
     store.add(f"{first.meeting}/count", 1)
     guess = letters.Letters(store, RunSecret("a guess", is_shared=True), print)
     says(one, "one")
-    guess.put(f"{first.meeting}/n/1", Report(2**62, "", digest("rank 1 is at fault")).packed())
+    guess.put(f"{first.meeting}/n/1", Report(2**62, digest("rank 1 is at fault")).packed())
     for _ in range(3):
         assert heard_by(first) == ["one"]
     one.round()
@@ -255,7 +285,7 @@ def test_sizes_and_numbers_are_limited(store: HashStore, monkeypatch: pytest.Mon
     said: list[str] = []
     first = FirstNode(store, most_nodes=3, note=said.append)
     nodes = [OtherNode(store, note=said.append) for number in range(1, 6)]
-    nodes[0].report = Report(time.time_ns(), "", b"x" * (size + 200))
+    nodes[0].report = Report(time.time_ns(), b"x" * (size + 200))
     for node in nodes[:1]:
         node.round()
     for number, node in enumerate(nodes[1:], 2):

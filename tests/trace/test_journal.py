@@ -111,3 +111,12 @@ def test_verdicts_are_kept_but_not_trusted(tmp_path: Path) -> None:
     path.write_text(HEAD + exit_ + '{"event":"verdict","culprits":{"a":1},"summary":3}\n')
     (claim,) = [claim for fragment in read_journal(path) for claim in fragment.claims]
     assert (claim.text, claim.details.culprits) == ("", ())
+
+
+def test_hosts_of_a_verdict_are_names(tmp_path: Path) -> None:
+    path = tmp_path / "monitor.journal"
+    seen = {"event": "seen", "rank": 1, "pid": 7, "alive": True}
+    said = {"event": "verdict", "at_ns": 5, "hosts": ["node\x1b[1m0", 7, None]}
+    path.write_text(HEAD + f"{json.dumps(seen)}\n{json.dumps(said)}\n")
+    (claim,) = read_journal(path)[0].claims
+    assert claim.details.hosts == ("node0", "7", "")

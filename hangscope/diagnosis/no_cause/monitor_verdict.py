@@ -37,6 +37,20 @@ def with_monitor_verdict(context: Context, findings: Sequence[Finding]) -> tuple
     return tuple(findings)
 
 
+def overcome(context: Context) -> list[str]:
+    """A note of what the monitor said before the job went on, if it did."""
+    said = [claim for claim in _own(context) if claim.at_ns < context.newest_ns and claim.text]
+    if not said:
+        return []
+    first = min(said, key=lambda claim: (_verdict(claim) in _NOTHING, claim.at_ns))
+    return [f"HangScope said while the job ran: {first.text}; the job has gone on since"]
+
+
+def _own(context: Context) -> list[Claim]:
+    """The monitors' verdicts while the job ran."""
+    return [c for c in context.trace.claims if c.kind == OWN_VERDICT and c.at_ns]
+
+
 def _without_record(context: Context) -> frozenset[int]:
     """Ranks without any remaining record of their operations."""
     trace = context.trace
@@ -49,11 +63,7 @@ def _said(context: Context) -> Finding | None:
     Later verdicts may be about consequences.
     """
     trace = context.trace
-    said = [
-        claim
-        for claim in trace.claims
-        if claim.kind == OWN_VERDICT and claim.at_ns and claim.at_ns >= context.newest_ns
-    ]
+    said = [claim for claim in _own(context) if claim.at_ns >= context.newest_ns]
     if (trace.live and trace.current) or not said:
         return None
     first = min(said, key=lambda claim: claim.at_ns)

@@ -2,18 +2,20 @@
 
 Started by a node's monitor once the job has met. It is one more client of the store that every job
 already runs (``MASTER_ADDR``, ``MASTER_PORT``), writes under its own prefix and never waits for a
-key, so it cannot disturb the job. It ends when its standard input closes.
+key, so it cannot disturb the job. It ends when its standard input closes; what comes through that
+only tells it to begin the next round at once.
 
 `hangscope.toolkit.launching.tree` says how the nodes report. Files in its directory, each replaced
 as a whole:
 
-``report``, ``found``   this node's digest, and what its monitor has found, to send
+``report``, ``found``   this node's digest, and what its monitor has found, to send to all
 ``still``               touched: the report holds still
 ``verdict``, ``hosts``  the first node's, to send to all
 ``awake``               the ranks make no progress: look more often
 ``notes``               lines for the log
 ``in/node_K``, ``in/group_G``, ``in/heard``  (on the first node) what has come, and from whom
 ``in/told``, ``in/hosts``                    (elsewhere) what the first node has said
+``in/found``            what another node has found
 ``in/beat``             touched after every round in which the store has answered
 ``in/lost``             since when the store does not answer, and what the error was
 """
@@ -46,7 +48,7 @@ QUIET_PERIOD_S = 2.0
 """Time between rounds while the job makes progress."""
 FEW_NODES = 16
 """Of so many nodes, reports hold all that is recorded."""
-PREFIX = "hangscope/4"
+PREFIX = "hangscope/5"
 """Includes the protocol version, so that other versions of HangScope use other keys."""
 _RECONNECT_S = 5.0
 
@@ -106,8 +108,13 @@ def _limit_memory() -> None:
 
 
 def _is_left(wait_s: float) -> bool:
-    """Whether the monitor has closed our standard input, or has ended."""
-    return bool(select.select([sys.stdin], [], [], wait_s)[0])
+    """Whether the monitor has closed our standard input, or has ended; what it writes only ends
+    the wait."""
+    while select.select([sys.stdin], [], [], wait_s)[0]:
+        if not os.read(sys.stdin.fileno(), 4096):
+            return True
+        wait_s = 0.0
+    return False
 
 
 class Relay:
@@ -166,10 +173,11 @@ class Relay:
             (self._directory / "in" / "lost").unlink(missing_ok=True)
 
     def _send(self, member: Member) -> None:
-        changed = [self._changed(name) for name in ("report", "found", "still")]
+        changed = [self._changed(name) for name in ("report", "still")]
         if any(changed):
-            found, digest = self._content("found"), self._content("report")
-            member.report = Report(time.time_ns(), found.decode("utf-8", "replace"), digest)
+            member.report = Report(time.time_ns(), self._content("report"))
+        if self._changed("found"):
+            member.found = self._content("found").decode("utf-8", "replace")
         if isinstance(member, FirstNode):
             for name in ("verdict", "hosts"):
                 if self._changed(name):
@@ -181,6 +189,8 @@ class Relay:
 
     def _receive(self, member: Member) -> None:
         inbox = member.inbox
+        if inbox.found:
+            self._write_new("in/found", inbox.found.encode())
         if isinstance(member, FirstNode):
             member.say(deep=member.announced.count < FEW_NODES)
             for name, content in inbox.digests.items():

@@ -12,8 +12,9 @@ Keys below the meeting's name, all messages sealed (`hangscope.toolkit.launching
 ``c/G``         counts the reports in group G
 ``v/G``         counts the combined reports of group G
 ``s/G``, ``g/G``  who of a group was heard, and its combined report
-``news``        counts the announcements of the first node
-``say``         the newest of them
+``news``        counts announcements, of the first node and of whoever has found something
+``say``         the newest of the first node
+``found``       what a node has found by itself, which all others read without the first node
 ``hosts``       who runs where
 
 Counters are no messages: whoever changes one only makes others look.
@@ -50,8 +51,8 @@ MOST_TEXT = 4096
 NO_SECRET = RunSecret()
 _NAME = re.compile("[0-9a-f]{32}")
 _MOST_TABLE = 1 << 16
-_HEAD = struct.Struct("<qI")
-"""Of a report: when it was sent (ns, the sender's clock), and the length of the text behind it."""
+_HEAD = struct.Struct("<q")
+"""Of a report: when it was sent (ns, the sender's clock)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,26 +60,20 @@ class Report:
     """What one node has sent."""
 
     sent_ns: int
-    found: str
-    """What its monitor has found out by itself, in one line; empty if nothing."""
     digest: bytes
     """Empty if it has only said where it is."""
 
     def packed(self) -> bytes:
         """As bytes."""
-        text = self.found.encode()[:MOST_TEXT]
-        return _HEAD.pack(self.sent_ns, len(text)) + text + self.digest
+        return _HEAD.pack(self.sent_ns) + self.digest
 
     @classmethod
     def unpacked(cls, raw: bytes | None) -> Report | None:
         """The inverse; None for anything else."""
         if raw is None or len(raw) < _HEAD.size:
             return None
-        sent_ns, length = _HEAD.unpack_from(raw)
-        end = _HEAD.size + length
-        if length > MOST_TEXT or len(raw) < end or sent_ns <= 0:
-            return None
-        return cls(sent_ns, raw[_HEAD.size : end].decode("utf-8", "replace"), raw[end:])
+        (sent_ns,) = _HEAD.unpack_from(raw)
+        return cls(sent_ns, raw[_HEAD.size :]) if sent_ns > 0 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +84,6 @@ class Heard:
     sent_ns: int
     ahead_ns: int
     """How far its clock is ahead of the reader's, less the time its report has taken."""
-    found: str = ""
 
 
 @dataclass(slots=True)
@@ -113,6 +107,8 @@ class Inbox:
     """The newest digest of each node or group that is read."""
     heard: dict[int, Heard] = field(default_factory=dict)
     told: Announcement | None = None
+    found: str = ""
+    """What another node has found by itself, in one line."""
     hosts: bytes = b""
 
 
@@ -139,11 +135,36 @@ class Member:
         self.letters = Letters(store, secret, note)
         self.most_nodes = min(most_nodes, MOST_NODES)
         self.inbox = Inbox()
-        self.report = Report(0, "", b"")
+        self.report = Report(0, b"")
+        self.found = ""
+        """What this node has found by itself, in one line, to be told to all others."""
+        self.meeting = ""
+        self._found_told = ""
+        self._news = -1
 
     def round(self) -> None:
         """Send what is new, receive what is new."""
         raise NotImplementedError
+
+    def _has_news(self) -> bool:
+        """Whether anybody has announced anything since the last call, which `_news` then counts."""
+        news = self.store.add(f"{self.meeting}/news", 0)
+        is_new, self._news = news != self._news, news
+        return is_new
+
+    def _tell_found(self) -> None:
+        """Tell all others what was found here, unless another node was first."""
+        if self.found == self._found_told:
+            return
+        self._found_told, key = self.found, f"{self.meeting}/found"
+        if self.letters.take(key) is None:
+            self.letters.put(key, self.found.encode()[:MOST_TEXT])
+            self.store.add(f"{self.meeting}/news", 1)
+
+    def _hear_found(self) -> None:
+        raw = self.letters.take(f"{self.meeting}/found")
+        if raw is not None and not self.inbox.found and not self.found:
+            self.inbox.found = raw[:MOST_TEXT].decode("utf-8", "replace")
 
     def _read_group(
         self, meeting: str, numbers: Iterable[int], known: dict[int, Report]
@@ -161,7 +182,7 @@ class Member:
                 continue
             known[number] = report
             ahead_ns = report.sent_ns - time.time_ns()
-            self.inbox.heard[number] = Heard(number, report.sent_ns, ahead_ns, report.found)
+            self.inbox.heard[number] = Heard(number, report.sent_ns, ahead_ns)
             new.append(number)
         return new
 
@@ -207,6 +228,8 @@ class FirstNode(Member):
             if self._changes.get(group) != count and self._is_read_directly(group, count):
                 self._changes[group] = count
                 self._read_directly(group)
+        if self._has_news():
+            self._hear_found()
         self._announce()
 
     def _count(self) -> None:
@@ -278,12 +301,10 @@ class OtherNode(Member):
 
     def __init__(self, store: Store, **how: Any) -> None:
         super().__init__(store, **how)
-        self.meeting = ""
         self.number = 0
         self.is_heard = False
-        self._news = -1
         self._hosts = 0
-        self._sent = Report(0, "", b"")
+        self._sent = Report(0, b"")
         self._of_group: dict[int, Report] = {}
         self._tables = Tables()
         self._changes = 0
@@ -305,6 +326,7 @@ class OtherNode(Member):
             self._sent = self.report
             self.letters.put(f"{self.meeting}/n/{self.number}", self.report.packed())
             self.store.add(f"{self.meeting}/c/{self.group}", 1)
+        self._tell_found()
         self._listen()
         if (self.number - 1) % GROUP == 0:
             self._speak()
@@ -314,23 +336,24 @@ class OtherNode(Member):
         meeting = (self.letters.take("first") or b"").decode("ascii", "replace")
         if meeting != self.meeting and _NAME.fullmatch(meeting):
             self.meeting = meeting
-            self._sent, self._news = Report(0, "", b""), -1
+            self._sent, self._news, self._found_told = Report(0, b""), -1, ""
             self.number = self.store.add(f"{meeting}/count", 1)
 
     def _listen(self) -> None:
-        news = self.store.add(f"{self.meeting}/news", 0)
-        if news == self._news:
+        before = self._news
+        if not self._has_news():
             return
         said = _loaded(self.letters.take(f"{self.meeting}/say"))
         if said is None or len(said) != 4 or [*map(type, said)] != [int, str, int, bool]:
+            self._news = before
             return
-        self._news = news
         told = Announcement(said[0], said[1][:MOST_TEXT], said[2], said[3])
         # The number was counted only in this attempt's meeting: nothing old counts this far.
         self.is_heard = told.count >= self.number
         if not self.is_heard:
             return
         self.inbox.told = told
+        self._hear_found()
         if told.hosts != self._hosts:
             hosts = self.letters.take(f"{self.meeting}/hosts")
             if hosts is not None:
@@ -347,15 +370,14 @@ class OtherNode(Member):
         self._combined_s, self._changes = now_s, changes
         numbers = range(self.number + 1, self.number + GROUP)
         self._read_group(self.meeting, numbers, self._of_group)
-        own = Heard(self.number, time.time_ns(), 0, self.report.found)
+        own = Heard(self.number, time.time_ns(), 0)
         rows = [own, *(h for n, h in sorted(self.inbox.heard.items()) if n in numbers)]
         reports = {self.number: self.report, **self._of_group}
         digests = {n: r.digest for n, r in reports.items() if r.digest}
         if digests != self._combined:
             self._combined = digests
             self._put_combined(digests)
-        said = [changes, self._digest_number, [[r.number, r.sent_ns, r.ahead_ns, r.found]
-                                                for r in rows]]  # fmt: skip
+        said = [changes, self._digest_number, [[r.number, r.sent_ns, r.ahead_ns] for r in rows]]
         self.letters.put(f"{self.meeting}/s/{self.group}", orjson.dumps(said))
         self.store.add(f"{self.meeting}/v/{self.group}", 1)
 
@@ -388,10 +410,10 @@ def _spoken(raw: bytes | None, first: int) -> tuple[int, int, list[Heard]] | Non
         return None
     rows = []
     for row in said[2][:GROUP]:
-        if not isinstance(row, list) or [*map(type, row)] != [int, int, int, str]:
+        if not isinstance(row, list) or [*map(type, row)] != [int, int, int]:
             return None
         if first <= row[0] < first + GROUP:
-            rows.append(Heard(row[0], row[1], row[2], row[3][:MOST_TEXT]))
+            rows.append(Heard(row[0], row[1], row[2]))
     return (said[0], said[1], rows) if rows else None
 
 

@@ -6,7 +6,7 @@ JSON lines. The first names the format and the run; every other is an event::
     {"event": "exit", "rank": 2, "pid": 4711, "at_ns": 0, "code": null, "signal": 9, "oom": false,
      "by_launcher": false, "untold": [0, 3], "told": [1]}
     {"event": "verdict", "at_ns": 0, "verdict": "missing_rank", "culprits": [2], "summary": "...",
-     "confidence": "certain"}
+     "confidence": "certain", "hosts": ["node1"]}
     {"event": "hosts", "hosts": [["node7", [[56, 1, 8]], ["10.0.3.7"], 7]]}
     {"event": "notice", ...}  # the same fields: what was said early; readers of verdicts pass it by
     {"event": "seen", "rank": 0, "pid": 4709, "at_ns": 0, "alive": true, "state": "sleeping",
