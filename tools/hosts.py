@@ -1,9 +1,8 @@
 """``python -m tools.hosts``: real jobs on pretended hosts, which fail in the ways hosts do.
 
 A host is a network namespace with its own address, host name and process ids, linked to the others
-by a bridge in a namespace of its own, the switch. Killing the first process of a host kills all of
-it; taking a link of the switch down cuts it off. Needs root, ``ip`` and ``tc`` (iproute2) and
-``unshare`` (util-linux).
+by a switch (`tools.host_network`). Killing the first process of a host kills all of it. Needs root,
+``ip`` (iproute2) and ``unshare`` (util-linux).
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -24,10 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.trace.digests.hosts import HostMap
+from tools.host_network import ADDRESS, Hosts
 
 RANKS = 2
-ADDRESS = "10.78.0.{}"
-FAKETIME = next(map(str, Path("/usr/lib").glob("*/faketime/libfaketime.so.1")), "")
+DRAIN_S = 5.0
+MOST_STEPS_S = 400.0
+"""How long ten steps may take over slow links."""
 _SRUN = f"""
 export LOCAL_WORLD_SIZE={RANKS} TORCHELASTIC_RUN_ID=absent
 for LOCAL_RANK in 0 1; do
@@ -51,15 +53,19 @@ def load_batch(rank):
         if fault == "killed": os.kill(os.getpid(), signal.SIGKILL)
 
 dist.init_process_group("gloo", timeout=timedelta(seconds=600))
-rank = dist.get_rank()
-for step in range(int(os.environ["STEPS"])):
+rank, step, left = dist.get_rank(), 0, int(os.environ["STEPS"])
+while left:
     load_batch(rank)
     if is_time(rank) and os.environ.get("FAULT") == "wrong":
         dist.broadcast(torch.ones(4), 0)
-    dist.all_reduce(torch.ones(4))
+    seen = torch.tensor([1.0, 1.0, 1.0, float(os.path.exists(os.environ["GO"]))])
+    dist.all_reduce(seen)
+    left -= int(seen[3] > 0)
     if rank % 2 == 0:
         print("step", step, flush=True)
+    step += 1
     time.sleep(0.2)
+print("done", flush=True)
 """
 
 
@@ -74,24 +80,32 @@ class Case:
     """What rank 3, on node 1, does once the monitors have met."""
     kill: int | None = None
     """The host that is killed, with its monitor."""
+    drained: int | None = None
+    """The host all of whose processes are told to stop, and killed five seconds later."""
+    outlives: bool = True
+    """Whether a host outlives its launcher; a container ends with it."""
     cut: int | None = None
     """The host whose link is cut."""
     back_after_s: float = 0.0
     """After how long the link comes back; 0 for never."""
-    slow: str = ""
-    """Of all links: arguments of ``tc ... netem``."""
+    delay_s: float = 0.0
+    """How long every packet takes."""
+    loss: float = 0.0
+    """The share of the packets to node 1 that is lost."""
+    timeout_s: float = 8.0
     others: str = ""
-    """The same for what a host itself says that is cut off, if it says something else."""
+    """The same for what a host itself says that is cut off or drained, if that differs."""
     absent: int | None = None
     """The host that is never started. The ranks of the others are started without a launcher that
     would wait for it, as by ``srun``."""
     skew_s: float = 0.0
-    """How far the clock of node 1 is ahead (libfaketime)."""
+    """How far the clock of node 1 is ahead."""
 
     @property
     def guilty(self) -> frozenset[int]:
         """The ranks that may be accused."""
-        host = next((h for h in (self.kill, self.cut, self.absent) if h is not None), None)
+        hosts = (self.kill, self.drained, self.cut, self.absent)
+        host = next((h for h in hosts if h is not None), None)
         if host is not None:
             return frozenset(range(host * RANKS, (host + 1) * RANKS))
         return frozenset({3}) if self.fault else frozenset()
@@ -112,66 +126,26 @@ CASES = {
         Case("wrong", r"Rank 3 (?:issued|called|ran)|broadcast", fault="wrong"),
         Case("host-killed", r"[Hh]ost node1 \(ranks 2, 3\)", kill=1),
         Case("node0-killed", r"[Hh]ost node0 \(ranks 0, 1\)", kill=0),
+        Case("container", r"Rank 3 .*(?:killed|SIGKILL)", fault="killed", outlives=False),
+        Case("drained", r"node1|[Rr]anks? [23]", drained=1, others=r"stopped from outside"),
         Case("link-cut", r"[Hh]ost node1 \(ranks 2, 3\)", cut=1,
              others=r"[Hh]ost node0 \(ranks 0, 1\) cannot be reached from here"),
         Case("node0-cut", r"[Hh]ost node0 \(ranks 0, 1\) cannot be reached from here", cut=0,
-             others=r"[Hh]osts? node1|ranks 2–5 on other nodes, of which nothing is heard"),
+             others=r"Nothing comes to host node0 \(ranks 0, 1\) from any other host"),
         Case("link-back", r"moving again|goes on|[Hh]ost node1", cut=1, back_after_s=20,
              others=r"moving again|goes on|node0"),
-        Case("slow", "", slow="delay 200ms loss 30%"),
+        Case("slow", "", delay_s=0.2, timeout_s=20.0),
+        # Of a thousand messages one is lost six times running, which takes TCP 13 seconds.
+        Case("lossy", "", loss=0.3, timeout_s=60.0),
         Case("absent", r"ranks 4, 5", absent=2),
         Case("skew", r"Rank 3 never joined all_reduce", fault="asleep", skew_s=3600),
     )
 }  # fmt: skip
 
 
-class Hosts:
-    """Linked namespaces."""
-
-    def __init__(self, count: int) -> None:
-        self.switch = f"hs{os.getpid()}sw"
-        self.names = [f"hs{os.getpid()}n{number}" for number in range(count)]
-
-    def __enter__(self) -> Hosts:
-        for name in (self.switch, *self.names):
-            _ip("netns", "add", name)
-        _ip("-n", self.switch, "link", "add", "br0", "type", "bridge")
-        _ip("-n", self.switch, "link", "set", "br0", "up")
-        for number, name in enumerate(self.names):
-            _ip("link", "add", "eth0", "netns", name, "type", "veth",
-                "peer", "name", f"port{number}", "netns", self.switch)  # fmt: skip
-            _ip("-n", self.switch, "link", "set", f"port{number}", "master", "br0", "up")
-            _ip("-n", name, "addr", "add", ADDRESS.format(number + 1) + "/24", "dev", "eth0")
-            _ip("-n", name, "link", "set", "eth0", "up")
-            _ip("-n", name, "link", "set", "lo", "up")
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for name in (*self.names, self.switch):
-            subprocess.run(["ip", "netns", "del", name], check=False)
-
-    def link(self, number: int, state: str) -> None:
-        """Take a host's link ``up`` or ``down``."""
-        _ip("-n", self.switch, "link", "set", f"port{number}", state)
-
-    def impair(self, how: str) -> None:
-        """Delay and lose packets on all links."""
-        for number in range(len(self.names)):
-            _tool("tc", "-n", self.switch, "qdisc", "add", "dev", f"port{number}", "root",
-                  "netem", *how.split())  # fmt: skip
-
-
-def _ip(*arguments: str) -> None:
-    _tool("ip", *arguments)
-
-
-def _tool(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, text=True)
-
-
 def unavailable() -> str:
     """Why no hosts can be pretended here; empty if they can."""
-    for tool in ("ip", "unshare", "tc"):
+    for tool in ("ip", "unshare"):
         if shutil.which(tool) is None:
             return f"{tool} is missing"
     if os.geteuid() != 0:
@@ -185,12 +159,17 @@ def unavailable() -> str:
 
 @contextlib.contextmanager
 def job(
-    hosts: Hosts, place: Path, case: Case, *, shared: bool, rendezvous: str, timeout_s: float
+    hosts: Hosts, place: Path, case: Case, *, shared: bool, rendezvous: str
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     """The job on all hosts: one launcher each, its output in ``place/nodeN.log``."""
     script = place / "job.py"
     script.write_text(_JOB)
     (place / "tmp").mkdir()
+    if case.skew_s:
+        source = str(Path(__file__).with_name("ahead.c"))
+        subprocess.run(
+            ["cc", "-shared", "-fPIC", "-o", str(place / "ahead.so"), source], check=True
+        )
     names = place / "hosts"
     listed = [f"{ADDRESS.format(n + 1)} node{n}\n" for n in range(len(hosts.names))]
     names.write_text("127.0.0.1 localhost\n" + "".join(listed))
@@ -209,22 +188,22 @@ def job(
         command = [
             "ip", "netns", "exec", name, "unshare", "--uts", "--pid", "--fork", "--mount-proc",
             "--kill-child", "sh", "-c",
-            # A host outlives its launcher.
-            f'hostname node{number}; mount --bind {names} /etc/hosts; "$@" & wait; sleep 20', "sh",
+            f'hostname node{number}; mount --bind {names} /etc/hosts; "$@" & wait'
+            + "; sleep 20" * case.outlives, "sh",
             *(torchrun if case.absent is None else ["sh", "-c", _SRUN, "sh", str(script)]),
         ]  # fmt: skip
         if number == case.absent:
             command = ["sleep", "600"]
         environment = {
-            **os.environ, "HANGSCOPE": "1", "HANGSCOPE_TIMEOUT": str(timeout_s),
+            **os.environ, "HANGSCOPE": "1", "HANGSCOPE_TIMEOUT": str(case.timeout_s),
             "HANGSCOPE_DIR": str(place / ("run" if shared else f"run{number}")),
             "GLOO_SOCKET_IFNAME": "eth0", "OMP_NUM_THREADS": "1", "HANGSCOPE_NOTICE": "0",
             "FAULT": case.fault, "GO": str(place / "go"),
-            "STEPS": "20" if not case.fails else "100000", "TMPDIR": str(place / "tmp"),
+            "STEPS": "100000" if case.fails else "10", "TMPDIR": str(place / "tmp"),
             # The c10d rendezvous itself does not work with clocks further apart.
-            **({"LD_PRELOAD": FAKETIME,
-                "FAKETIME": f"+{case.skew_s if rendezvous == 'static' else 10:.0f}s",
-                "FAKETIME_DONT_FAKE_MONOTONIC": "1"} if case.skew_s and number == 1 else {}),
+            **({"LD_PRELOAD": str(place / "ahead.so"),
+                "AHEAD_S": f"{case.skew_s if rendezvous == 'static' else 10:.0f}"}
+               if case.skew_s and number == 1 else {}),
             **({"MASTER_ADDR": ADDRESS.format(1), "MASTER_PORT": "29555", "NODE": str(number),
                 "WORLD_SIZE": str(RANKS * len(hosts.names))} if case.absent is not None else {}),
         }  # fmt: skip
@@ -242,44 +221,51 @@ def job(
 
 
 def run(
-    name: str, *, shared: bool, rendezvous: str, timeout_s: float = 8.0, patience_s: float = 90.0,
-    hosts: int = 3,
-) -> dict[str, Any]:  # fmt: skip
+    name: str, *, shared: bool, rendezvous: str, patience_s: float = 90.0, hosts: int = 3
+) -> dict[str, Any]:
     """One case; returns what each host's log says, and after how many seconds."""
     case, place = CASES[name], Path(tempfile.mkdtemp(prefix="hangscope-hosts-"))
     with Hosts(hosts) as network, job(
-        network, place, case, shared=shared, rendezvous=rendezvous, timeout_s=timeout_s
+        network, place, case, shared=shared, rendezvous=rendezvous
     ) as started:  # fmt: skip
-        if case.slow:
-            network.impair(case.slow)
         if case.absent is None:
             _wait(lambda: "step 14" in _log(place, 0) or started[0].poll() is not None, 300)
-        if case.fails and case.absent is None:  # until the monitors have met
+        if case.absent is None:  # until the monitors have met
             _wait(lambda: len(_meetings(place, hosts)) >= hosts - 1, 100)
         (place / "go").touch()
         failed_s = time.monotonic()
         if case.kill is not None:
             started[case.kill].kill()
         if case.cut is not None:
-            network.link(case.cut, "down")
+            network.switch.cut.add(case.cut)
+        if case.drained is not None:
+            _signal(network.names[case.drained], signal.SIGTERM)
+        network.switch.delay_s, network.switch.loss = case.delay_s, {1: case.loss}
         survivors = [n for n in range(hosts) if n not in (case.kill, case.absent)]
         first: dict[int, float] = {}
-        restored = not case.back_after_s
+        restored, drains = not case.back_after_s, case.drained is not None
 
         def is_over() -> bool:
-            nonlocal restored
+            nonlocal restored, drains
             passed_s = time.monotonic() - failed_s
+            if drains and passed_s > DRAIN_S and case.drained is not None:
+                _signal(network.names[case.drained], signal.SIGKILL)
+                drains = False
             if not restored and passed_s > case.back_after_s and case.cut is not None:
-                network.link(case.cut, "up")
+                network.switch.cut.clear()
                 restored = True
             for number in survivors:
                 if number not in first and _said(place, number):
                     first[number] = round(passed_s, 1)
             if not case.fails:
                 return all(process.poll() is not None for process in started)
-            return restored and all(_is_right(case, place, number) for number in survivors)
+            return (
+                restored
+                and not drains
+                and all(_is_right(case, place, number) for number in survivors)
+            )
 
-        _wait(is_over, patience_s + case.back_after_s)
+        _wait(is_over, patience_s + case.back_after_s if case.fails else MOST_STEPS_S)
         right = {n: _is_right(case, place, n) for n in survivors}
     merged = _merged(place)
     return {
@@ -289,11 +275,21 @@ def run(
         "right": right,
         "innocents": {n: _innocents(case, _said(place, n)) for n in survivors},
         "merged": merged,
-        "merged_right": not case.fails or set(merged["culprits"]) <= case.guilty,
+        "merged_right": set(merged["culprits"]) <= case.guilty,
         "first_word_s": first,
         "said": {n: _said(place, n)[:6] for n in survivors},
         "place": str(place),
     }
+
+
+def _signal(host: str, number: int) -> None:
+    """Send a signal to all processes of a host."""
+    listed = subprocess.run(
+        ["ip", "netns", "pids", host], capture_output=True, text=True, check=True
+    )
+    for pid in map(int, listed.stdout.split()):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _meetings(place: Path, least: int) -> set[Path]:
@@ -314,8 +310,8 @@ def _merged(place: Path) -> dict[str, Any]:
     try:
         said = json.loads(done.stdout)
     except json.JSONDecodeError:
-        return {"headline": done.stderr[-300:], "culprits": []}
-    return {name: said.get(name) for name in ("verdict", "headline", "culprits", "hosts")}
+        return {"summary": done.stderr[-300:], "culprits": []}
+    return {name: said[name] for name in ("verdict", "summary", "culprits", "hosts", "notes")}
 
 
 _ACCUSED = re.compile(
@@ -342,10 +338,9 @@ def _innocents(case: Case, lines: list[str]) -> list[str]:
 def _is_right(case: Case, place: Path, number: int) -> bool:
     said = _said(place, number)
     if not case.fails:
-        return not said and "step 19" in _log(place, 0)
-    wanted = case.others if number == case.cut and case.others else case.says
-    if case.name == "node0-cut" and number != case.cut:
-        wanted = case.says
+        return not said and "done" in _log(place, 0)
+    itself = number in (case.cut, case.drained) and case.others
+    wanted = case.others if itself else case.says
     return any(re.search(wanted, line) for line in said)
 
 
@@ -372,8 +367,8 @@ def main() -> int:
     parser.add_argument("--patience", type=float, default=90.0)
     arguments = parser.parse_args()
     why = unavailable()
-    if not FAKETIME and any(CASES[name].skew_s for name in arguments.cases):
-        why = why or "libfaketime is missing, which the case skew needs (apt-get install faketime)"
+    if shutil.which("cc") is None and any(CASES[name].skew_s for name in arguments.cases):
+        why = why or "a C compiler (cc) is missing, which the case skew needs"
     if why:
         print(why)
         return 2
