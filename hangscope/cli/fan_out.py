@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,12 @@ class Node(NamedTuple):
 
     name: str
     prefix: tuple[str, ...]
+    by_shell: bool = False
+    """Whether a shell there reads the command."""
+
+    def running(self, command: Sequence[str]) -> list[str]:
+        """What to start here to run it there."""
+        return [*self.prefix, *((shlex.join(command),) if self.by_shell else command)]
 
 
 def nodes_of(where: str) -> list[Node]:
@@ -44,7 +51,7 @@ def nodes_of(where: str) -> list[Node]:
         return [Node(name, ("kubectl", "exec", name, "--")) for name in names]
     if kind == "ssh":
         names = [name for name in what.split(",") if name and not name.startswith("-")]
-        return [Node(name, ("ssh", "-o", "BatchMode=yes", name)) for name in names]
+        return [Node(name, ("ssh", "-o", "BatchMode=yes", name), by_shell=True) for name in names]
     raise UserError(f"--on {where}: {kind} is not known; there are slurm, kubectl and ssh")
 
 
@@ -66,7 +73,7 @@ def _brought(node: Node, command: Sequence[str], output: str) -> str:
     target = joined(output, f"{node.name}{BUNDLE}")
     try:
         done = subprocess.run(
-            [*node.prefix, *command], capture_output=True, stdin=subprocess.DEVNULL,
+            node.running(command), capture_output=True, stdin=subprocess.DEVNULL,
             timeout=LIMIT_S, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
