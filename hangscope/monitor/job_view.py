@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from hangscope.monitor.rank_state import is_heartbeat_late
 from hangscope.monitor.sibling_runs import SiblingRuns
 from hangscope.trace.digests.hosts import HostMap
 from hangscope.trace.live.follow import LiveRun, is_gil_blocked
-from hangscope.trace.model import Fragment, State, Trace
+from hangscope.trace.model import Claim, Fragment, State, Trace
 from hangscope.trace.units import SECOND_NS
 
 STACKS_S = 0.3
@@ -80,6 +80,8 @@ class JobView:
         self._last: _Judged | None = None
         self._seen_version = 0
         self._noted_hosts = HostMap()
+        self._claims: tuple[Claim, ...] = ()
+        """What this node's hardware has said."""
         self.others = OtherNodes(timeout_s)
 
     @property
@@ -174,6 +176,15 @@ class JobView:
                 diagnosis = self._restricted(diagnosis, trace)
         return trace, diagnosis
 
+    def weighing(self, claims: Sequence[Claim], trace: Trace) -> Diagnosis | None:
+        """The diagnosis with these claims, from now on; None if it finds nothing."""
+        self._claims += tuple(claims)
+        trace = replace(trace, claims=(*trace.claims, *claims))
+        found = diagnose(trace)
+        if self.sees_part(trace):
+            found = self._restricted(found, trace)
+        return found if found.findings else None
+
     # -- pieces ----------------------------------------------------------------------------
 
     def _diagnosed(self, own: Trace, stalled_s: float) -> tuple[Trace, Diagnosis]:
@@ -226,7 +237,8 @@ class JobView:
     def _looked(self, others: Sequence[Fragment] = ()) -> Trace:
         """A look at the ranks here, wherever they record, and at what other nodes say."""
         beside = self._siblings.fragments(self._ranks.rings)
-        return self._run.look([*beside, *others])
+        trace = self._run.look([*beside, *others])
+        return replace(trace, claims=(*trace.claims, *self._claims)) if self._claims else trace
 
 
 def next_overdue_ns(trace: Trace) -> int:

@@ -22,7 +22,7 @@ from hangscope.ring.run_secret import RunSecret
 from hangscope.trace.digests.hosts import HostMap
 from hangscope.trace.external_reports.journal import HEADER_KEY, VERSION, line_of
 from hangscope.trace.live.rings import RunKey
-from hangscope.trace.model import RankFacts
+from hangscope.trace.model import Claim, RankFacts
 
 
 class Journal:
@@ -82,6 +82,12 @@ class Journal:
     def hosts(self, hosts: HostMap) -> None:
         """The nodes have told each other who runs where."""
         self._write({"event": "hosts", "hosts": json.loads(hosts.encode())})
+
+    def device(self, claim: Claim) -> None:
+        """A rank's device has reported an error after which it does no more work."""
+        for rank in claim.accused:
+            event = {"event": "device", "rank": rank, "at_ns": claim.at_ns, "text": claim.text}
+            self._write(event)
 
     def said(self, event: str, found: Finding | Diagnosis, hosts: Sequence[str] = ()) -> None:
         """The monitor has printed something: ``event`` is ``verdict`` or ``notice``.

@@ -14,7 +14,7 @@ from hangscope.monitor.config import MonitorConfig
 from hangscope.monitor.corruption import Corruptions
 from hangscope.monitor.doubled_ranks import DoubledRanks
 from hangscope.monitor.early_words import EarlyWords
-from hangscope.monitor.hardware.evidence import Hardware
+from hangscope.monitor.hardware.evidence import Hardware, failed_devices, noted
 from hangscope.monitor.host_evidence import closed_addresses, doubtful_hosts
 from hangscope.monitor.job_view import JobView
 from hangscope.monitor.leaving_ranks import LeavingRanks
@@ -334,6 +334,7 @@ class Monitor:
             self._others.publish_verdict(diagnosis.headline, own=own)
         elif not self._view.holds_first:
             time.sleep(YIELD_S)  # if monitors share a directory, the first node's reports
+        diagnosis = self._with_hardware(diagnosis, trace)
         self._policy.mark_reported(diagnosis)
         self._told = self._told or diagnosis
         cause = cause_of(diagnosis.findings[0])
@@ -349,7 +350,6 @@ class Monitor:
         elsewhere = trace.ranks.keys() - self._ranks.known or self._view.sees_part(trace)
         where = self._siblings.where(elsewhere=bool(elsewhere))
         self._ranks.note_look(trace.ranks, hung=True)
-        diagnosis = self._hardware.beside(diagnosis, trace, self._ranks.known)
         print_report(diagnosis, where=where, out=self._out)
         if not alone:
             self._others.publish_verdict(diagnosis.headline, own=own)
@@ -362,6 +362,17 @@ class Monitor:
         if diagnosis.verdict not in ENDED:
             self._hung_since_ns = diagnosis.findings[0].began_ns or time.time_ns()
         self._end_if_asked()
+
+    def _with_hardware(self, diagnosis: Diagnosis, trace: Trace) -> Diagnosis:
+        """The diagnosis that also weighs what this node's devices and links say."""
+        signs = self._hardware.signs()
+        claims = failed_devices(signs, trace, self._ranks.known)
+        if claims:
+            if self._ranks.journal is not None:
+                for claim in claims:
+                    self._ranks.journal.device(claim)
+            diagnosis = self._view.weighing(claims, trace) or diagnosis
+        return noted(diagnosis, signs)
 
     def _end_if_asked(self) -> None:
         """After the report, end this node's ranks if ``HANGSCOPE_ON_HANG`` asks for it."""

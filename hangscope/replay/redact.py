@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any
 
-from hangscope.replay.vocabulary import WRITTEN_WORD, is_known, public_words, words_of
+from hangscope.replay.vocabulary import ADDRESS, WRITTEN_WORD, is_known, public_words, words_of
 from hangscope.trace.model import Trace
 
 ROOT = "/redacted"
@@ -45,6 +45,7 @@ _SECRET = re.compile(
 _HOME = re.compile(r"/(?:home|Users|users|scratch)/([\w.-]{3,})")
 _NOT_SECRET = ("127.", "0.", "255.")
 _PUBLIC = re.compile(r"^/(?:dev|proc|sys)(?:/|$)")
+_WORD_OR_ADDRESS = re.compile(f"({ADDRESS.pattern})|{WRITTEN_WORD.pattern}")
 _MOST_KEPT = 200
 """Only shorter texts are likely to come again."""
 _HOST_MUST_HAVE = 3
@@ -123,11 +124,12 @@ class Redactor:
 
     def foreign_word(self, text: str) -> str:
         """A word of a finished text that is neither known nor a substitute; empty if none is."""
-        words = (word for word in WRITTEN_WORD.findall(text) if not is_known(word, self._known))
+        said = WRITTEN_WORD.findall(ADDRESS.sub("", text))
+        words = (word for word in said if not is_known(word, self._known))
         return next(words, "")
 
     def _known_words(self, text: str) -> str:
-        return WRITTEN_WORD.sub(lambda m: self._word(m[0]), text)
+        return _WORD_OR_ADDRESS.sub(lambda m: m[0] if m[1] else self._word(m[0]), text)
 
     def _public_part(self, path: str) -> str:
         """A path inside a library; what is below the folder of packages may be private."""

@@ -16,6 +16,8 @@ WORD = re.compile(r"[^\W\d_]+")
 _LETTER = "(?:[46][1-9A-Fa-f]|[57][0-9Aa])"
 WRITTEN_WORD = re.compile(rf"(?:[^\W\d_]|(?:\\u00|\\x|%){_LETTER})+")
 """A word of which ASCII letters may be escaped, as no writer of JSON, Python or URLs needs to."""
+ADDRESS = re.compile(r"\b0x[0-9a-f]{12,16}\b")
+"""An address in memory, as signal handlers name threads by: its letters are digits."""
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _TOO_SHORT = 2
 """So few letters in a row say nothing about anybody."""

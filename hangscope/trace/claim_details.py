@@ -10,9 +10,11 @@ ClaimKind = Literal[
     "device_error", "network_error", "ddp_unused_parameters", "ddp_marked_twice",
     "ddp_model_mismatch", "rendezvous", "launcher_failure", "oom", "nan", "dump_signal",
     "size_mismatch", "reduction_corrupt", "barrier_timeout", "unreachable", "shared_device",
-    "unrecorded", "own_report", "own_all_clear", "own_verdict", "home", "other",
+    "unrecorded", "own_report", "own_all_clear", "own_verdict", "home",
+    "device_failed", "other",
 ]  # fmt: skip
-"""What a claim states. ``own_...``: what HangScope itself has printed or written before."""
+"""What a claim states. ``own_...``: what HangScope itself has printed or written before.
+``device_failed``: a node's hardware says that a rank's device does no more work."""
 
 
 @dataclass(frozen=True, slots=True)

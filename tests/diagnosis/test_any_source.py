@@ -139,3 +139,33 @@ def test_counters_name_a_single_sender_at_most(
     found = diagnose(job.trace())
     assert found.culprits == named
     assert found.confidence is (Confidence.LIKELY if named else Confidence.AMBIGUOUS)
+
+
+def serving(*waiting: int) -> Job:
+    """Rank 0 takes a gradient of each other rank, from any, and sends weights to each in turn; in
+    the last round rank 3 sends none. ``waiting``: who waits for the weights."""
+    job = Job(4)
+    for step in range(4):
+        last = step == 3
+        for rank in (1, 2, 3):
+            if not (last and rank == 3):
+                job.op(rank, "send", peer=0, flags=Flag.BLOCKING)
+            if not last or rank in waiting:
+                job.op(rank, "recv", peer=0, done=not last, flags=Flag.BLOCKING)
+        for count in range(3):
+            job.op(0, "recv", done=not (last and count == 2), flags=Flag.BLOCKING)
+        for rank in (1, 2, 3):
+            if not last:
+                job.op(0, "send", peer=rank, flags=Flag.BLOCKING)
+    return job
+
+
+def test_circle_is_closed_if_nobody_else_can_send_to_any() -> None:
+    found = diagnose(serving(1, 2, 3).trace())
+    assert (found.verdict, found.culprits) == (Verdict.DEADLOCK_CYCLE, (0, 3))
+    assert found.confidence is Confidence.AMBIGUOUS
+
+
+def test_rank_in_its_own_code_may_still_send_to_any() -> None:
+    found = diagnose(serving(1, 3).trace())
+    assert found.verdict is Verdict.INCONCLUSIVE

@@ -104,3 +104,43 @@ def test_tags_that_count_show_no_rank() -> None:
 def test_advice_is_to_check_both_lines() -> None:
     fix = diagnose(_counted(8, 6).trace()).findings[0].fix
     assert "train.py:51 in train and train.py:61 in train name" in fix
+
+
+def _halo(shifted: tuple[int, ...], world: int = 4) -> Job:
+    """A chain that exchanges with both neighbours under the tags of two layers in turn.
+
+    In the last exchange some ranks use the next layer's tag. All halves of an exchange are issued
+    before the first is waited for; on Gloo, nothing is recorded of those behind it.
+    """
+    job = Job(world)
+    for step in range(4):
+        for layer in range(2):
+            last = step == 3
+            if last and layer:
+                break
+            for rank in range(world):
+                tag = layer + (last and rank in shifted)
+                first = True
+                for peer in (rank + 1, rank - 1):
+                    if not 0 <= peer < world:
+                        continue
+                    for op in ("send", "recv"):
+                        flags = Flag.ASYNC | (Flag.WAITED if first or not last else Flag.UNOBSERVED)
+                        job.op(rank, op, peer=peer, root=tag, flags=flags, done=not last)
+                        first = False
+        if step < 3:
+            job.all()
+    return job
+
+
+def test_rank_whose_tag_neither_neighbour_has_is_named() -> None:
+    found = diagnose(_halo((2,)).trace())
+    assert (found.verdict.value, found.culprits) == ("p2p_unmatched", (2,))
+    assert found.confidence.value == "likely"
+    assert len(found.findings) == 1
+
+
+def test_end_of_a_chain_with_another_tag_than_its_neighbour_may_be_right() -> None:
+    found = diagnose(_halo((3,)).trace())
+    assert (found.verdict.value, found.culprits) == ("p2p_unmatched", (2, 3))
+    assert found.confidence.value == "ambiguous"

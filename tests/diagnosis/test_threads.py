@@ -336,3 +336,46 @@ def test_thread_that_handled_its_error_and_returned_is_as_missing_as_one_that_ra
     assert (found.verdict.value, found.culprits) == ("missing_rank", (1,))
     ended = "rank 1: the thread that issued this group's operations has ended"
     assert ended in found.findings[0].evidence
+
+
+def _gil_held(*, wakeups_hz: float, more: tuple[ThreadStack, ...] = ()) -> Diagnosis:
+    """Rank 1, which the others wait for, runs nothing; its threads were asked for their stacks."""
+    job = Job(3, live=True)
+    for _ in range(3):
+        job.all()
+    for rank in (0, 2):
+        job.op(rank, done=False)
+    main = (Frame("train", "/home/me/train.py", 88),)
+    wait = (
+        Frame("wait", "/usr/lib/python3.12/threading.py", 359),
+        Frame("beat", "/home/me/beat.py", 7),
+    )
+    threads = (
+        ThreadStack("MainThread", True, main, START + 5),
+        ThreadStack("a", False, (Frame("telemetry", "/home/me/tel.py", 6),), START + 5),
+        ThreadStack("b", False, wait, START + 5),
+        ThreadStack("a", False, (Frame("telemetry", "/home/me/tel.py", 5),), START + 1),
+    )
+    job.rank(
+        1,
+        threads=(*threads, *more),
+        gil_blocked=True,
+        wakeups_hz=wakeups_hz,
+        process_state="sleeping",
+    )
+    return diagnose(job.trace())
+
+
+def test_thread_that_holds_the_gil_is_shown_where_the_main_one_asks_for_it() -> None:
+    found = _gil_held(wakeups_hz=195.0)
+    assert found.culprits == (1,)
+    assert "tel.py:6 in telemetry" in found.findings[0].fix
+
+
+def test_main_thread_that_does_not_ask_for_the_gil_has_it() -> None:
+    assert "train.py:88 in train" in _gil_held(wakeups_hz=0.1).findings[0].fix
+
+
+def test_of_several_threads_none_is_said_to_hold_the_gil() -> None:
+    other = ThreadStack("c", False, (Frame("feed", "/home/me/feed.py", 9),), START + 5)
+    assert "train.py:88 in train" in _gil_held(wakeups_hz=195.0, more=(other,)).findings[0].fix

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, RankReport, Verdict
+from hangscope.diagnosis.engine import diagnose
+from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.monitor.hardware import errors, evidence
-from hangscope.monitor.hardware.evidence import Hardware, gathered, singled_out
+from hangscope.monitor.hardware.evidence import Hardware, failed_devices, gathered
 from hangscope.monitor.hardware.probe import amd, kernel_messages, link_errors, nvidia
 from hangscope.monitor.hardware.signs import Sign, address_in, from_json, to_json
-from hangscope.trace.facts import RankFacts
-from hangscope.trace.model import MEMBER_DTYPE, RECORD_DTYPE, Trace
+from hangscope.trace.external_reports.journal import HEADER_KEY, VERSION, read_journal
+from hangscope.trace.model import Trace
+from tests.diagnosis.builder import Job
 
 
 def test_only_recent_errors_of_devices_are_told() -> None:
@@ -160,61 +163,62 @@ FATAL = Sign("the kernel said 9 s ago: NVRM: Xid (PCI:0000:12:00): 79", "0000:12
 HOT = Sign("GPU 1 is too hot", "0000:11:00")
 
 
-def hang(*, culprits: tuple[int, ...] = ()) -> tuple[Diagnosis, Trace]:
+def hang() -> Trace:
     """Four ranks, each with a device of its own, in an operation that none finishes."""
-    began_ns = 10**18
-    finding = Finding(
-        Verdict.STUCK_COLLECTIVE, culprits, (0, 1, 2, 3), Confidence.CERTAIN,
-        "All members are in all_reduce #7 and none finishes", began_ns=began_ns,
-    )  # fmt: skip
-    diagnosis = Diagnosis(
-        finding.verdict, culprits, finding.confidence, finding.summary,
-        ranks=tuple(RankReport(rank, role="victim") for rank in range(4)), findings=(finding,),
-    )  # fmt: skip
-    trace = Trace(
-        np.zeros(0, RECORD_DTYPE), np.zeros(0, MEMBER_DTYPE), (), (), (),
-        {rank: RankFacts(rank, device=f"0000:{16 + rank:02x}:00") for rank in range(4)},
-        observed_ns=began_ns + 10 * 10**9,
-    )  # fmt: skip
-    return diagnosis, trace
+    job = Job(4, live=True)
+    for _ in range(3):
+        for rank in range(4):
+            job.op(rank)
+    for rank in range(4):
+        job.op(rank, done=False)
+    trace = job.trace()
+    devices = {r: replace(f, device=f"0000:{16 + r:02x}:00") for r, f in trace.ranks.items()}
+    return replace(trace, ranks=devices)
+
+
+def weighed(trace: Trace, signs: list[Sign], here: Iterable[int]) -> Diagnosis:
+    """The diagnosis with what the journal of a monitor keeps of these signs."""
+    events = [{HEADER_KEY: VERSION}] + [
+        {"event": "device", "rank": claim.accused[0], "at_ns": claim.at_ns, "text": claim.text}
+        for claim in failed_devices(signs, trace, here)
+    ]
+    kept = read_journal("m.journal", "\n".join(map(json.dumps, events)).encode())
+    return diagnose(replace(trace, claims=tuple(c for part in kept for c in part.claims)))
 
 
 def test_a_device_that_failed_is_named_where_nobody_else_is() -> None:
-    diagnosis, trace = hang()
-    found = singled_out(diagnosis, trace, [HOT, FATAL], range(4))
+    found = weighed(hang(), [HOT, FATAL], range(4))
     assert (found.verdict, found.culprits) == (Verdict.STUCK_COLLECTIVE, (2,))
     assert found.confidence is Confidence.LIKELY
-    assert "Rank 2's device 0000:12:00 has failed" in found.headline
+    assert "Rank 2's device 0000:12:00 has probably failed" in found.headline
+    assert found.findings[0].why == FATAL.text
     assert found.findings[0].victims == (0, 1, 3)
-    assert found.ranks[2].role == "culprit"
 
 
 @pytest.mark.parametrize(
     ("signs", "here"),
     [
         ([HOT], range(4)),  # slow, and no more
-        ([replace(FATAL, ago_s=100.0)], range(4)),  # the job went on after it
+        ([replace(FATAL, ago_s=200.0)], range(4)),  # the job went on after it
         ([FATAL, replace(FATAL, device="0000:11:00")], range(4)),  # which of them?
         ([FATAL], range(2)),  # of another node, whose devices may have the same addresses
         ([replace(FATAL, device="0000:77:00")], range(4)),
     ],
 )
 def test_nobody_is_named_for_less(signs: list[Sign], here: range) -> None:
-    diagnosis, trace = hang()
-    assert singled_out(diagnosis, trace, signs, here) == diagnosis
+    found = weighed(hang(), signs, here)
+    assert (found.verdict, found.culprits) == (Verdict.STUCK_COLLECTIVE, ())
 
 
 def test_who_is_named_for_what_the_program_did_stays_named() -> None:
-    diagnosis, trace = hang(culprits=(1,))
-    assert singled_out(diagnosis, trace, [FATAL], range(4)) == diagnosis
+    trace = hang()
+    missing = replace(trace, records=trace.records[:-1])  # rank 3 has not come
+    assert weighed(missing, [FATAL], range(4)).culprits == (3,)
 
 
 def test_what_cannot_be_read_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(evidence, "has_devices", lambda: True)
     said = to_json([Sign("not read on this node: the kernel's log")])
     hardware = Hardware((sys.executable, "-c", f"print({said!r})"), 20.0)
-    diagnosis, trace = hang()
-    assert hardware.beside(diagnosis, trace, range(4)).notes == (
-        "not read on this node: the kernel's log",
-    )
-    assert hardware.beside(diagnosis, trace, range(4)).notes == ()
+    assert hardware.signs() == [Sign("not read on this node: the kernel's log")]
+    assert hardware.signs() == []

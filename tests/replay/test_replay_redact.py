@@ -141,6 +141,11 @@ def test_only_known_words_of_free_text_stay() -> None:
     assert redactor.prose(kept) == kept
 
 
+def test_addresses_in_memory_name_nobody() -> None:
+    assert not Redactor().foreign_word("thread 0x00007f6498ffb6c0")
+    assert Redactor().foreign_word("thread 0x7ffb")
+
+
 @pytest.mark.parametrize("e", [r"\u0065", r"\x65", "%65"])
 def test_words_are_found_however_their_letters_are_written(e: str) -> None:
     """The letters between are a known word each."""

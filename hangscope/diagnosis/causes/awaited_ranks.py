@@ -12,7 +12,7 @@ from hangscope.diagnosis.graph.places import INIT, NEW_GROUP, Place
 from hangscope.diagnosis.graph.store_places import PREFIX, key_given_up, waits_in_store
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.process_state import End, in_communication, is_unseen
-from hangscope.diagnosis.processes.stacks import innermost
+from hangscope.diagnosis.processes.stacks import innermost, stands_behind, user_frames
 from hangscope.diagnosis.wording.phrases import rank_s, title_of
 from hangscope.trace.model import NONE, Flag, State
 
@@ -229,9 +229,10 @@ def outliers(context: Context, absent: tuple[int, ...], places: Sequence[int]) -
     cleanly has not arrived.
     """
     waits = context.waits
-    if any(place.phase for place in waits.at(places)):
-        return ()
     waiters = sorted(waits.waiters_at(places))
+    phases = {place.phase for place in waits.at(places)} - {""}
+    if phases and not (phases == {NEW_GROUP} and _are_past(context, absent, waiters)):
+        return ()
     unknown = {r for place in waits.at(places) for r in place.unknown}
     finished = {r for r in unknown & context.unrecorded if context.processes[r].end is End.CLEAN}
     unknown -= finished
@@ -255,6 +256,17 @@ def outliers(context: Context, absent: tuple[int, ...], places: Sequence[int]) -
     if len(waiters) + len(unknown) >= many and not tie and doing == {""}:
         return ()  # nothing shows that the absent do the same
     return tuple(waiters) if len(doing) == 1 else ()
+
+
+def _are_past(context: Context, ranks: Sequence[int], others: Sequence[int]) -> bool:
+    """Whether ranks are further down in the function in which they and the others diverge."""
+    return all(
+        stands_behind(
+            user_frames(context.processes[rank].stack), user_frames(context.processes[other].stack)
+        )
+        for rank in ranks
+        for other in others
+    )
 
 
 def _can_go_on(context: Context, rank: int) -> bool:

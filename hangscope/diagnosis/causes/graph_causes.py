@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.causes.cycles import cycle_cause, ranks_with_sends_only
+from hangscope.diagnosis.causes.failed_devices import blame_failed_device
 from hangscope.diagnosis.causes.left_over_halves import blame_left_over
 from hangscope.diagnosis.causes.lost import or_lost
 from hangscope.diagnosis.causes.sibling_cycles import Cycle, ranks_of_sibling_cycles
@@ -100,7 +101,8 @@ def _with_other_evidence(context: Context, cause: Cause) -> Cause:
     reachers = context.waits.reachers(cause.culprits, cause.places)
     cause = replace(cause, victims=cause.victims | (reachers - set(cause.culprits)))
     left_over = blame_left_over(context, cause)
-    return left_over or blame_missing_send(context, blame_missing_receive(context, cause))
+    paired = left_over or blame_missing_send(context, blame_missing_receive(context, cause))
+    return blame_failed_device(context, paired)
 
 
 def _sent_into_a_cycle(context: Context, rank: int) -> bool:

@@ -7,7 +7,11 @@ from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, verdict_of
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.differences.exchange_sizes import broken_exchanges, size_conflict
+from hangscope.diagnosis.differences.exchange_sizes import (
+    SizeConflict,
+    broken_exchanges,
+    size_conflict,
+)
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence
 from hangscope.diagnosis.pattern.deviations import decide_mismatch
@@ -148,18 +152,11 @@ def _not_yet_there(context: Context, item: Mismatch) -> set[int]:
 def conflict_causes(context: Context) -> list[Cause]:
     """Exchanges that everybody has reached and whose announced sizes contradict each other."""
     found: list[Cause] = []
-    looked = 0
     for place in broken_exchanges(context):
         if size_conflict(context, place) is not None:
             context.waits.add(place)
-    for index, place in enumerate(context.waits.places):
-        open_ended = place.absent or (place.p2p and (place.unknown or place.behind))
-        if not place.waiters or open_ended or looked >= _MAX_EXCHANGES:
-            continue
-        looked += 1
-        conflict = size_conflict(context, place)
-        if conflict is None:
-            continue
+    for index, conflict in _common_rank_of_pairs(context, _conflicts(context)):
+        place = context.waits.places[index]
         victims = context.waits.reachers(place.members, [index])
         cause = Cause(
             verdict_of(conflict.aspect),
@@ -173,11 +170,40 @@ def conflict_causes(context: Context) -> list[Cause]:
             cause = _of_tags(context, cause, place)
         # The other half of a pair says the same again; undecided causes have no victims to share.
         if not any(
-            cause.victims & c.involved or (place.p2p and cause.involved == c.involved)
+            cause.victims & c.involved
+            or (place.p2p and (cause.involved == c.involved or cause.culprits == c.culprits))
             for c in found
         ):
             found.append(cause)
     return found
+
+
+def _conflicts(context: Context) -> list[tuple[int, SizeConflict]]:
+    """The places that contradict themselves, by index, of those that everybody has reached."""
+    reached = [
+        (index, place)
+        for index, place in enumerate(context.waits.places)
+        if place.waiters
+        and not place.absent
+        and not (place.p2p and (place.unknown or place.behind))
+    ]
+    looked = [(i, size_conflict(context, place)) for i, place in reached[:_MAX_EXCHANGES]]
+    return [(index, conflict) for index, conflict in looked if conflict is not None]
+
+
+def _common_rank_of_pairs(
+    context: Context, conflicts: list[tuple[int, SizeConflict]]
+) -> list[tuple[int, SizeConflict]]:
+    """The conflicts, decided against the one rank that contradicts each of several partners."""
+    pairs = {frozenset(c.ranks) for _, c in conflicts if not c.decided and len(c.ranks) == 2}
+    common = frozenset.intersection(*pairs) if len(pairs) > 1 else frozenset()
+    if len(common) != 1:
+        return conflicts
+    return [
+        (index, c if c.decided else replace(c, ranks=tuple(common), decided=True))
+        for index, c in conflicts
+        if context.waits.places[index].p2p or c.decided
+    ]
 
 
 def _of_tags(context: Context, cause: Cause, place: Place) -> Cause:

@@ -75,6 +75,20 @@ def inferred_wait(context: Context, cause: Cause) -> str:
 
 def unnamed_sender(context: Context, cause: Cause) -> str:
     """A cycle through a receive that names no sender stands only if nobody else could send."""
+    takers = _accused_takers(context, cause)
+    closed = all(_no_other_can_send(context, *taker) for taker in takers.items())
+    return "" if closed else "whose message the receive waits for is not recorded"
+
+
+def counted_sender(context: Context, cause: Cause) -> str:
+    """Which rank owes what a receive from any source waits for follows from how often each sent."""
+    takers = _accused_takers(context, cause)
+    return "a receive from any source does not say whom it waits for" if takers else ""
+
+
+def _accused_takers(context: Context, cause: Cause) -> dict[int, int]:
+    """The accused that wait in the cause's places only to receive from any source, each with its
+    group."""
     here = context.waits.at(cause.places)
     named = {
         rank
@@ -82,10 +96,14 @@ def unnamed_sender(context: Context, cause: Cause) -> str:
         for rank in p.waiters
         if p.half is None or p.half.is_send or p.half.peer != NONE
     }
-    takers = {p.half.rank for p in here if p.half is not None} - named
-    if takers.isdisjoint(cause.culprits):
-        return ""
-    return "whose message the receive waits for is not recorded"
+    takers = {p.half.rank: p.group for p in here if p.half and p.half.rank not in named}
+    return {rank: group for rank, group in takers.items() if rank in cause.culprits}
+
+
+def _no_other_can_send(context: Context, taker: int, group: int) -> bool:
+    """Whether all members of a group are seen to wait for the rank that receives from any."""
+    others = {*context.trace.groups[group].ranks} - {taker}
+    return others <= context.waits.reachers([taker]) and others.isdisjoint(context.hidden)
 
 
 def counters_left(context: Context, cause: Cause) -> str:

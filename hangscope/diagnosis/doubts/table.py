@@ -56,6 +56,7 @@ _LIKELY: _Rows = {
     accused.reaction: _CRASHED,
 }
 _AMBIGUOUS: _Rows = {
+    missing_evidence.counted_sender: (Verdict.DEADLOCK_CYCLE,),
     completions.one_of_several: _MISSING,
     moments.failed_after_waiting: _CRASHED,
     accused.meets_elsewhere: _MISSING,

@@ -14,7 +14,12 @@ from hangscope.diagnosis.processes.stacks import is_library
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.records.kinds import is_on_host
 from hangscope.diagnosis.records.pace import had_stalled_before
-from hangscope.diagnosis.records.pairing import Half, missing_senders, waits_for_dropped_half
+from hangscope.diagnosis.records.pairing import (
+    Half,
+    differ_in_tag,
+    missing_senders,
+    waits_for_dropped_half,
+)
 from hangscope.trace.model import NONE, Flag, Trace
 
 _INCOMPLETE = 0
@@ -251,7 +256,8 @@ class HalfPlaces:
             return replace(place, absent=(half.peer,))
         if half.matched is None:
             return replace(place, unknown=(half.peer,))
-        is_held_up = is_taken_back or self._is_held_up(half, held)
+        never = differ_in_tag(self.trace, half)
+        is_held_up = is_taken_back or (not never and self._is_held_up(half, held))
         return replace(place, behind=(half.peer,)) if is_held_up else place
 
     def _is_served(self, half: Half) -> bool:
@@ -260,7 +266,7 @@ class HalfPlaces:
         An end that nobody has seen counts as one, except of a send to a device that has begun to
         receive and still does: what was sent has not come there.
         """
-        if self.front.unfinished[half.partner_row]:
+        if self.front.unfinished[half.partner_row] or differ_in_tag(self.trace, half):
             return False
         own = self.trace.records[half.row]
         signature = self.trace.signatures[int(own["signature"])]

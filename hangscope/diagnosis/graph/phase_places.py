@@ -22,12 +22,12 @@ def phase_places(
 ) -> list[Place]:
     """Ranks inside ``init_process_group`` or ``new_group`` wait for ranks that are not."""
     found = []
-    joining = _with_who_gave_up(trace, _inside(processes, INIT))
+    joining = _with_who_gave_up(trace, _inside(processes, INIT), INIT)
     if joining:
         worlds = _worlds(trace, front)
         latest = max(worlds[r] for r in joining)
         found.append(_place(trace, INIT, joining, worlds, latest, _called_for(trace, joining)))
-    making = _inside(processes, NEW_GROUP)
+    making = _with_who_gave_up(trace, _inside(processes, NEW_GROUP), NEW_GROUP)
     found += local_places(trace, front, processes, making)
     making = [r for r in making if members_asked_for(trace.ranks[r]) is None]
     if making:
@@ -89,28 +89,28 @@ def _place(
     )
 
 
-def _with_who_gave_up(trace: Trace, inside: list[int]) -> list[int]:
-    """Ranks inside ``init_process_group``, plus those that waited there until they timed out.
+def _with_who_gave_up(trace: Trace, inside: list[int], phase: str) -> list[int]:
+    """Ranks inside a phase, plus those that waited there until they timed out.
 
     If that is every rank, nothing shows whom they waited for.
     """
-    gave_up = {r for r in trace.ranks if _gave_up_meeting(trace.ranks[r])}
+    gave_up = {r for r, facts in trace.ranks.items() if _gave_up_meeting(facts, phase)}
     everybody = set(trace.ranks) | set(trace.missing_ranks)
     return sorted({*inside, *gave_up}) if gave_up and everybody - gave_up - set(inside) else inside
 
 
-def _gave_up_meeting(facts: RankFacts) -> bool:
-    """Whether a recording rank failed in its first ``init_process_group`` because others did not
-    come."""
+def _gave_up_meeting(facts: RankFacts, phase: str) -> bool:
+    """Whether a recording rank failed in its first ``init_process_group``, or in ``new_group``,
+    because others did not come."""
     failure = facts.exception
     return (
         failure is not None
         and failure.is_main_thread
         and facts.heartbeat_ns > 0
-        and facts.initialized is False
+        and facts.initialized is (phase != INIT)
         and not facts.finalized
         and waited_in_vain(failure)
-        and any(frame.name == INIT for frame in failure.stack)
+        and any(frame.name == phase for frame in failure.stack)
     )
 
 

@@ -11,13 +11,15 @@ import functools
 import re
 from collections.abc import Collection
 
-from hangscope.diagnosis.processes.stacks import is_library
+from hangscope.diagnosis.processes.stacks import in_python, is_library
 from hangscope.trace.model import NONE, RankFacts, Stack, ThreadStack, Trace
 
 _WAITS_FOR_THREAD = re.compile(
     r"(?:^|[\\/])(?:threading|queue)\.py$|[\\/](?:concurrent[\\/]futures|asyncio)[\\/]"
 )
 _POOL = re.compile(r"[\\/]concurrent[\\/]futures[\\/]thread\.py$")
+_ASKS_FOR_GIL_HZ = 100.0
+"""Half of how often a thread asks that waits for the GIL."""
 _INNER = 3
 """A wait for another thread shows within this many innermost frames."""
 
@@ -33,8 +35,13 @@ def newest_threads(trace: Trace) -> dict[int, int]:
 
 
 def working_stack(facts: RankFacts, thread: int | None) -> Stack:
-    """The stack of the main thread, or of ``thread`` if the main thread only waits for it."""
+    """The stack of the main thread, or of ``thread`` if the main thread only waits for it.
+
+    If another thread holds the GIL, its stack, as far as that can be told.
+    """
     main = facts.main_stack
+    if holder := _gil_holder(facts):
+        return holder
     if not thread or thread == NONE or thread == facts.pid:
         return main
     own = [t for t in facts.threads if t.native_id == thread and t.stack and not t.is_main]
@@ -46,6 +53,21 @@ def working_stack(facts: RankFacts, thread: int | None) -> Stack:
     if main and _has_users(main) and (not _waits(main) or _waits(stack)):
         return main
     return stack
+
+
+def _gil_holder(facts: RankFacts) -> Stack:
+    """The stack of the thread that holds the GIL, if that is seen not to be the main one.
+
+    Whoever waits for the GIL wakes every 5 ms to ask for it. Of the other threads, those in a wait
+    of Python's own have given it up; only if one is left does that one hold it.
+    """
+    if not facts.gil_blocked or (facts.wakeups_hz or 0.0) < _ASKS_FOR_GIL_HZ:
+        return ()
+    newest_ns = max((thread.sampled_ns for thread in facts.threads), default=0)
+    now = [t for t in facts.threads if t.sampled_ns == newest_ns and not t.is_main and t.stack]
+    others = [thread.stack for thread in now if _has_users(thread.stack)]
+    running = {stack for stack in others if not in_python(stack[0].filename)}
+    return running.pop() if len(running) == 1 else ()
 
 
 def group_stack(facts: RankFacts, thread: int, newest: int) -> Stack:

@@ -158,6 +158,15 @@ def diverging_frame(stack: Stack, others: Sequence[Stack]) -> int | None:
     return None
 
 
+def stands_behind(stack: Stack, other: Stack) -> bool:
+    """Whether a stack is further down in the function in which it and another one diverge."""
+    at, there = diverging_frame(stack, [other]), diverging_frame(other, [stack])
+    if at is None or there is None:
+        return False
+    frame, other_frame = stack[at], other[there]
+    return frame[:2] == other_frame[:2] and frame.line > other_frame.line
+
+
 def _same(a: Frame, b: Frame) -> bool:
     # Directories may differ between hosts; file name and line do not.
     return a.line == b.line and a.name == b.name and base(a.filename) == base(b.filename)

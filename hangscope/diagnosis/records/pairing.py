@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,7 +11,7 @@ from hangscope.diagnosis.observability import recorded_ranks, unfinished_alone
 from hangscope.diagnosis.records.alignment import Side, shift
 from hangscope.diagnosis.records.frontier import Frontiers, Ints
 from hangscope.diagnosis.records.kinds import is_on_host, is_sending, records_where
-from hangscope.trace.model import NONE, Flag, Trace, flagged
+from hangscope.trace.model import NONE, Flag, State, Trace, flagged
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +149,21 @@ class _Halves:
                 halves.append(Half(int(self.rank[i]), peer, group, row, is_send, matched, partner))
         return halves
 
+    def unseen_of(self, part: Ints) -> list[Half]:
+        """Halves of one channel without another half that nobody has waited for: whether they have
+        finished is not recorded."""
+        if not self.hidden.isdisjoint(np.unique(self.rank[part]).tolist()):
+            return []
+        sending, receiving = part[self.is_send[part]], part[~self.is_send[part]]
+        more, fewer = sorted((sending, receiving), key=len, reverse=True)
+        done = self.trace.records["state"][self.row] == int(State.COMPLETED)
+        return [
+            Half(*(int(column[i]) for column in (self.rank, self.peer, self.group, self.row)),
+                 bool(self.is_send[i]), False)
+            for i in more[len(fewer) :].tolist()
+            if not done[i] and not self.side.unfinished[i]
+        ]  # fmt: skip
+
     def _from_newest(self, waiting: Ints, others: Ints) -> Ints:
         """Indices in ``others`` of the other halves, where both sides list unfinished halves.
 
@@ -179,10 +194,16 @@ def pending_halves(trace: Trace, front: Frontiers, hidden: frozenset[int]) -> li
     if not unfinished.any():
         return []
     halves: list[Half] = []
+    tagged: list[tuple[list[Half], list[Half]]] = []
     for part in table.channels():
         alike = table.by_tag(part)
         found = [half for same in alike for half in table.unfinished_of(same)]
-        halves += found if len(alike) == 1 else _across_tags(trace, found)
+        if len(alike) == 1:
+            halves += found
+        else:
+            tagged.append((found, [half for same in alike for half in table.unseen_of(same)]))
+    waiting = _waiting_since(trace, [*halves, *(half for found, _ in tagged for half in found)])
+    halves += [h for found, unseen in tagged for h in _across_tags(found, unseen, waiting)]
     for i in np.flatnonzero(unfinished & (table.peer < 0)).tolist():
         rank, group, row = int(table.rank[i]), int(table.group[i]), int(table.row[i])
         halves.append(Half(rank, NONE, group, row, False, None))
@@ -199,17 +220,41 @@ def tags_count(trace: Trace, *rows: int) -> bool:
     )
 
 
-def _across_tags(trace: Trace, halves: list[Half]) -> list[Half]:
+def differ_in_tag(trace: Trace, half: Half) -> bool:
+    """Whether a half and its partner have different tags that count: they never match."""
+    tags, rows = trace.records["root"], (half.row, half.partner_row)
+    return NONE not in rows and tags_count(trace, *rows) and tags[rows[0]] != tags[rows[1]]
+
+
+def _waiting_since(trace: Trace, halves: Iterable[Half]) -> dict[int, int]:
+    """Per rank the row of the first unfinished half that it waits for."""
+    flags = trace.records["flags"]
+    waited = int(Flag.BLOCKING | Flag.WAITED | Flag.COALESCED_MEMBER)
+    since: dict[int, int] = {}
+    for half in halves:
+        if int(flags[half.row]) & waited:
+            since[half.rank] = min(half.row, since.get(half.rank, half.row))
+    return since
+
+
+def _across_tags(halves: list[Half], unseen: list[Half], waiting: Mapping[int, int]) -> list[Half]:
     """Halves of one channel; those that the two sides wait for under different tags become
     partners.
 
-    They were meant for each other: neither side can issue anything else before they match.
+    They were meant for each other: neither side can issue anything else before they match. What a
+    rank had issued when it began to wait for an older half (``waiting``: its row), it is going to
+    wait for as well; of that, ``unseen`` is not known to have finished.
     """
-    waited = int(Flag.BLOCKING | Flag.WAITED | Flag.COALESCED_MEMBER)
-    lone = [h for h in halves if h.matched is False and int(trace.records["flags"][h.row]) & waited]
-    sends = [h for h in lone if h.is_send]
+    lone = [
+        h
+        for h in (*halves, *unseen)
+        if h.matched is False and NONE < waiting.get(h.rank, NONE) <= h.row
+    ]
+    lone.sort(key=lambda half: half.row)
     met: dict[int, int] = {}
-    for send, recv in zip(sends, [h for h in lone if not h.is_send], strict=False):
+    for send, recv in zip(
+        [h for h in lone if h.is_send], [h for h in lone if not h.is_send], strict=False
+    ):
         met[send.row], met[recv.row] = recv.row, send.row
     return [replace(h, matched=True, partner_row=met[h.row]) if h.row in met else h for h in halves]
 
@@ -268,7 +313,7 @@ _DROPPED = int(Flag.ASYNC | Flag.UNOBSERVED)
 
 def waits_for_dropped_half(trace: Trace, half: Half) -> bool:
     """Whether an unfinished half is waited for, and its other half was dropped."""
-    if half.partner_row == NONE:
+    if half.partner_row == NONE or differ_in_tag(trace, half):
         return False
     flags = trace.records["flags"]
     own, other = int(flags[half.row]), int(flags[half.partner_row])

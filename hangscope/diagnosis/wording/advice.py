@@ -73,7 +73,7 @@ def advice(context: Context, cause: Cause, place: Place | None, sides: tuple[Sid
 
 def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side, ...]) -> Advice:
     advice = _of_aspect(found.aspect, guarded=guarded(sides))
-    if found.aspect in ("numel", "op") and _met_a_bucket(context, found.group, sides):
+    if found.aspect in ("numel", "op") and _met_a_bucket(context, cause, found.group, sides):
         advice = say("buckets")
     elif (
         found.aspect == "op"
@@ -116,15 +116,26 @@ def _is_issued_by_others(context: Context, group: int, side: Side, sides: tuple[
     return not side.stack or been_there(context, others, group, side.stack, newest=True)
 
 
-def _met_a_bucket(context: Context, group: int, sides: tuple[Side, ...]) -> bool:
+def _met_a_bucket(context: Context, cause: Cause, group: int, sides: tuple[Side, ...]) -> bool:
     """Whether gradients met other gradients, or what their ranks issue after the backward pass,
     too: one side has produced a bucket less."""
     reducing = [side for side in sides if in_backward(side)]
     others = [side for side in sides if not in_backward(side)]
-    return bool(reducing) and all(
-        bool(side.stack) and been_there(context, reducing[0].ranks, group, side.stack)
-        for side in others
+    return (
+        bool(reducing)
+        and not _reduce_early(cause, reducing, others)
+        and all(
+            bool(side.stack) and been_there(context, reducing[0].ranks, group, side.stack)
+            for side in others
+        )
     )
+
+
+def _reduce_early(cause: Cause, reducing: list[Side], others: list[Side]) -> bool:
+    """Whether only the accused reduce gradients: they have left out what the others are in, and
+    are in the next backward pass."""
+    ranks = {rank for side in reducing for rank in side.ranks}
+    return bool(others) and ranks == {*cause.culprits}
 
 
 def _runs(functions: re.Pattern[str], side: Side) -> bool:
@@ -272,8 +283,10 @@ def _for_stuck(
 def _for_cycle(context: Context, cause: Cause, advice: Advice, sides: tuple[Side, ...]) -> Advice:
     """The shape of a cycle, and which of its lines to look at."""
     lines = [where(s.stack[0]) for s in sides if s.stack]
-    reducing = [in_backward(side) for side in sides]
-    if any(reducing) and not all(reducing) and all(side.op is not None for side in sides):
+    reducing = [side for side in sides if in_backward(side)]
+    others = [side for side in sides if not in_backward(side)]
+    both = reducing and others and all(side.op is not None for side in sides)
+    if both and not _reduce_early(cause, reducing, others):
         return say("buckets")
     if _crossed_handles(context, cause, sides):
         again = _all_of_a_world(context, cause)

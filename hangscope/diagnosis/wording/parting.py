@@ -9,7 +9,13 @@ import numpy as np
 
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Side
-from hangscope.diagnosis.processes.stacks import diverging_frame, is_library, user_frames, where
+from hangscope.diagnosis.processes.stacks import (
+    diverging_frame,
+    is_library,
+    stands_behind,
+    user_frames,
+    where,
+)
 from hangscope.diagnosis.records.agreement import numel
 from hangscope.trace.dtypes import is_integer
 from hangscope.trace.model import Stack
@@ -31,7 +37,9 @@ def parted(context: Context, few: Side, most: Side, own: int, theirs: int) -> st
         return "left a block"
     if few.stack != most.stack and been_there(context, most.ranks, own, few.stack):
         return "out of step"
-    behind = stands_behind(few, most) and been_there(context, few.ranks, theirs, most.stack)
+    behind = stands_behind(few.stack, most.stack) and been_there(
+        context, few.ranks, theirs, most.stack
+    )
     return "guarded or early" if behind else ""
 
 
@@ -108,18 +116,6 @@ def diverging_lines(one: Side, other: Side) -> list[str]:
 def in_finalizer(side: Side) -> bool:
     """Whether a side is in a finalizer, which Python runs whenever it discards an object."""
     return any(frame.name == "__del__" for frame in side.stack)
-
-
-def stands_behind(side: Side, other: Side) -> bool:
-    """Whether a side is further down in the function in which both diverge."""
-    at, there = (
-        diverging_frame(side.stack, [other.stack]),
-        diverging_frame(other.stack, [side.stack]),
-    )
-    if at is None or there is None:
-        return False
-    frame, other_frame = side.stack[at], other.stack[there]
-    return frame[:2] == other_frame[:2] and frame.line > other_frame.line
 
 
 def been_there(

@@ -155,9 +155,9 @@ _SAYINGS: dict[str, tuple[str, str]] = {
         "D9, D19",
     ),
     "buckets": (  # gradient buckets of different sizes, or one that a rank never reduced
-        "use the same parameters on every rank in every step: a branch that one rank skips, or a "
-        "loss without some output, leaves gradient buckets out (find_unused_parameters=True only "
-        "if a branch is skipped on purpose){at}",
+        "use the same parameters on every rank in every step: a branch that one rank skips, a loss "
+        "without some output, or no_sync() on one rank leaves gradient buckets out "
+        "(find_unused_parameters=True only if a branch is skipped on purpose){at}",
         "D8, D19",
     ),
     Verdict.DEADLOCK_CYCLE: (

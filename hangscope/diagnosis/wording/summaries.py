@@ -81,6 +81,12 @@ def _contradiction(context: Context, cause: Cause, place: Place) -> Words:
 
 def _issued_extra(context: Context, cause: Cause, place: Place) -> Words:
     who = subject(cause.culprits)
+    if place.phase:
+        return Words(
+            f"{who} alone {verb(cause.culprits, 'is')} in {place.phase}, which the others are past",
+            f"{does(cause.sides[0], 'waits')} for nobody and never {verb(cause.sides[0], 'calls')} "
+            f"{place.phase} again",
+        )
     return Words(
         f"{who} alone issued {title_of(context, place)}{members_of(context, place)}",
         f"{does(cause.sides[0], 'waits')} for nobody and never {verb(cause.sides[0], 'issues')} it",

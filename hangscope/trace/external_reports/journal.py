@@ -7,6 +7,7 @@ JSON lines. The first names the format and the run; every other is an event::
      "by_launcher": false, "untold": [0, 3], "told": [1]}
     {"event": "verdict", "at_ns": 0, "verdict": "missing_rank", "culprits": [2], "summary": "...",
      "confidence": "certain", "hosts": ["node1"]}
+    {"event": "device", "rank": 2, "at_ns": 0, "text": "the kernel said: ..."}
     {"event": "hosts", "hosts": [["node7", [[56, 1, 8]], ["10.0.3.7"], 7]]}
     {"event": "notice", ...}  # the same fields: what was said early; readers of verdicts pass it by
     {"event": "seen", "rank": 0, "pid": 4709, "at_ns": 0, "alive": true, "state": "sleeping",
@@ -62,6 +63,7 @@ MAX_LINES = 1_000_000
 MAX_BYTES = 128 << 20
 """The limit for reading; a journal of thousands of ranks has some tens of megabytes."""
 _MOST_NAMED = 100_000
+_MOST_DEVICES = 1_000
 _MOST = 1 << 31
 """Larger numbers are not valid process ids, statuses or attempts."""
 
@@ -129,7 +131,7 @@ def read_journal(path: str | os.PathLike[str], data: bytes | None = None) -> lis
     ]
     if fragments:
         fragments[0] = replace(fragments[0], claims=_verdicts(events))
-    if told := _homes(events):
+    if told := (*_homes(events), *_failed_devices(events)):
         source = Source(str(path), formats.JOURNAL, VERSION)
         fragments.append(Fragment(source, RankFacts(rank=NONE), claims=told))
     return fragments
@@ -175,6 +177,21 @@ def _homes(events: Sequence[dict[str, Any]]) -> tuple[Claim, ...]:
     except (ValueError, TypeError, OverflowError):
         return ()
     return tuple(map(home_of, known.hosts))
+
+
+def _failed_devices(events: Iterable[dict[str, Any]]) -> tuple[Claim, ...]:
+    """Devices of ranks that had reported an error after which they do no more work."""
+    said = [
+        failed_device(rank, as_int(event.get("at_ns"), 0, low=0), prose(str(event.get("text"))))
+        for event in events
+        if event.get("event") == "device" and (rank := as_rank(event.get("rank"))) is not None
+    ]
+    return tuple(said[:_MOST_DEVICES])
+
+
+def failed_device(rank: int, at_ns: int, text: str) -> Claim:
+    """The claim that a rank's device has failed; ``at_ns``: when it reported that."""
+    return Claim("device_failed", accused=(rank,), text=text, at_ns=at_ns)
 
 
 def _reductions(path: str, events: list[dict[str, Any] | None]) -> Fragment:
