@@ -35,6 +35,7 @@ def test_rank_in_another_new_group_call_skipped_one() -> None:
     assert "call 1 of new_group is for ranks 0–3 on rank 3 and for others on" in first.summary
     assert "on ranks that are not members" in first.fix
     assert [side.stack[0].line for side in first.sides] == [8, 9]
+    assert first.began_ns == START + SECOND
 
 
 @pytest.mark.parametrize("details", [["call 2"] * 4, ["", "call 1", "call 1", "call 2"]])

@@ -12,6 +12,7 @@ from hangscope.diagnosis.graph.store_places import waits_in_store
 from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.observability import cut_off, end_is_unseen
 from hangscope.diagnosis.processes.process_state import in_communication, is_unseen
+from hangscope.diagnosis.records.kinds import is_on_host
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace.model import NONE, Flag
 from hangscope.trace.units import SECOND_NS
@@ -39,6 +40,7 @@ def without_consequences(context: Context, causes: list[Cause]) -> list[Cause]:
     kept = _without_waits_for_failed(context, causes)
     kept = _clear_lost(context, kept)
     kept = _without_what_mismatches_explain(context, kept)
+    kept = _without_devices_held_up(context, kept)
     named = any(c.culprits and c.mismatch is None for c in kept)
     diverged = [c for c in kept if c.mismatch is not None]
     return sorted(
@@ -47,11 +49,50 @@ def without_consequences(context: Context, causes: list[Cause]) -> list[Cause]:
             _is_over(c) and named,
             c.verdict is Verdict.INCONCLUSIVE,
             _only_logged(context, c),
+            bool(_held_up_by(context, c, kept)),
             any(stands_beside(context, c, m) for m in diverged),
             c.began_ns or 1 << 62,
             -len(c.victims),
         ),
     )
+
+
+def _held_up_by(context: Context, cause: Cause, causes: list[Cause]) -> list[int]:
+    """Indices of the causes with somebody to blame for whom members wait that stand in an
+    operation which everybody has reached, and for which ``cause`` blames nobody.
+
+    Not if they had stood there for a timeout before.
+    """
+    if cause.culprits or cause.verdict is not Verdict.STUCK_COLLECTIVE:
+        return []
+    limit_ns = int(context.trace.timeout_s * SECOND_NS)
+    stuck = context.waits.waiters_at(cause.places)
+    return [
+        index
+        for index, other in enumerate(causes)
+        if other.culprits
+        and not _is_over(other)
+        and not (cause.began_ns and cause.began_ns + limit_ns < other.began_ns)
+        and not stuck.isdisjoint(context.waits.reachers(other.culprits, other.places))
+    ]
+
+
+def _without_devices_held_up(context: Context, causes: list[Cause]) -> list[Cause]:
+    """Drop what nobody finishes on devices whose ranks also wait for somebody who is accused.
+
+    Streams of a device wait for each other by events, which nobody records: what is queued behind
+    the accused there may be any operation that has not finished.
+    """
+    victims: dict[int, set[int]] = defaultdict(set)
+    dropped: set[int] = set()
+    for index, cause in enumerate(causes):
+        signatures = [context.signature(place.row) for place in context.waits.at(cause.places)]
+        if any(signature is None or is_on_host(signature) for signature in signatures):
+            continue
+        for other in _held_up_by(context, cause, causes):
+            dropped.add(index)
+            victims[other] |= cause.involved
+    return [c.with_victims(victims[i]) for i, c in enumerate(causes) if i not in dropped]
 
 
 def _without_waits_for_failed(context: Context, causes: list[Cause]) -> list[Cause]:

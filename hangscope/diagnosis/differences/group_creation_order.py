@@ -53,13 +53,15 @@ def with_creation_order(context: Context, causes: list[Cause]) -> list[Cause]:
     who = rank_s(culprits).capitalize() if decided else "Ranks"
     verb = "makes" if decided and len(culprits) == 1 else "make"
     rest = tuple(sorted(involved.difference(culprits)))
+    phases = [p for r in calls for p in context.trace.ranks[r].phases if p.name == NEW_GROUP]
+    began_ns = min((phase.since_ns for phase in phases), default=0)
     place = Place(
         NONE,
         NONE,
         tuple(sorted(calls)),
         members=tuple(sorted(context.trace.ranks)),
         phase=NEW_GROUP,
-        began_ns=1,
+        began_ns=began_ns,
     )
     confidence = Confidence.LIKELY if context.trace.missing_ranks else Confidence.CERTAIN
     cause = Cause(
@@ -67,7 +69,7 @@ def with_creation_order(context: Context, causes: list[Cause]) -> list[Cause]:
         culprits,
         (context.waits.add(place),),
         confidence if decided else Confidence.AMBIGUOUS,
-        began_ns=1,
+        began_ns=began_ns,
         victims=frozenset(context.trace.ranks.keys() - set(culprits)),
         sides=(rest, culprits) if calls.keys() >= involved and rest else (),
         conflict=conflict,

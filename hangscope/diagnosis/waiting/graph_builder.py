@@ -146,8 +146,7 @@ class GraphBuilder:
         never = [r for r in outside if self.collectives.knows_start(r)]
         unknown = progress.ranks[~progress.known].tolist()
         unknown += [r for r in outside if not self.collectives.knows_start(r)]
-        lowest = 0 if never else int(progress.enqueued[progress.known].min())
-        self._unobserved(group, progress, lowest)
+        self._unobserved(group, progress, never)
         for seq in np.unique(progress.pending[progress.pending > 0]).tolist():
             place = self._place_at(group, seq, progress, members)
             place = self._with_targets(place, progress, never, unknown)
@@ -287,7 +286,7 @@ class GraphBuilder:
             return ()
         return tuple(sorted(self.collectives.recorded - {rank}))
 
-    def _unobserved(self, group: int, progress: GroupProgress, lowest: int) -> None:
+    def _unobserved(self, group: int, progress: GroupProgress, never: list[int]) -> None:
         """Where completions are not recorded, let ranks that are ahead wait where the slowest is
         due.
 
@@ -295,16 +294,18 @@ class GraphBuilder:
         operation it cannot finish. If all members are equally far, the last operation counts as
         unfinished if the recorder noted the end of the one before (on the same backend), or a
         member has failed or is stopped, and the rank has issued nothing since: waits for
-        functional collectives are not recorded, a rank that moved on waits later.
+        functional collectives are not recorded, a rank that moved on waits later. ``never`` have
+        issued nothing in the group.
         """
         if not self.unobserved:
             return
         hidden = int(Flag.UNOBSERVED)
         flags = self.trace.records["flags"]
         known = progress.known
-        issued = dict(
+        issued = dict.fromkeys(never, 0) | dict(
             zip(progress.ranks[known].tolist(), progress.enqueued[known].tolist(), strict=True)
         )
+        lowest = min(issued.values())
         for i, rank in enumerate(progress.ranks.tolist()):
             enqueued = int(progress.enqueued[i])
             if progress.pending[i] or enqueued < max(lowest, 1):
