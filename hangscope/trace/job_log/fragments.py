@@ -16,8 +16,8 @@ from hangscope.trace.job_log.readers.stacks import threads_of
 from hangscope.trace.job_log.resolving import exceptions, statements
 from hangscope.trace.job_log.resolving.ends import resolve_ends
 from hangscope.trace.job_log.resolving.groups import resolve_groups
+from hangscope.trace.job_log.rows.communicators import Communicators
 from hangscope.trace.job_log.rows.comparisons import resolve_comparisons, resolve_started
-from hangscope.trace.job_log.rows.devices import Communicators
 from hangscope.trace.model import (
     MAX_RANK,
     MEMBER_DTYPE,

@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 
 from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.notes import UNKNOWN_GROUP, GroupId
-from hangscope.trace.merging.groups import numel
-from hangscope.trace.model import Group, Signature
+from hangscope.trace.merging.groups import gather_factor
+from hangscope.trace.model import Group
 
 
 class GroupTable:
@@ -25,8 +25,8 @@ class GroupTable:
             for (name, _), place in notes.places.items():
                 places[name][place] = rank
             for operation in notes.operations:
-                size = _quotient(operation.signature)
-                if size is not None:
+                size = gather_factor(operation.signature)
+                if size > 1:
                     votes[operation.group[0]][size] += 1
         # Even gathers print the number of elements in and out: the quotient is that of members.
         sizes = {name: votes_.most_common(1)[0][0] for name, votes_ in votes.items()}
@@ -57,18 +57,6 @@ def _spoken_of(attempt: Attempt) -> list[GroupId]:
         groups.update((group, None) for group in told if group != UNKNOWN_GROUP)
     groups.update((said.group, None) for said in attempt.stated if said.group is not None)
     return list(groups)
-
-
-def _quotient(signature: Signature) -> int | None:
-    ins = numel(signature.input_sizes, signature.input_numel)
-    outs = numel(signature.output_sizes, signature.output_numel)
-    if not ins or not outs:
-        return None
-    if "all_gather" in signature.op and outs % ins == 0 and outs > ins:
-        return outs // ins
-    if "reduce_scatter" in signature.op and ins % outs == 0 and ins > outs:
-        return ins // outs
-    return None
 
 
 def _members(places: dict[int, int], size: int | None) -> tuple[int, ...]:

@@ -24,7 +24,6 @@ from hangscope.trace.job_log.lines import truncation
 from hangscope.trace.job_log.lines.line import LogLine, Machine, NumberMeaning
 from hangscope.trace.job_log.lines.stream import read_lines
 from hangscope.trace.job_log.readers.registry import Readers, telling_words
-from hangscope.trace.job_log.rows import watchdog
 from hangscope.trace.job_log.rows.rendezvous import StoreBarrier
 from hangscope.trace.job_log.writers import Writers, ranks_in_name, with_known_rank
 from hangscope.trace.model import ClaimDetails, Fragment
@@ -58,8 +57,8 @@ def read_job_log(
         Of its lines, which carry none; by default the file's year, else the current one.
     """
     meaning = ranks_in_name(str(file)) if file is not None else NumberMeaning()
-    if year is None:
-        year = _year_of(file)
+    written_ns = _written_ns(file)
+    year = year or time.gmtime(written_ns // 10**9 or None).tm_year
     machines: set[Machine] = set()
     with rewindable(stream) as stream:
         begins_inside = truncation.is_of_an_error(stream.readline(_LONGEST_LINE))
@@ -72,7 +71,7 @@ def read_job_log(
         attempt.cut |= bool(getattr(stream, "is_truncated", False)) or begins_inside
     attempt.processes.machines |= machines
     for seen in attempt.stacks:
-        seen.at_ns = seen.at_ns or _written_ns(file)
+        seen.at_ns = seen.at_ns or written_ns
         if seen.pid is None and file is not None:
             seen.pid = file_names.pid_of_stacks(file)
     return fragments_of(attempt, path, whole_file_rank=meaning.own_rank)
@@ -166,7 +165,7 @@ def _note_last(newest: LogLine, readers: Readers, attempt: Attempt) -> None:
             "rendezvous", newest, reporter=at.rank, certain=False,
             details=ClaimDetails(joined=at.joined, clients=at.world, world_size=at.world),
         )  # fmt: skip
-    unfinished = watchdog.is_unfinished(newest)
+    unfinished = truncation.is_unfinished(newest.text)
     attempt.cut |= unfinished or readers.is_truncated(newest)
     if unfinished and newest.rank is not None:
         attempt.of(newest.rank).partly_recorded = True
@@ -177,11 +176,3 @@ def _written_ns(file: Path | None) -> int:
         return file.stat().st_mtime_ns if file is not None else 0
     except OSError:
         return 0
-
-
-def _year_of(file: Path | None) -> int:
-    try:
-        stamp = file.stat().st_mtime if file is not None else time.time()
-    except OSError:
-        stamp = time.time()
-    return time.gmtime(stamp).tm_year

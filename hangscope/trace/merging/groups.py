@@ -216,7 +216,7 @@ def sizes_from_gathers(fragments: Sequence[Fragment], matcher: GroupMatcher) -> 
     for fragment in fragments:
         open_ = [i for i, g in enumerate(fragment.groups) if not g.ranks]
         factors = np.array(
-            [_gather_factor(s) for s in fragment.signatures] if open_ else [], np.int64
+            [gather_factor(s) for s in fragment.signatures] if open_ else [], np.int64
         )
         if not len(fragment.records) or not factors.any():
             continue
@@ -229,15 +229,16 @@ def sizes_from_gathers(fragments: Sequence[Fragment], matcher: GroupMatcher) -> 
     return {group: vote.most_common(1)[0][0] for group, vote in votes.items() if vote}
 
 
-def _gather_factor(signature: Signature) -> int:
+def gather_factor(signature: Signature) -> int:
+    """How many members a gather or scatter has, by its sizes; 0 if they do not tell."""
     op = operations.family(signature.op)
     ins = numel(signature.input_sizes, signature.input_numel)
     outs = numel(signature.output_sizes, signature.output_numel)
     if not ins or not outs:
         return 0
-    if op in ("reduce_scatter", "_reduce_scatter_base"):
+    if "reduce_scatter" in op:
         ins, outs = outs, ins
-    elif op not in ("all_gather", "_all_gather_base"):
+    elif "all_gather" not in op:
         return 0
     # A group of more members than a job can have is damage.
     return outs // ins if outs % ins == 0 and outs // ins <= MAX_RANK + 1 else 0

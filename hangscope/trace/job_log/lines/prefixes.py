@@ -14,12 +14,6 @@ from hangscope.trace.job_log.lines.workers import rank_of_places
 
 ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b[\]P^_][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[@-_]")
 """Colours and other escape sequences."""
-_DATE = re.compile(
-    r"\[?(\d{4})[-/](\d\d)[-/](\d\d)[ T_](\d\d):(\d\d):(\d\d)(?:[.,]\d+)?"
-    r"(?:Z|[+-]\d\d:?\d\d)?\]?(?:: [EWIF] [\w./\-]{1,200}:\d{1,6}\] |\s?)"
-)
-"""Including what TensorFlow and XLA append to it."""
-
 _OF_TRACEBACK = (
     r"(?:(?:ERROR|CRITICAL|FATAL):? )?(?:Traceback \(most recent|\s{2,}\S|"
     r"(?:[A-Za-z_]\w*\.){0,6}[A-Z]\w*(?:Error|Exception): )"
@@ -80,6 +74,17 @@ _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("seconds", re.compile(r"1\d{9}(?:\.\d{1,9})? ")),
     ("syslog", re.compile(rf"[A-Z][a-z]{{2}} [ \d]\d {_CLOCK} (?=[A-Za-z\d][\w.\-]* \S)")),
     ("iso", re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z (?:std(?:err|out) F )?")),
+    (
+        "date",  # with what TensorFlow and XLA append to it
+        re.compile(
+            r"\[?\d{4}[-/](?P<day>\d\d[-/]\d\d)[ T_](?P<clock>\d\d:\d\d:\d\d)(?:[.,]\d+)?"
+            r"(?:Z|[+-]\d\d:?\d\d)?\]?(?:: [EWIF] [\w./\-]{1,200}:\d{1,6}\] |\s?)(?=.)"
+        ),
+    ),
+    (
+        "host",
+        re.compile(r"(?P<host>[A-Za-z][\w.\-]{1,62}): (?=\[rank|\[[EWIF]\d|\[default|[WE]\d{4} )"),
+    ),
 )
 _ANY = re.compile(
     "|".join("(" + re.sub(r"\(\?P<\w+>", "(?:", p.pattern) + ")" for _, p in _PREFIXES)
@@ -87,7 +92,6 @@ _ANY = re.compile(
 """The first prefix that matches; its position, counted from 1, is the number of the group."""
 _SRUN = re.compile(r" {0,6}(\d{1,6}):(?!\d\d:\d\d) ?")
 _BRACKET = re.compile(r"\[(\d{1,6})\] ")
-_HOST = re.compile(r"([A-Za-z][\w.\-]{1,62}): (?=\[rank|\[[EWIF]\d|\[default|[WE]\d{4} )")
 _HEAD = 1 << 17
 _MOST_KNOWN = 4
 _RAYS = (("rank", re.compile(r"rank=(\d+)")), ("pid", re.compile(r"pid=(\d+)")))
@@ -151,14 +155,6 @@ def strip_one(line: LogLine, text: str, style: Style) -> tuple[LogLine, str]:
         host, rest = style.hosts.taken_off(text)
         if host is not None and rest.strip():
             return line._replace(host=host), rest
-    found = _DATE.match(text)
-    if found and found.end() < len(text):
-        _, month, day, *clock = map(int, found.groups())
-        at_ns = line.at_ns or moment_ns(style.year, month * 100 + day, *clock)
-        return line._replace(at_ns=at_ns), text[found.end() :]
-    found = _HOST.match(text)
-    if found:
-        return line._replace(host=found.group(1)), text[found.end() :]
     return line, text
 
 
@@ -181,9 +177,9 @@ def _note(line: LogLine, name: str, found: re.Match[str], year: int) -> LogLine:
             if number := pattern.search(inside):
                 told[key] = int(number[1])
     if groups.get("clock"):
-        month_and_day = int(groups["day"].replace("-", ""))
+        month_and_day = int(groups["day"].replace("-", "").replace("/", ""))
         clock = map(int, groups["clock"].split(":"))
-        told["at_ns"] = moment_ns(year, month_and_day, *clock) or line.at_ns
+        told["at_ns"] = line.at_ns or moment_ns(year, month_and_day, *clock)
     return line._replace(**told)
 
 

@@ -10,6 +10,7 @@ import re
 
 from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.lines.line_shapes import ShapeCache
+from hangscope.trace.job_log.lines.wrapped import is_open
 
 _LABEL = re.compile(r"\[(?:PG|Rank)[^\]]{0,120}\]")
 _GAVE_UP = "Watchdog caught collective"
@@ -20,7 +21,7 @@ _SENTENCES = (
 )
 """What watchdogs print about themselves."""
 _FEWEST_LETTERS = 6
-_HALF_A_HEAD = re.compile(r"\[r(?:a(?:n(?:k\d*\]?(?::(?:\[(?:[EWIF][\d :.]*)?)?)?)?)?)?$")
+_HALF_A_HEAD = re.compile(r"(?:\[r(?:a(?:n(?:k\d*)?)?)?\]?:?)?(?:\[(?:[EWIF][\d :.]*)?)?")
 _TAIL = re.compile(
     r"ran for \d{1,12} milliseconds before timing out\.$|"
     r"last completed (?:NCCL )?work: -?\d{1,20}\.?$"
@@ -68,7 +69,7 @@ class TruncationDetector:
     def is_truncated(self, newest: LogLine) -> bool:
         """Whether the log, whose last line is ``newest``, was cut at its end or its beginning."""
         said = _LABEL.sub("", newest.text).strip()
-        if self._begins_inside or _HALF_A_HEAD.fullmatch(newest.text):
+        if self._begins_inside:
             return True
         if len(said) >= _FEWEST_LETTERS and any(
             s != said and s.startswith(said) for s in _SENTENCES
@@ -90,6 +91,11 @@ class TruncationDetector:
         common = set.intersection(*others) if len(others) >= _FEWEST else set()
         # A rank that was only signalled prints other lines and none of these.
         return bool(common & own) and not common <= own
+
+
+def is_unfinished(text: str) -> bool:
+    """Whether the last line of a log is the beginning of a watchdog's line."""
+    return _HALF_A_HEAD.fullmatch(text.strip()) is not None or is_open(text)
 
 
 def is_of_an_error(first: bytes) -> bool:

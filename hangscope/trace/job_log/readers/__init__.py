@@ -9,8 +9,8 @@
   of debuggers, as far as they tell in which call of a library a process stands;
 * `elastic_table`: torchrun's table of failures;
 * `ras`: NCCL's report on its communicators;
-* `debug_traces`, `initialisation`: operations announced as they are issued, and communicators as
-  they are created, which tell something only together and at the end.
+* `debug_traces`: operations announced as they are issued, which tell something only together and
+  at the end.
 
 Belongs here: a form that needs memory of its own per writer or for the whole log. Whatever one
 expression can tell of one line is a row (`rows`).

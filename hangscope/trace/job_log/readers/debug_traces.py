@@ -18,7 +18,7 @@ from hangscope.trace.flight_recorder.columns import dtypes
 from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.notes import DEFAULT_GROUP, GroupId, Operation
 from hangscope.trace.job_log.lines.line import LogLine
-from hangscope.trace.job_log.readers import initialisation
+from hangscope.trace.job_log.rows.communicators import Communicators, Process
 from hangscope.trace.job_log.rows.comparisons import Comparisons, fingerprint
 from hangscope.trace.model import ClaimDetails, Signature, State
 
@@ -30,9 +30,7 @@ _ISSUED = re.compile(
     r"comm (?P<comm>0x[0-9a-f]+)(?: \[nranks=(?P<size>\d{1,7})\])?"
 )
 _ANNOUNCED = re.compile(r"[A-Z][A-Za-z]{2,20}: opCount [0-9a-f]+ .* comm 0x")
-_SPEAKS = re.compile(r"^([\w.\-]+):(\d{1,9}):\d+ \[(\d{1,4})\] NCCL (?:INFO|WARN)")
-WORDS = (" NCCL ", "Running collective:", "opCount", *initialisation.WORDS)
-HEADS = ("opCount", "Running collective:", *initialisation.HEADS)
+WORDS = HEADS = ("opCount", "Running collective:")
 _NCCL_NAMES = {
     "AllReduce": "all_reduce",
     "AllGather": "_all_gather_base",
@@ -89,35 +87,17 @@ class DebugTraces:
         self._wrapped: dict[int, deque[_Step]] = defaultdict(lambda: deque(maxlen=_KEPT))
         self._one_group = True
         self._ends: dict[tuple[str, int, str], _Communicator] = {}
-        self._created = initialisation.Initialisation()
         self._last: dict[str, str] = {}
         """By process, what it issued last."""
         self._torn = False
         """An announcement names no process: lines have been torn apart."""
-        self._speakers: dict[tuple[str, int], int] = {}
-        self._told: dict[tuple[str, int], int] = {}
-        """The rank of each process that a prefix or the name of its log states."""
 
     def read(self, line: LogLine, attempt: Attempt) -> bool:
         """Record an announcement. Returns whether the line was one."""
-        speaks = _SPEAKS.search(line.text) if " NCCL " in line.text else None
-        process = (speaks[1], int(speaks[2])) if speaks else None
-        if speaks and process:
-            self._speakers[process] = int(speaks[3])
-            if line.rank is not None:
-                self._told.setdefault(process, line.rank)
         if "Running collective:" in line.text:
             return self._wrapper(line)
-        if "opCount" in line.text:
-            return self._issued(line)
-        if "Bootstrap Root" in line.text:
-            return initialisation.at_root(line, attempt)
-        member = self._created.read(line, process, attempt)
-        if member is not None and process:
-            found = initialisation.MEMBER.search(line.text)
-            end = self._end(*process, found["comm"] if found else "")
-            end.name, end.rank, end.size = member
-        return False  # other readers extract the process's rank
+        self._issued(line)
+        return False  # its process speaks, too
 
     def _end(self, host: str, pid: int, comm: str) -> _Communicator:
         return self._ends.setdefault((host, pid, comm), _Communicator())
@@ -125,13 +105,18 @@ class DebugTraces:
     def finish(self, attempt: Attempt) -> None:
         """Turn announcements into operations, unless ranks themselves say what they wait in."""
         # Each process of NCCL's has its own device, unless the job was restarted or two share one.
-        devices = {(host, device) for (host, _), device in self._speakers.items()}
-        world = len(devices) if len(devices) == len(self._speakers) else 0
+        created = attempt.part(Communicators)
+        devices = {(host, device) for (host, _), device in created.speakers.items()}
+        world = len(devices) if len(devices) == len(created.speakers) else 0
         attempt.world_size = max(attempt.world_size or 0, world) or None
-        attempt.in_pieces = self._created.is_told or any(e.steps for e in self._ends.values())
+        for key, member in created.members.items():
+            end = self._end(*key)
+            end.name, end.rank, end.size = member
+        told = bool(created.begun) or created.connects is not None
+        attempt.in_pieces = told or any(e.steps for e in self._ends.values())
         known = any(n.operations or n.counters for n in attempt.ranks.values())
         stood = _has_stood(attempt)
-        self._created.finish(self._speakers, attempt, stood=stood)
+        created.finish(attempt, stood=stood)
         if attempt.part(Comparisons).lines:
             return
         if self._one_group and not known:
@@ -171,11 +156,11 @@ class DebugTraces:
         known.append(_Step(seq, signature, line))
         return True
 
-    def _issued(self, line: LogLine) -> bool:
+    def _issued(self, line: LogLine) -> None:
         found = _ISSUED.search(line.text)
         if not found:
             self._torn |= _ANNOUNCED.search(line.text) is not None
-            return False
+            return
         # Where the host and the process are cut off, the device tells processes apart.
         end = self._end(found["host"] or "", int(found["pid"] or found["device"]), found["comm"])
         end.device, n = int(found["device"]), int(found["n"], 16)
@@ -188,12 +173,11 @@ class DebugTraces:
         else:
             end.steps.append(_Step(n + 1, _signature(found, end.size), line))
             self._last[who] = f"{end.steps[-1].signature.op} #{n + 1}"
-        return True
 
     def _communicators(self, attempt: Attempt) -> dict[GroupId, dict[int, _Communicator]]:
         """Ends that belong together, by group and global rank, as far as they can be matched."""
         world = max((e.size for e in self._ends.values()), default=-1)
-        ranks = self._ranks(world)
+        ranks = self._ranks(world, attempt.part(Communicators).told)
         largest = Counter(k[:2] for k, e in self._ends.items() if e.size == world and e.steps)
         alone = bool(largest) and max(largest.values()) == 1
         groups: dict[GroupId, dict[int, _Communicator]] = defaultdict(dict)
@@ -209,13 +193,13 @@ class DebugTraces:
                 attempt.of(rank).places[end.name, "communicator"] = end.rank
         return groups
 
-    def _ranks(self, world: int) -> dict[tuple[str, int], int]:
+    def _ranks(self, world: int, told: Mapping[Process, int]) -> dict[tuple[str, int], int]:
         """The rank of each process: its rank in the largest communicator, or its device if all are
         on one host.
         """
         ranks = {k[:2]: e.rank for k, e in self._ends.items() if e.size == world and e.rank >= 0}
-        if ranks or self._told:
-            return {**ranks, **self._told}
+        if ranks or told:
+            return {**ranks, **told}
         devices = {k[:2]: e.device for k, e in self._ends.items() if e.size == world}
         apart = len(set(devices.values())) == len(devices)
         one_host = len({host for host, _ in devices}) == 1

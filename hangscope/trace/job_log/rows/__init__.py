@@ -13,7 +13,8 @@ all, `statements` has what to do.
 
 * `table` lists all rows in the order in which they are offered a line;
 * `watchdog`, `overdue`: timeouts and counters of torch's process groups; `comparisons`, `fr_trace`:
-  where torch itself compared ranks; `gloo`, `rendezvous`, `ddp`, `kernel_timeouts`, `devices`,
+  where torch itself compared ranks; `communicators`, `gloo`, `rendezvous`, `ddp`,
+  `kernel_timeouts`, `devices`,
   `frameworks`, `phases`: messages of one library each;
 * `launcher`, `other_launchers`, `pods`: about processes, nodes and ranks, and how they ended.
 

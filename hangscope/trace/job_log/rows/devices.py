@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 
 from hangscope.trace import clean, signals
 from hangscope.trace.job_log.evidence.attempt import Attempt
@@ -13,16 +12,15 @@ from hangscope.trace.job_log.evidence.notes import (
     UnattributedException,
 )
 from hangscope.trace.job_log.evidence.processes import Process
-from hangscope.trace.job_log.lines.line import LogLine, Machine
+from hangscope.trace.job_log.lines.line import LogLine
+from hangscope.trace.job_log.rows.communicators import machine_of, process_of
 from hangscope.trace.job_log.rows.row import Said, row
-from hangscope.trace.job_log.rows.statements import claim, of_process, own_error
+from hangscope.trace.job_log.rows.statements import claim, own_error
 from hangscope.trace.model import ClaimDetails, ClaimKind
 
 _GARBAGE_SIZE = "more than 1EB memory"
 _ECHOES = frozenset({43, 45, 63, 92})
 """Xids of clean-up after a process has failed or was killed, and of repaired memory."""
-_BUS = re.compile(r"\bbusId (\w{1,20})")
-_NCCL_PID = re.compile(r"^([\w.\-]+):(\d+):\d+ \[\d+\]")
 _FATAL = "Fatal Python error"
 _EXCEPTION = re.compile(r"(?:\w+\.){0,12}[A-Z]\w{0,120}(?::\s|$)")
 
@@ -71,9 +69,9 @@ def _raised(kind: str, words: str, line: LogLine, attempt: Attempt) -> None:
 
 def _own_device(said: Said, attempt: Attempt) -> None:
     """The communicator's call to the driver failed: this rank's own device, not its peers'."""
-    rank, where = said.line.rank, _NCCL_PID.match(said.line.text)
+    rank, where = said.line.rank, process_of(said.line)
     if rank is None and where:
-        rank = attempt.processes.of_pid(int(where[2][:9]), _nccls_machine(where, said.line))
+        rank = attempt.processes.of_pid(where[1], machine_of(where[0], said.line))
     kind: ClaimKind = "oom" if said.text("what") == "out of memory" else "device_error"
     attempt.claim(kind, said.line, accused=(rank,), certain=rank is not None)
 
@@ -96,9 +94,8 @@ def _network(said: Said, attempt: Attempt) -> None:
 
 def _killed_for_memory(said: Said, attempt: Attempt) -> None:
     """The kernel killed a process for its memory."""
-    pid = int(next(g for g in said.found.groups() if g)[:9])
-    attempt.ends.out_of_memory.add(Process(pid, said.line.machine))
-    of_process("oom", said, pid, attempt)
+    attempt.ends.out_of_memory.add(Process(said.number("pid") or 0, said.line.machine))
+    claim("oom")(said, attempt)
 
 
 def _xid(said: Said, attempt: Attempt) -> None:
@@ -108,7 +105,7 @@ def _xid(said: Said, attempt: Attempt) -> None:
     if said.number("xid") in _ECHOES:
         attempt.claim("other", line, certain=False)
     elif rank is None and pid is not None:
-        of_process("device_error", said, pid, attempt)
+        claim("device_error")(said, attempt)
     else:
         attempt.claim("device_error", line, accused=(rank,), certain=rank is not None)
 
@@ -150,62 +147,6 @@ def _kernel(said: Said, attempt: Attempt) -> None:
     attempt.claim("other", line, certain=False, details=ClaimDetails(stands=True))
 
 
-@dataclass(slots=True)
-class Communicators:
-    """NCCL's largest communicators, whose members' numbers are ranks if there is one of that
-    size."""
-
-    size: int = 0
-    devices: dict[int, tuple[str, str]] = field(default_factory=dict)
-    """Host and device of each process, by its rank in them."""
-    are_groups: bool = False
-    """There are several of that size: their numbers are ranks inside groups."""
-
-    def forget_places(self, attempt: Attempt) -> None:
-        """The numbers so far were ranks inside groups."""
-        for place in self.devices:
-            notes = attempt.ranks.get(place)
-            if notes is not None:
-                attempt.processes.forget(place)
-                notes.pid, notes.host = None, None
-                if not notes.tells():
-                    del attempt.ranks[place]
-
-
-def _communicator(said: Said, attempt: Attempt) -> bool:
-    """NCCL's own lines show which process has which rank in the largest communicator."""
-    line, rank, size = said.line, said.number("rank", 7) or 0, said.number("size", 7) or 0
-    largest = attempt.part(Communicators)
-    if size > largest.size:
-        largest.forget_places(attempt)
-        largest.size, largest.are_groups, largest.devices = size, False, {}
-    if size < max(largest.size, attempt.world_size or 0):
-        return False
-    where = _NCCL_PID.match(line.text)
-    host, pid = (where[1], int(where[2][:9])) if where else (line.host, line.pid)
-    if line.rank is None:  # the number is a group rank if two devices have the same one
-        device = _BUS.search(said.found[0])
-        place = (host or "", device[1] if device else "")
-        if device and largest.devices.setdefault(rank, place) != place:
-            largest.forget_places(attempt)
-            largest.are_groups = True
-        if largest.are_groups:
-            return False
-    notes = attempt.of(line.rank_or(rank))
-    notes.host, notes.pid = notes.host or host, notes.pid or pid
-    # After one rank has given up, a rank that aborts its communicators is giving up as well.
-    notes.partly_recorded |= attempt.given_up and "Abort COMPLETE" in said.found[0]
-    if pid is not None:
-        machine = _nccls_machine(where, line) if where else line.machine
-        attempt.processes.is_told(notes.rank, pid, machine)
-    return False
-
-
-def _nccls_machine(where: re.Match[str], line: LogLine) -> Machine:
-    """The machine in the line's prefix, else the one that NCCL itself prints."""
-    return line.machine if line.host is not None else Machine(where[1], line.node)
-
-
 # fmt: off
 ROWS = (
     row("device-memory", "own error",
@@ -233,11 +174,6 @@ ROWS = (
         r"^\*? *\d+ .{0,80}\bActive\b.{0,200}?\b(?P<kernel>nccl\w*Kernel\w*|ncclDevKernel\w*)",
         _kernel, "*      0      -   0 52162520 Active 0x00000001 (1,1,1) (64,1,1) "
         "ncclReduceRingLLKernel_sum_f64()"),
-    row("communicator", "process",
-        r"comm 0x[0-9a-f]+ rank (?P<rank>\d+) n[rR]anks (?P<size>\d+) .{0,400}?"
-        r"(?:Init COMPLETE|Init START|Abort COMPLETE)", _communicator,
-        "n0:30:60 [0] NCCL INFO ncclCommInitRankConfig comm 0x50 rank 0 nranks 4 cudaDev 0 nvmlDev "
-        "0 busId 0000 commId 0x9f8e7d6c - Init COMPLETE"),
     row("nccl-own-device", "own error",
         r"\b(?:Cuda|HIP) failure (?:\d{1,4} )?'(?P<what>[^'\n]{3,120})'|ncclUnhandledCudaError|"
         r"NCCL error.{0,80}?unhandled cuda error", _own_device,
@@ -274,9 +210,9 @@ ROWS = (
         "Call to recv from 10.0.0.1<42000> failed : Connection reset by peer",
         "n1:30:60 [1] NCCL WARN [Proxy Service 1] Failed to execute operation Connect from rank 1, "
         "retcode 6"),
-    row("kernel-oom", "own error",
-        r"[Oo]ut of memory: Killed process (\d+)|oom-kill:.{0,400}?pid=(\d+)|"
-        r"oom_reaper: reaped process (\d+)", _killed_for_memory,
+    row("kernel-oom", "own error", (
+        r"[Oo]ut of memory: Killed process (?P<pid>\d+)", r"oom-kill:.{0,400}?pid=(?P<pid>\d+)",
+        r"oom_reaper: reaped process (?P<pid>\d+)"), _killed_for_memory,
         "Out of memory: Killed process 4711 (python3) total-vm:98000kB",
         "oom_reaper: reaped process 4711 (python3), now anon-rss:0kB"),
     row("container-oom", "own error",

@@ -16,7 +16,7 @@ from hangscope.trace.job_log.evidence.notes import GroupId, Operation
 from hangscope.trace.job_log.rows import gloo
 from hangscope.trace.job_log.rows.row import Report, Said, row
 from hangscope.trace.job_log.rows.statements import claim
-from hangscope.trace.model import Signature, State
+from hangscope.trace.model import ClaimKind, Signature, State
 
 _TENSOR = re.compile(r" \[(?P<what>missing|ready) ranks: (?P<ranks>[\d, ]{1,4096})\]")
 _MISSING_HEAD = re.compile(r"^\s*(?:Missing|Stalled) ranks:\s*$")
@@ -107,22 +107,6 @@ def _ray_train(said: Said, attempt: Attempt) -> None:
     )
 
 
-def _tasks(said: Said, attempt: Attempt) -> Report:
-    """JAX lists the tasks that did not come to a barrier, one a line."""
-    tasks: list[int] = []
-
-    def tell() -> None:
-        attempt.claim("missing_ranks", said.line, accused=tuple(tasks))
-
-    line = yield True
-    while line.number <= said.line.number + _NEAR * 40:
-        found = _TASK.match(line.text)
-        if found:
-            tasks.append(int(found[1]))
-            attempt.at_end[_tasks] = tell
-        line = yield found is not None
-
-
 @dataclass(slots=True)
 class _LostTasks:
     """JAX's tasks whose heartbeat is missing."""
@@ -130,20 +114,32 @@ class _LostTasks:
     tasks: set[int] = field(default_factory=set)
 
 
-def _silent_tasks(said: Said, attempt: Attempt) -> Report:
-    """JAX's coordination service reports which task is gone, or lists several."""
-    lost = attempt.part(_LostTasks).tasks
+def _tasks(said: Said, attempt: Attempt) -> Report:
+    """JAX lists the tasks that did not come to a barrier, one a line. The newest list counts, and
+    every task whose heartbeat is missing, which a line states alone or a list."""
+    silent = "task" in said.found.groupdict()
+    tasks = attempt.part(_LostTasks).tasks if silent else set[int]()
+
+    def add(task: str) -> None:
+        tasks.add(int(task))
+        if silent:
+            attempt.at_end.setdefault(_LostTasks, tell)
+        else:
+            attempt.at_end[_tasks] = tell
 
     def tell() -> None:
-        if lost:
-            accused, alone = tuple(lost), len(lost) == 1
-            attempt.claim("unreachable", said.line, accused=accused, certain=alone)
+        kind: ClaimKind = "unreachable" if silent else "missing_ranks"
+        alone = not silent or len(tasks) == 1
+        attempt.claim(kind, said.line, accused=tuple(tasks), certain=alone)
 
-    attempt.at_end.setdefault(_silent_tasks, tell)
     if said.text("task"):
-        lost.add(int(said.text("task")))
-    while found := _TASK.match((yield True).text):
-        lost.add(int(found[1]))
+        add(said.text("task"))
+    line = yield True
+    while line.number <= said.line.number + _NEAR * 40:
+        found = _TASK.match(line.text)
+        if found:
+            add(found[1])
+        line = yield found is not None
 
 
 def _ucc(said: Said, attempt: Attempt) -> Report:
@@ -209,7 +205,7 @@ ROWS = (
         "barrier: /job:w/task:0. Some timed out task names:"),
     row("jax-heartbeat", "lost peer",
         r"(?:Task|check alive failed,) /job:[\w\-]+/(?:replica:\d+/)?task:(?P<task>\d{1,7}) "
-        r"(?:heartbeat timeout|is down)|\(stopped sending heartbeats\)", _silent_tasks,
+        r"(?:heartbeat timeout|is down)|\(stopped sending heartbeats\)", _tasks,
         "UNAVAILABLE: Task /job:jax_worker/replica:0/task:3 heartbeat timeout. This indicates that "
         "the remote task has failed",
         "The following tasks are unhealthy (stopped sending heartbeats):"),

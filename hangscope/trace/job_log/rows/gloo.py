@@ -87,15 +87,13 @@ def _closed(said: Said, attempt: Attempt) -> bool:
 
 # fmt: off
 ROWS = (
-    row("monitored-barrier-late", "missing ranks", _FAILED.pattern, _held_up,
+    row("monitored-barrier", "missing ranks",
+        (_FAILED.pattern, _REACHED.pattern, _LATE.pattern, _PROCESSED.pattern), _held_up,
         "[Rank 0]: Rank 2 failed to pass monitoredBarrier in 30000 ms",
-        "[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 5000 ms"),
-    row("monitored-barrier-reached", "missing ranks", _REACHED.pattern, _held_up,
+        "[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 5000 ms",
         "Rank 1 successfully reached monitoredBarrier, but received errors while waiting for "
-        "send/recv from rank 0. Please check rank 0 logs for faulty rank."),
-    row("monitored-barrier-timeout", "missing ranks", _LATE.pattern, _held_up,
-        "Rank 0 timed out in monitoredBarrier after 30000 ms."),
-    row("monitored-barrier-came", "missing ranks", _PROCESSED.pattern, _held_up,
+        "send/recv from rank 0. Please check rank 0 logs for faulty rank.",
+        "Rank 0 timed out in monitoredBarrier after 30000 ms.",
         "Successfully processed ranks: 1, 3",
         "No ranks successfully processed in monitoredBarrier."),
     row("barrier-of-hangscope", "missing ranks",

@@ -141,14 +141,6 @@ def _executor(said: Said, attempt: Attempt) -> None:
         notes.exit_text = notes.exit_text or "its process died, says vLLM, and not how"
 
 
-def _silent(said: Said, attempt: Attempt) -> None:
-    """A supervisor has received no sign of life, as in every hang."""
-    rank = said.number("rank")
-    attempt.claim(
-        "timeout", said.line, reporter=rank, certain=False, details=ClaimDetails(silence=True)
-    )
-
-
 def _shell_alone(said: Said, attempt: Attempt) -> bool:
     """A shell's message about the end of its child, often after a progress bar."""
     if said.line.rank is not None or said.line.local_rank is not None:
@@ -257,7 +249,8 @@ ROWS = (
         r"No available (?:shared memory broadcast )?block found in \d+ second|"
         r"reason=\[(?:task|stream sync) timeout\]|hccl fftsplus task timeout occurred|"
         r"atchdog timeout \(self\.watchdog_timeout=|"
-        r"Hang detected on rank (?P<rank>\d{1,7}) in PyExec", _silent,
+        r"Hang detected on rank (?P<rank>\d{1,7}) in PyExec",
+        claim("timeout", ClaimDetails(silence=True)),
         "No available shared memory broadcast block found in 60 seconds.",
         "The error from device(chipId:5, dieId:0), hccl fftsplus task timeout occurred during task "
         "execution", "Watchdog timeout (self.watchdog_timeout=300)"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from hangscope.trace import signals
 from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.notes import LauncherFailure, TaskEnd
+from hangscope.trace.job_log.rows.overdue import message_of
 from hangscope.trace.job_log.rows.row import Note, Said
 from hangscope.trace.model import MAX_RANK, NO_DETAILS, ClaimDetails, ClaimKind
 
@@ -15,7 +16,8 @@ def claim(
     kind: ClaimKind, details: ClaimDetails = NO_DETAILS, *, certain: bool = False,
     passes: bool = False,
 ) -> Note:  # fmt: skip
-    """A claim of this kind, with what the named groups of the line's expression tell.
+    """A claim of this kind, with what the named groups of the line's expression tell, by the rank
+    that the line's prefix or label states.
 
     It accuses the ranks in ``accused``; ``rank`` is who says so, ``pid`` the process concerned,
     ``joined`` of ``clients`` how many have met. ``clients`` and ``world`` are the world's size.
@@ -37,7 +39,8 @@ def claim(
             told = replace(told, joined=joined, clients=clients)
         attempt.claim(
             kind, said.line, accused=said.ranks("accused"),
-            reporter=rank, certain=certain, words=words, details=told,
+            reporter=message_of(said.line).rank if rank is None else rank,
+            certain=certain, words=words, details=told,
         )  # fmt: skip
         return not passes
 
@@ -53,15 +56,6 @@ def own_error(kind: ClaimKind, *, certain: bool = True) -> Note:
         attempt.claim(kind, said.line, accused=(writer,), reporter=writer, certain=certain)
 
     return note
-
-
-def of_process(kind: ClaimKind, said: Said, pid: int, attempt: Attempt) -> None:
-    """A claim about a process whose rank another file may state."""
-    host = said.line.host or ""
-    words = f"{pid} {host}"
-    attempt.claim(
-        kind, said.line, certain=False, words=words, details=ClaimDetails(pid=pid, host=host)
-    )  # fmt: skip
 
 
 def signal_in(said: Said) -> int | None:

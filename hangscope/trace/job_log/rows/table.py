@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hangscope.trace.job_log.rows import (
+    communicators,
     comparisons,
     ddp,
     devices,
@@ -34,6 +35,7 @@ ROWS: tuple[Row, ...] = (
     *launcher.ROWS,
     *rendezvous.ROWS,
     *launcher.WORLD,
+    *communicators.ROWS,
     *devices.ROWS,
     *phases.ROWS,
 )

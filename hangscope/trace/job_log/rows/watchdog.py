@@ -10,11 +10,11 @@ import re
 from hangscope.trace import clean, operations
 from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.notes import UNKNOWN_GROUP
-from hangscope.trace.job_log.lines.line import LogLine
 from hangscope.trace.job_log.rows import overdue
 from hangscope.trace.job_log.rows.devices import lost_peer
 from hangscope.trace.job_log.rows.overdue import message_of
 from hangscope.trace.job_log.rows.row import Report, Said, row
+from hangscope.trace.job_log.rows.statements import claim
 from hangscope.trace.model import ClaimDetails, Frame
 
 _HCCL_GROUP = re.compile(
@@ -25,7 +25,6 @@ _LONGEST_STACK = 200
 _FOR_S = re.compile(r"stuck\s*for\s*(\d{1,7})\s*seconds|timed\s*out\s*in\s*(\d{1,7})\s*seconds")
 _CUT = re.compile(r"\[Rank \d+\] (?:Watchdog(?: caught)?)?\s*$")
 """What is left of the usual message, where a line is cut."""
-_LINE_BEGINS = re.compile(r"\[r(?:a(?:n(?:k\d*)?)?)?\]?:?|\[[EWI]\d*(?: [\d:.]*)?")
 
 
 def _label(said: Said, attempt: Attempt) -> bool:
@@ -44,12 +43,6 @@ def _dumps(said: Said, attempt: Attempt) -> bool:
     if rank is not None:
         attempt.of(rank).partly_recorded = True
     return rank is not None
-
-
-def _timeout(said: Said, attempt: Attempt) -> None:
-    """A timeout of which nothing but the writer is stated."""
-    by = message_of(said.line).rank
-    attempt.claim("timeout", said.line, reporter=by, certain=False)
 
 
 def _gives_up(said: Said, attempt: Attempt) -> None:
@@ -77,11 +70,6 @@ def _issued_at(said: Said, attempt: Attempt) -> Report:
         elif frames or line.level:
             return
         line = yield found is not None
-
-
-def _signalled(said: Said, attempt: Attempt) -> None:
-    """Another rank has requested dumps."""
-    attempt.claim("dump_signal", said.line, reporter=message_of(said.line).rank)
 
 
 def _hccl(said: Said, attempt: Attempt) -> None:
@@ -171,7 +159,7 @@ ROWS = (
         overdue.note_torchcomms_timeout,
         "[TC][rank=2][name=0] Operation timed out after 600000 ms", since="torch 2.15"),
     row("xccl-timeout", "timeout", r"Work\s*ran\s*time\s*out\s*after\s*\d+\s*milliseconds",
-        _timeout, "[Rank 1] Work ran time out after 600000 milliseconds."),
+        claim("timeout"), "[Rank 1] Work ran time out after 600000 milliseconds."),
     row("failed-collective-stack", "remark",
         r"Stack\s*trace\s*of\s*the\s*failed\s*collective", _issued_at,
         "Stack trace of the failed collective: ",
@@ -185,7 +173,8 @@ ROWS = (
         "CUDA kernels, subsequent GPU operations might run on corrupted/incomplete data.",
         "[Rank 3] To avoid data inconsistency, we are taking the entire process down."),
     row("dump-signal-observed", "remark",
-        r"Observed\s*flight\s*recorder\s*dump\s*signal\s*from\s*another\s*rank", _signalled,
+        r"Observed\s*flight\s*recorder\s*dump\s*signal\s*from\s*another\s*rank",
+        claim("dump_signal", certain=True),
         "[PG ID 0 PG GUID 0(default_pg) Rank 3] Observed flight recorder dump signal from another "
         "rank via TCPStore.", since="torch 2.5"),
     row("hccl-notify", "timeout",
@@ -214,16 +203,3 @@ ROWS = (
         since="torch 2.3"),
 )
 # fmt: on
-
-
-def is_unfinished(line: LogLine) -> bool:
-    """Whether the last line of a log is the beginning of a watchdog's line."""
-    text = line.text.strip()
-    if _LINE_BEGINS.fullmatch(text):
-        return True
-    if "Watchdog caught" in text:
-        return "timing out" not in text
-    if "detected by watchdog" in text or "Timeout at NCCL work" in text:
-        counters = next(known for known in ROWS if known.id == "work-counters")
-        return counters.line.search(text) is None
-    return False
