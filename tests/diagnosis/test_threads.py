@@ -379,3 +379,27 @@ def test_main_thread_that_does_not_ask_for_the_gil_has_it() -> None:
 def test_of_several_threads_none_is_said_to_hold_the_gil() -> None:
     other = ThreadStack("c", False, (Frame("feed", "/home/me/feed.py", 9),), START + 5)
     assert "train.py:88 in train" in _gil_held(wakeups_hz=195.0, more=(other,)).findings[0].fix
+
+
+def _crossed(*, threads: bool) -> Diagnosis:
+    """Rank 0 is in the metrics' first all-reduce, rank 1 in the next one of the training loop."""
+    job = Job(2)
+    side = job.group(0, 1, desc="metrics")
+    for _ in range(4):
+        job.all()
+    job.op(0, group=side, done=False, line=10)
+    job.op(1, done=False)
+    for row in job.rows:
+        row["thread"] = SIDE if threads and row["group"] == side else MAIN
+    return diagnose(job.trace())
+
+
+def test_order_of_two_threads_is_nobodys_mistake() -> None:
+    found = _crossed(threads=True)
+    assert (found.verdict.value, found.culprits) == ("deadlock_cycle", (0, 1))
+    assert found.confidence.value == "ambiguous"
+    assert "a lock that one thread holds" in found.findings[0].fix
+
+
+def test_one_thread_keeps_to_an_order() -> None:
+    assert "a lock that one thread holds" not in _crossed(threads=False).findings[0].fix

@@ -23,7 +23,8 @@ from hangscope.trace.model import NONE
 
 _LOOK_AT_THREADS = (
     "see with py-spy dump which thread of each of these ranks should issue what the others wait "
-    "for, and what it does instead"
+    "for, and what it does instead: a lock that one thread holds during a collective, say, keeps "
+    "the other from its own"
 )
 
 
@@ -115,9 +116,22 @@ def _collective_cycle(context: Context, cause: Cause, row: Row) -> Cause:
             "as threads do, and went on"
         )
         return replace(nobody, words=Words(fix=_LOOK_AT_THREADS))
+    if any(_waits_beside_what_is_due(context, rank, here) for rank in row.ranks):
+        return replace(_smaller_side(context, cause, here), words=Words(fix=_LOOK_AT_THREADS))
     if any(place.blind for place in here):
         cause = replace(cause, confidence=Confidence.LIKELY)
     return _doubt_unrecorded(_blame(context, cause, row), here)
+
+
+def _waits_beside_what_is_due(context: Context, rank: int, here: list[Place]) -> bool:
+    """Whether a rank waits in another thread than the one that has issued what others wait for so
+    far: the order of the two is nobody's mistake, and something else holds that thread up."""
+    records = context.trace.records
+    rows = [context.row_of(p.group, rank, p.seq) for p in here if rank in p.waiters]
+    before = [context.row_of(p.group, rank, p.seq - 1) for p in here if rank in p.absent]
+    waiting = {int(records["thread"][row]) for row in rows if row != NONE}
+    due = {int(records["thread"][row]) for row in before if row != NONE}
+    return bool(waiting and due) and waiting.isdisjoint(due) and NONE not in waiting | due
 
 
 def _has_no_free_thread(context: Context, rank: int, here: list[Place]) -> bool:
