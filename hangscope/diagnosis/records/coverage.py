@@ -79,7 +79,8 @@ def rank_bounds(trace: Trace) -> Bounds:
     cuts = np.flatnonzero(np.diff(ranks)) + 1
     starts = np.concatenate([[0], cuts])
     ends = np.concatenate([cuts, [len(ranks)]])
-    return {int(ranks[a]): (int(a), int(b)) for a, b in zip(starts, ends, strict=True)}
+    slices = zip(starts.tolist(), ends.tolist(), strict=True)
+    return dict(zip(ranks[starts].tolist(), slices, strict=True))
 
 
 def known_ranks(trace: Trace) -> frozenset[int]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.graph.places import Place
+from hangscope.diagnosis.graph.places import Waits
 from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, RankReport, Verdict, WaitEdge
 from hangscope.diagnosis.observability import recorders, snapshots
 from hangscope.diagnosis.processes.process_state import End
@@ -161,7 +162,8 @@ def rank_reports(context: Context, findings: tuple[Finding, ...]) -> tuple[RankR
     everybody = sorted(set(context.trace.ranks) | set(context.trace.missing_ranks))
     hung = bool(findings)
     most = max(_FEW, min(_SHOWN_AWAITED, _MANY_AWAITED // max(len(everybody), 1)))
-    return tuple(_report(context, r, culprits, victims, hung, most) for r in everybody)
+    lowest = functools.cache(functools.partial(_lowest_targets, context.waits, most + 1))
+    return tuple(_report(context, r, culprits, victims, hung, most, lowest) for r in everybody)
 
 
 def _report(
@@ -171,10 +173,12 @@ def _report(
     victims: set[int],
     hung: bool,
     most_awaited: int,
+    lowest: Callable[[tuple[int, ...]], tuple[int, ...]],
 ) -> RankReport:
     facts = context.trace.ranks.get(rank)
     process = context.processes.get(rank)
-    places = context.waits.at(context.waits.out(rank)) if hung else []
+    waits = tuple(context.waits.out(rank)) if hung else ()
+    places = context.waits.at(waits)
     role = (
         "culprit"
         if rank in culprits
@@ -202,7 +206,7 @@ def _report(
         state=state,
         host=facts.host,
         pid=facts.pid,
-        waiting_for=_awaited(places, rank, most_awaited),
+        waiting_for=tuple(r for r in lowest(waits) if r != rank)[:most_awaited],
         waiting_s=context.shown_age_s(rank, began) if began else None,
         last=context.last_operation(rank),
         stack=user_frames(stack),
@@ -211,10 +215,9 @@ def _report(
     )
 
 
-def _awaited(places: Sequence[Place], rank: int, most: int) -> tuple[int, ...]:
-    """The lowest of the ranks it waits for.
+def _lowest_targets(waits: Waits, most: int, indices: tuple[int, ...]) -> tuple[int, ...]:
+    """The lowest of the ranks that are awaited at these places.
 
     Of a place only so many are looked at: in a large job, thousands of ranks wait for thousands.
     """
-    lowest = {r for place in places for r in place.targets[: most + 1]}
-    return tuple(sorted(lowest - {rank})[:most])
+    return tuple(sorted({r for place in waits.at(indices) for r in place.targets[:most]}))
