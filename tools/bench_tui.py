@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tools.bench_data import write_rings
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
@@ -172,6 +174,34 @@ async def refreshing(run: Any, between: Callable[[], None], repeats: int) -> dic
     return {name: statistics.median(times) for name, times in parts.items()}
 
 
+_FIRST_PICTURE = """
+import asyncio, resource, sys, time
+from hangscope.tui.app import HangScopeApp
+from hangscope.tui.source import open_source
+
+async def drawn(app):
+    async with app.run_test(size=(160, 50)) as pilot:
+        while app.snapshot is None or not app.timeline.scale_ns:
+            await pilot.pause(0.02)
+        app.screen._compositor.render_strips()
+
+asyncio.run(drawn(HangScopeApp(open_source(sys.argv[1:]))))
+print(time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+"""
+
+
+def first_picture(ranks: int, records: int) -> tuple[float, float, float]:
+    """(seconds, CPU seconds, MiB) until a job that is over is on the screen, imports included."""
+    with tempfile.TemporaryDirectory(prefix="hangscope-bench-") as folder:
+        rings = Path(folder) / "rings"
+        write_rings(rings, ranks, records)
+        began = time.perf_counter()
+        done = subprocess.check_output([sys.executable, "-c", _FIRST_PICTURE, str(rings)], cwd=ROOT)
+        seconds = time.perf_counter() - began
+    cpu, peak = map(float, done.split())
+    return seconds, cpu, peak
+
+
 def cpu_ms(work: Callable[[], Any], repeats: int, between: Callable[[], Any]) -> float:
     """Median CPU time of `work` in milliseconds, with `between` before each."""
     times = []
@@ -235,7 +265,15 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=400, help="records per ring")
     parser.add_argument("--steps", type=int, default=490, help="490 steps make a million records")
     parser.add_argument("--moving", type=int, default=20, help="records per rank between two looks")
+    parser.add_argument(
+        "--first", type=int, metavar="RANKS", help="only the first picture of a job that is over"
+    )
     args = parser.parse_args()
+    if args.first:
+        seconds, cpu, peak = first_picture(args.first, args.records)
+        print(f"first picture, {args.first} rings of {args.records} records: {seconds:.1f} s,"
+              f" {cpu:.1f} s of CPU, {peak:.0f} MiB")  # fmt: skip
+        return
     print(f"live run, {RANKS} rings of {args.records} records; CPU time, median of {args.repeats}")
     for state, parts in live(args.repeats, args.records, args.moving).items():
         print(f"  {state}")

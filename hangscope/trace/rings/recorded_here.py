@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 
@@ -12,6 +13,9 @@ from hangscope.ring.reader import RingReader, decode_text
 from hangscope.trace import formats
 from hangscope.trace.files.regular_files import is_own
 from hangscope.trace.model import Source
+
+_MOST_ASKED = 64
+"""Rings of one folder that are opened for this."""
 
 
 def working_directories(sources: Iterable[Source]) -> tuple[str, ...] | None:
@@ -26,12 +30,16 @@ def working_directories(sources: Iterable[Source]) -> tuple[str, ...] | None:
 
 @lru_cache(maxsize=16)
 def _directories(files: tuple[tuple[str, str], ...]) -> tuple[str, ...] | None:
-    folders, found = set(), set()
+    folders, found, asked = set(), set(), Counter[str]()
     for path, kind in files:
-        directory = _recorded_in(path) if kind == formats.RING else None
+        folder = os.path.dirname(path)
+        if kind != formats.RING or asked[folder] == _MOST_ASKED:
+            continue
+        asked[folder] += 1
+        directory = _recorded_in(path)
         if directory is not None:
             found.add(directory)
-            folders.add(os.path.dirname(path))
+            folders.add(folder)
     folders = {os.path.realpath(folder) for folder in folders}
     holding = {os.path.dirname(path) for path, _ in files}
     if not folders or not folders.issuperset(map(os.path.realpath, holding)):
@@ -39,7 +47,7 @@ def _directories(files: tuple[tuple[str, str], ...]) -> tuple[str, ...] | None:
     return tuple(sorted(found - {""}))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _recorded_in(path: str) -> str | None:
     """The working directory of the process that has recorded a ring; None if it did so elsewhere.
 
