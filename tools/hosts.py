@@ -27,7 +27,10 @@ from hangscope.trace.digests.hosts import HostMap
 from tools.host_network import ADDRESS, Hosts
 
 RANKS = 2
-DRAIN_S = 5.0
+DRAIN_S = 12.0
+MEET_S = 300.0
+"""How long the monitors may take to meet: theirs are the processes that a crowded machine keeps
+waiting."""
 MOST_STEPS_S = 400.0
 """How long ten steps may take over slow links."""
 _SRUN = f"""
@@ -81,7 +84,7 @@ class Case:
     kill: int | None = None
     """The host that is killed, with its monitor."""
     drained: int | None = None
-    """The host all of whose processes are told to stop, and killed five seconds later."""
+    """The host all of whose processes are told to stop, and killed `DRAIN_S` later."""
     outlives: bool = True
     """Whether a host outlives its launcher; a container ends with it."""
     cut: int | None = None
@@ -127,13 +130,13 @@ CASES = {
         Case("host-killed", r"[Hh]ost node1 \(ranks 2, 3\)", kill=1),
         Case("node0-killed", r"[Hh]ost node0 \(ranks 0, 1\)", kill=0),
         Case("container", r"Rank 3 .*(?:killed|SIGKILL)", fault="killed", outlives=False),
-        Case("drained", r"node1|[Rr]anks? [23]", drained=1, others=r"stopped from outside"),
+        Case("drained", r"[Hh]ost node1 \(ranks 2, 3\)", drained=1,
+             others=r"All ranks of this node were stopped from outside"),
         Case("link-cut", r"[Hh]ost node1 \(ranks 2, 3\)", cut=1,
              others=r"[Hh]ost node0 \(ranks 0, 1\) cannot be reached from here"),
         Case("node0-cut", r"[Hh]ost node0 \(ranks 0, 1\) cannot be reached from here", cut=0,
              others=r"Nothing comes to host node0 \(ranks 0, 1\) from any other host"),
-        Case("link-back", r"moving again|goes on|[Hh]ost node1", cut=1, back_after_s=20,
-             others=r"moving again|goes on|node0"),
+        Case("link-back", r"moving again after", cut=1, back_after_s=25),
         Case("slow", "", delay_s=0.2, timeout_s=20.0),
         # Of a thousand messages one is lost six times running, which takes TCP 13 seconds.
         Case("lossy", "", loss=0.3, timeout_s=60.0),
@@ -231,7 +234,7 @@ def run(
         if case.absent is None:
             _wait(lambda: "step 14" in _log(place, 0) or started[0].poll() is not None, 300)
         if case.absent is None:  # until the monitors have met
-            _wait(lambda: len(_meetings(place, hosts)) >= hosts - 1, 100)
+            _wait(lambda: len(_meetings(place, hosts)) >= hosts - 1, MEET_S)
         (place / "go").touch()
         failed_s = time.monotonic()
         if case.kill is not None:
@@ -239,7 +242,7 @@ def run(
         if case.cut is not None:
             network.switch.cut.add(case.cut)
         if case.drained is not None:
-            _signal(network.names[case.drained], signal.SIGTERM)
+            _signal(network, case.drained, started, signal.SIGTERM)
         network.switch.delay_s, network.switch.loss = case.delay_s, {1: case.loss}
         survivors = [n for n in range(hosts) if n not in (case.kill, case.absent)]
         first: dict[int, float] = {}
@@ -249,7 +252,7 @@ def run(
             nonlocal restored, drains
             passed_s = time.monotonic() - failed_s
             if drains and passed_s > DRAIN_S and case.drained is not None:
-                _signal(network.names[case.drained], signal.SIGKILL)
+                _signal(network, case.drained, started, signal.SIGKILL)
                 drains = False
             if not restored and passed_s > case.back_after_s and case.cut is not None:
                 network.switch.cut.clear()
@@ -282,14 +285,14 @@ def run(
     }
 
 
-def _signal(host: str, number: int) -> None:
-    """Send a signal to all processes of a host."""
-    listed = subprocess.run(
-        ["ip", "netns", "pids", host], capture_output=True, text=True, check=True
-    )
-    for pid in map(int, listed.stdout.split()):
+def _signal(
+    hosts: Hosts, number: int, started: list[subprocess.Popen[bytes]], signal_number: int
+) -> None:
+    """Send a signal to all processes of a host, but not to the one that holds it."""
+    listed = subprocess.check_output(["ip", "netns", "pids", hosts.names[number]], text=True)
+    for pid in {*map(int, listed.split())} - {process.pid for process in started}:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
+            os.kill(pid, signal_number)
 
 
 def _meetings(place: Path, least: int) -> set[Path]:

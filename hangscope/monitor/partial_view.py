@@ -8,7 +8,7 @@ from dataclasses import replace
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.diagnosis.wording.phrases import capital, in_operation, rank_s
 from hangscope.monitor.host_evidence import HostEvidence
-from hangscope.trace.digests.hosts import hosts_s
+from hangscope.trace.digests.hosts import Host, hosts_s
 
 _FIX = (
     "see whether the host of those ranks is up, can be reached from here and has the same "
@@ -45,7 +45,7 @@ def unexplained_end(
     begin = f"{diagnosis.headline}. " if diagnosis.findings else ""
     line = f"{begin}All ranks of this node have ended, and nothing on it explains why"
     if stopped:
-        line = f"{begin}All ranks of this node were stopped from outside"
+        line = "All ranks of this node were stopped from outside"
     host, lost = known.store_host, known.store
     if host is not None and lost is not None and known.here.isdisjoint(host.ranks):
         line += f"; {hosts_s([host])}, which holds the job's store, does not answer ({lost.error})"
@@ -55,6 +55,11 @@ def unexplained_end(
         f"{line}: look at the logs of the other nodes, or run `hangscope analyze` over the run "
         f"directories of all of them (this node's: {where})"
     )
+
+
+def stopped_host(host: Host) -> str:
+    """What the other nodes are told if all ranks of a host were told to stop."""
+    return f"All ranks of {hosts_s([host])} were stopped from outside"
 
 
 def restricted_to_seen(diagnosis: Diagnosis, seen: Collection[int]) -> Diagnosis:

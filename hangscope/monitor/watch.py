@@ -23,10 +23,7 @@ from hangscope.monitor.log_output import print_line, print_report
 from hangscope.monitor.metrics.publishing import Publishing
 from hangscope.monitor.mishaps import MOST_IN_SUCCESSION, Mishaps
 from hangscope.monitor.other_nodes import DELIVER_VERDICT_S
-from hangscope.monitor.partial_view import (
-    ENDED,
-    unexplained_end,
-)
+from hangscope.monitor.partial_view import ENDED, stopped_host, unexplained_end
 from hangscope.monitor.processes import ProcessWatch
 from hangscope.monitor.report_claims import claim_report
 from hangscope.monitor.report_policy import ReportPolicy, cause_of, is_final
@@ -304,18 +301,23 @@ class Monitor:
                 self._hung_since_ns = self._hung_since_ns or began_ns  # to say here if it goes on
             self._end_if_asked()
         elif last_word:
-            self._say_last_word(trace, diagnosis, stalled_s)
-            if (news := others.await_verdict()) is not None:
+            stopped = self._ranks.were_stopped and stalled_s < self._config.timeout_s
+            self._say_last_word(trace, diagnosis, stopped=stopped)
+            if not stopped and (news := others.await_verdict()) is not None:
                 self._say(news)
         elif self._policy.should_report(diagnosis, progress, final=final, now_s=now_s):
             trace, diagnosis = self._view.settled(trace, diagnosis)
             if diagnosis.findings:
                 self._report(diagnosis, trace)
 
-    def _say_last_word(self, trace: Trace, diagnosis: Diagnosis, stalled_s: float) -> None:
-        """What is seen here of why the ranks have ended, before anything ends this process, too."""
+    def _say_last_word(self, trace: Trace, diagnosis: Diagnosis, *, stopped: bool) -> None:
+        """What is seen here of why the ranks have ended, before anything ends this process, too.
+
+        That they were ``stopped`` explains to others why theirs have lost them.
+        """
         evidence = self._view.host_evidence
-        stopped = self._ranks.were_stopped and stalled_s < self._config.timeout_s
+        if stopped and evidence.own is not None:
+            self._others.publish_verdict(stopped_host(evidence.own), own=True)
         if evidence.hosts.hosts or not stopped:
             where, closed = str(self._config.directory), closed_addresses(trace, evidence)
             self._say(unexplained_end(diagnosis, where, evidence, stopped=stopped, closed=closed))
@@ -345,6 +347,8 @@ class Monitor:
                 self._say(f"{diagnosis.headline} (the report is in the log of rank 0)")
             elif trace.ranks.keys() - self._ranks.known:
                 self._say(f"{diagnosis.headline} (the report is in the log of another node)")
+                self._journal("verdict", diagnosis)
+                self._note_hang(diagnosis)
             self._end_if_asked()  # the other monitor that has reported ends only its own ranks
             return
         elsewhere = trace.ranks.keys() - self._ranks.known or self._view.sees_part(trace)
@@ -357,10 +361,7 @@ class Monitor:
         if not self._view.sees_part(trace):
             self._others.settled()
         self._journal("verdict", diagnosis)
-        if not self._ranks.alive:
-            return
-        if diagnosis.verdict not in ENDED:
-            self._hung_since_ns = diagnosis.findings[0].began_ns or time.time_ns()
+        self._note_hang(diagnosis)
         self._end_if_asked()
 
     def _with_hardware(self, diagnosis: Diagnosis, trace: Trace) -> Diagnosis:
@@ -373,6 +374,11 @@ class Monitor:
                     self._ranks.journal.device(claim)
             diagnosis = self._view.weighing(claims, trace) or diagnosis
         return noted(diagnosis, signs)
+
+    def _note_hang(self, diagnosis: Diagnosis) -> None:
+        """Since when the job hangs, to say so if it goes on."""
+        if self._ranks.alive and diagnosis.verdict not in ENDED:
+            self._hung_since_ns = diagnosis.findings[0].began_ns or time.time_ns()
 
     def _end_if_asked(self) -> None:
         """After the report, end this node's ranks if ``HANGSCOPE_ON_HANG`` asks for it."""

@@ -16,7 +16,7 @@ from tools import hosts
 
 PATIENCE_S = 200.0
 
-pytestmark = [pytest.mark.timed, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.timed, pytest.mark.timeout(1000)]
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -252,8 +252,13 @@ def test_message_without_the_secret_of_the_job_costs_one_line(store: HashStore) 
         one.round()
         assert one.inbox.told is not None
         assert not one.inbox.told.verdict
+    first.say(deep=True)
+    first.round()
+    guess.put(f"{first.meeting}/found", b"rank 1 is at fault")
+    one.round()
+    assert not one.inbox.found
     ignored = "a message between nodes is ignored ({}): it is not from a node of this job"
-    assert sorted(said) == [ignored.format("1"), ignored.format("say")]
+    assert sorted(said) == [ignored.format(name) for name in ("1", "found", "say")]
 
 
 def test_nobody_else_takes_the_place_of_node_0(store: HashStore) -> None:
