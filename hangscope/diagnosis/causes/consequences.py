@@ -14,7 +14,7 @@ from hangscope.diagnosis.observability import cut_off, end_is_unseen
 from hangscope.diagnosis.processes.process_state import in_communication, is_unseen
 from hangscope.diagnosis.records.kinds import is_on_host
 from hangscope.diagnosis.wording.phrases import rank_s
-from hangscope.trace.model import NONE, Flag
+from hangscope.trace.model import NONE
 from hangscope.trace.units import SECOND_NS
 
 _UNSEEN_NS = 2 * SECOND_NS
@@ -48,7 +48,6 @@ def without_consequences(context: Context, causes: list[Cause]) -> list[Cause]:
         key=lambda c: (
             _is_over(c) and named,
             c.verdict is Verdict.INCONCLUSIVE,
-            _only_logged(context, c),
             bool(_held_up_by(context, c, kept)),
             any(stands_beside(context, c, m) for m in diverged),
             c.began_ns or 1 << 62,
@@ -227,19 +226,6 @@ def _unrecorded(context: Context, cause: Cause) -> bool:
     """Whether a cause names only ranks that are alive and left no record."""
     names = cause.verdict in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED) and cause.culprits
     return bool(names) and context.unrecorded.issuperset(cause.culprits)
-
-
-def _only_logged(context: Context, cause: Cause) -> bool:
-    """Whether only a log says that all members have arrived and none leaves.
-
-    A log gives one overdue operation per rank but not what it is queued behind: any other
-    accusation comes first.
-    """
-    if cause.verdict is not Verdict.STUCK_COLLECTIVE or cause.culprits:
-        return False
-    rows = [place.row for place in context.waits.at(cause.places)]
-    flags = context.trace.records["flags"]
-    return all(row >= 0 and int(flags[row]) & int(Flag.SYNTHETIC) for row in rows)
 
 
 def _own_crash_before(context: Context, cause: Cause, mismatch: Cause) -> bool:

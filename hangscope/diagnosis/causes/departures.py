@@ -10,18 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.first_meetings import or_meeting_first
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.faults.contest import SURE, measures
 from hangscope.diagnosis.faults.expect import Conduct, Departure, conduct_of, is_new
-from hangscope.diagnosis.knowledge.streams import Stream
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.process_state import End, in_communication
 from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
-from hangscope.diagnosis.records.agreement import input_numel
 from hangscope.diagnosis.wording.phrases import capital, describe, rank_s
 from hangscope.trace.model import NONE
 from hangscope.trace.units import SECOND_NS
@@ -32,7 +28,6 @@ _LARGE_GROUP = 64
 _SEVERAL = 2
 _WEAK = 0.5
 _PAST = 8
-_MOST_ASKED = 16
 _OF_THE_ABSENT = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED, Verdict.RANK_LOST)
 
 
@@ -98,8 +93,7 @@ def or_departed(context: Context, cause: Cause, named: Collection[int] = ()) -> 
 class _Departed:
     """A rank that is not accused, and what it did that was not expected of it.
 
-    ``what``, ``row``: what it issued; ``why``: in words; ``weight``: from 0 to 1; ``by_size``:
-    whether only its size is unlike others.
+    ``what``, ``row``: what it issued; ``why``: in words; ``weight``: from 0 to 1.
     """
 
     rank: int
@@ -107,7 +101,6 @@ class _Departed:
     row: int
     why: str
     weight: float
-    by_size: bool = False
 
 
 def _departed(context: Context, cause: Cause) -> list[_Departed]:
@@ -124,7 +117,6 @@ def _departed(context: Context, cause: Cause) -> list[_Departed]:
             continue  # that tells more than what it issued
         conduct = conduct_of(context, rank, accused.union(judged), voters, careful=True)
         one = _by_conduct(context, rank, conduct, accused)
-        one = _by_size(context, rank, conduct.followed - accused) if one is None else one
         if one is not None and _is_later(context, one, cause):
             continue
         if one is None and cause.verdict is Verdict.RANK_LOST and _stood(context, rank, cause):
@@ -180,38 +172,6 @@ def _by_conduct(
     return _Departed(rank, conduct.stands, NONE, why, _WEAK)
 
 
-def _by_size(context: Context, rank: int, followed: Collection[int]) -> _Departed | None:
-    """What the rank stands in, if all who did the same until there passed another size.
-
-    Before, all of them had passed the same. Sizes may follow the data: either may be right.
-    """
-    streams = [context.streams.of(r) for r in (rank, *sorted(followed)[:_MOST_ASKED])]
-    whole = [one for one in streams if one.is_whole and len(one)]
-    if not whole or whole[0].rank != rank:
-        return None
-    own, *others = whole
-    stands = np.flatnonzero(context.front.unfinished[own.rows])
-    if not len(stands):
-        return None
-    at = int(stands[0])
-    before = np.flatnonzero(own.what[:at] == own.what[at])[-1:].tolist()
-
-    def passed(one: Stream, index: int) -> int | None:
-        signature = context.signature(int(one.rows[index]))
-        return input_numel(signature) if signature is not None else None
-
-    theirs = {passed(one, at) for one in others}
-    once = {passed(one, index) for one in (own, *others) for index in before}
-    if len(others) < _SEVERAL or not len(theirs) == len(once) == 1 or None in theirs | once:
-        return None
-    row, mine = int(own.rows[at]), passed(own, at)
-    if mine is None or mine in theirs:
-        return None
-    like = describe(context.signature(int(others[0].rows[at])))
-    why = f"issued {describe(context.signature(row))}, where its counterparts issued {like}"
-    return _Departed(rank, int(own.what[at]), row, why, _WEAK, by_size=True)
-
-
 def _is_departure(context: Context, found: Departure, accused: frozenset[int]) -> bool:
     """Whether it is not just another line, what others of its part in the program do as ever, or a
     half, in which parts differ."""
@@ -265,7 +225,6 @@ def _told(context: Context, named: Cause, cause: Cause, found: list[_Departed]) 
     exited = all(context.processes[one.rank].end is End.CLEAN for one in found)
     verdict = Verdict.P2P_UNMATCHED if pair else Verdict.COLLECTIVE_MISMATCH
     verdict = Verdict.RANK_EXITED if exited and not pair else verdict
-    verdict = Verdict.SHAPE_MISMATCH if first.by_size else verdict
     if first.row == NONE:
         verdict = Verdict.MISSING_RANK
     accused, own = rank_s(cause.culprits), rank_s([first.rank])

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-import numpy as np
-
 from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Verdict
@@ -15,7 +13,6 @@ from hangscope.diagnosis.observability import (
     is_text_alone,
     merely_named,
     named_locally,
-    recorded_ranks,
 )
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.records.coverage import could_not_be_recorded, lacks_last_rank
@@ -38,9 +35,6 @@ def lost_ranks(
         return []
     places = tuple(sorted({i for r in lost for i in waited_for[r]}))
     cause = Cause(Verdict.RANK_LOST, lost, places, began_ns=began(context, places))
-    if idle := _idle_beside(context, lost):
-        accused = replace(cause, verdict=Verdict.MISSING_RANK)
-        return [accused.accusing(idle, Confidence.LIKELY)]
     if untold := _not_collected(context, lost):
         victims = frozenset(context.waits.waiters_at(places))
         nobody = replace(cause, verdict=Verdict.INCONCLUSIVE, culprits=(), victims=victims)
@@ -140,40 +134,3 @@ def or_lost(context: Context, cause: Cause) -> Cause:
     )
     both = tuple(sorted((*cause.culprits, *lost)))
     return replace(cause.accusing(both, Confidence.AMBIGUOUS), words=words)
-
-
-def _idle_beside(context: Context, lost: tuple[int, ...]) -> tuple[int, ...]:
-    """Ranks sharing a group with a lost one that wait for nobody although the job stands still.
-
-    If the lost rank were the cause, they would be waiting for it. Those, if they are no more than
-    the lost ranks, are accused alone.
-    """
-    beside = {r for g in context.trace.groups if not {*lost}.isdisjoint(g.ranks) for r in g.ranks}
-    idle = tuple(
-        r
-        for r in sorted(beside & recorded_ranks(context.trace))
-        if not context.waits.places_of.get(r)
-        and not context.processes[r].gone
-        and not context.trace.ranks[r].finalized
-        and _lags(context, r)
-    )
-    return idle if len(idle) <= len(lost) else ()
-
-
-def _lags(context: Context, rank: int) -> bool:
-    """Whether the rank is behind others in one of its groups or in a group of that kind.
-
-    A rank that is as far as any other owes nothing, and of a rank whose dump lists only what is
-    unfinished, without a counter, it is not known how far it is.
-    """
-    front, groups = context.front, context.trace.groups
-    for pair in context.pairs_of_rank.get(rank, ()):
-        group = int(front.group[pair])
-        desc = groups[group].desc
-        kind = [group]
-        if desc and desc not in ("default_pg", "undefined"):
-            kind = [i for i, g in enumerate(groups) if g.desc == desc]
-        furthest = int(front.enqueued[np.isin(front.group, kind)].max())
-        if front.enqueued[pair] < furthest:
-            return True
-    return not len(context.pairs_of_rank.get(rank, ())) and rank not in context.blank
