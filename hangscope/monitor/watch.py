@@ -43,6 +43,8 @@ NO_RANKS_S = 120.0
 FIRST_WORD_S = 1.5
 """How long to wait for what another node has found, before what is seen here is said: a container
 ends soon after its launcher, and this process with it."""
+LATELY_S = 30.0
+"""A verdict of another node is about a standstill that was seen here less than so long ago."""
 YIELD_S = 0.7
 """How long monitors of other nodes let the one of the first node report first."""
 STOPPED_S = 5.0
@@ -105,6 +107,7 @@ class Monitor:
         self._doubled = DoubledRanks()
         self._leaving = LeavingRanks(self._ranks.is_ending)
         self._hung_since_ns = 0
+        self._stood = 0, -LATELY_S  # since when the ranks here stood last, and when that was seen
         self._stopped_at_s = 0.0
         self._look_cost_s = 0.0
         self._started_s = self._looked_at_s = time.monotonic()
@@ -246,6 +249,8 @@ class Monitor:
     def _look(self, *, final: bool, stalled_s: float = 0.0) -> None:
         """Look at the job once and report what is new."""
         began_s = time.process_time()
+        if stalled_s >= self._config.timeout_s:
+            self._stood = time.time_ns() - int(stalled_s * 1e9), time.monotonic()
         self._ranks.note_starting()
         trace, diagnosis = self._view.diagnosed(stalled_s)
         partly = self._view.sees_part(trace)
@@ -296,8 +301,8 @@ class Monitor:
             self._say(news)
             others.settled()
             self._policy.suppress()
-            if self._ranks.alive and stalled_s >= self._config.timeout_s:
-                began_ns = time.time_ns() - int(stalled_s * 1e9)
+            began_ns, seen_s = self._stood
+            if self._ranks.alive and now_s - seen_s < LATELY_S:
                 self._hung_since_ns = self._hung_since_ns or began_ns  # to say here if it goes on
             self._end_if_asked()
         elif last_word:

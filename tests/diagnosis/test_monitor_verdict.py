@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hangscope.diagnosis import diagnose
@@ -81,13 +82,19 @@ def test_stuck_verdict_yields_to_the_monitors_culprit(
     assert found.summary.startswith("Rank 1 never came") == bool(expected[1])
 
 
-def test_standstill_that_the_job_overcame_is_a_note() -> None:
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_standstill_that_the_job_overcame_is_a_note(goes_on: bool) -> None:
     """A link that was cut for longer than the timeout and came back."""
-    cut = replace(_said(0.0001, verdict="rank_lost"), text="Host node1 fell silent")
-    found = diagnose(_killed_at_once(cut, clean=True))
-    assert found.verdict.value == "healthy"
+    cut = replace(_said(2.0, verdict="rank_lost"), text="Host node1 fell silent")
+    trace = _killed_at_once(cut, clean=True)
+    records = trace.records
+    middle_ns = int(np.median(records["created_ns"]))
+    if not goes_on:  # one rank has issued nothing since
+        records = records[(records["rank"] != 1) | (records["created_ns"] <= middle_ns)]
+        assert set(records["rank"]) == {0, 1, 2}
+    trace = replace(trace, records=records, claims=(replace(cut, at_ns=middle_ns),))
     note = "HangScope said while the job ran: Host node1 fell silent; the job has gone on since"
-    assert note in found.notes
+    assert (note in diagnose(trace).notes) == goes_on
 
 
 def test_first_of_several_verdicts_since_the_standstill_counts() -> None:

@@ -27,6 +27,7 @@ class Carrier:
 
     failed = False
     has_contact = False
+    verdict = finding = ""
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
@@ -44,7 +45,10 @@ class Carrier:
         self.is_awake = awake
 
     def told(self) -> Told:
-        return Told()
+        return Told(self.verdict)
+
+    def found(self) -> str:
+        return self.finding
 
     def receive(self) -> None: ...
 
@@ -138,6 +142,24 @@ def test_report_time_is_corrected_for_clock_offset(tmp_path: Path, ahead_s: int)
     (found,) = reports.fragments(trace.observed_ns - 10**9, heard)
     shown_ns = int(found.records["created_ns"][0]) - int(trace.records["created_ns"][0])
     assert abs(shown_ns - (0 if abs(ahead_s) > 10 else skew_ns)) <= 1000
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_what_another_node_has_found_is_taken_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    RingRank(tmp_path, 0, 4)
+    carrier = Carrier()
+    monkeypatch.setattr(other_nodes, "RelayProcess", lambda store, **how: carrier)
+    monkeypatch.setenv("MASTER_ADDR", "node0")
+    monkeypatch.setenv("MASTER_PORT", "1234")
+    others = other_nodes.OtherNodes(5.0)
+    others.stalled(6.0, LiveRun(tmp_path).look(), first=first)
+    assert (others.has_verdict, others.take_verdict()) == (False, None)
+    carrier.finding = "Rank 3 crashed (the report is in the log of host node1)"
+    assert others.has_verdict, "a look is due"
+    assert others.take_verdict() == carrier.finding
+    assert (others.has_verdict, others.take_verdict()) == (False, None)
 
 
 def test_report_holds_what_was_recorded(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.observability import recorded_ranks
 from hangscope.diagnosis.processes.process_state import End
+from hangscope.diagnosis.records.coverage import rank_bounds
 from hangscope.trace.model import Claim
 from hangscope.trace.verdict_codec import OWN_VERDICT
 
@@ -38,8 +39,10 @@ def with_monitor_verdict(context: Context, findings: Sequence[Finding]) -> tuple
 
 
 def overcome(context: Context) -> list[str]:
-    """A note of what the monitor said before the job went on, if it did."""
-    said = [claim for claim in _own(context) if claim.at_ns < context.newest_ns and claim.text]
+    """A note of what the monitor said before the job went on, if it did: all ranks of it."""
+    issued_ns, bounds = context.trace.records["created_ns"], rank_bounds(context.trace)
+    moved_ns = min((int(issued_ns[a:b].max()) for a, b in bounds.values()), default=0)
+    said = [claim for claim in _own(context) if claim.at_ns < moved_ns and claim.text]
     if not said:
         return []
     first = min(said, key=lambda claim: (_verdict(claim) in _NOTHING, claim.at_ns))
