@@ -128,3 +128,25 @@ def test_what_was_printed_and_survived_is_told_of_its_rank() -> None:
     printed = trace_of(timeout(1, 7) + text).ranks[1].printed
     assert printed is not None
     assert printed.type_name == "torch.OutOfMemoryError"
+
+
+def test_progress_that_stood_in_a_buffer_hides_no_crash() -> None:
+    """Python writes what it has printed to a pipe only as it exits, below the traceback."""
+    text = "".join(f"[default1]:{line}\n" for line in (*_BAD_SAMPLE, "step 100 loss 2.31"))
+    agent = (
+        "E1121 10:11:12.123456 4711 torch/distributed/elastic/multiprocessing/api.py:869] "
+        "failed (exitcode: 1) local_rank: 1 (pid: 1284) of binary: /usr/bin/python3\n"
+    )
+    exception = trace_of(text + agent).ranks[1].exception
+    assert exception is not None
+    assert exception.type_name == "torch.OutOfMemoryError"
+    alone = trace_of(text)
+    assert not alone.ranks, "nothing shows that it ended"
+    assert any("OutOfMemoryError" in c.text for c in claims(alone, "other")), "yet it is told"
+
+
+def test_older_progress_below_a_traceback_stood_in_a_buffer() -> None:
+    times = ["2025-11-21 10:00:09,123 "] * len(_BAD_SAMPLE) + ["2025-11-21 10:00:01,123 "]
+    lines = (*_BAD_SAMPLE, "step 100 loss 2.31")
+    text = "".join(f"[default1]:{at}{x}\n" for at, x in zip(times, lines, strict=True))
+    assert trace_of(text).ranks[1].exception is not None

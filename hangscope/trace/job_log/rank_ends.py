@@ -30,7 +30,7 @@ def end_of(notes: RankNotes) -> RankEnd:
     """How the process of a rank ended, as far as the log shows it."""
     fatal, printed = _fatal(notes), notes.printed
     exception = _facts(fatal, notes) if fatal is not None else None
-    survived = _facts(printed, notes) if printed is not None else None
+    survived = _facts(printed, notes) if printed not in (None, fatal) else None
     return RankEnd(_exit(notes, exception), exception, fatal, survived)
 
 
@@ -78,7 +78,9 @@ def _fatal(notes: RankNotes) -> LoggedException | None:
     exceptions = [t for t in notes.exceptions if not _is_aftermath(t, notes)]
     uncaught = [t for t in exceptions if t.uncaught]
     if not uncaught and (notes.exit_code not in (None, 0) and notes.exit_signal is None):
-        uncaught = [t for t in exceptions if t.thread_name == "MainThread"]
+        # Progress after a traceback may have stood in a buffer while the process ended.
+        told = exceptions or ([notes.printed] if notes.printed is not None else [])
+        uncaught = [t for t in told if t.thread_name == "MainThread"]
     gave_up = notes.operations or notes.by_launcher
     if not uncaught and not gave_up and notes.exit_signal is None:
         uncaught = exceptions[-1:]

@@ -260,3 +260,5 @@ class Raised:
     """Without any hint of their writer."""
     unranked: list[LoggedException] = field(default_factory=list)
     """Of processes whose rank is unknown."""
+    survived: list[UnattributedException] = field(default_factory=list)
+    """Of processes that seem to have gone on."""

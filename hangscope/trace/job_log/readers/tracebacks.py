@@ -226,10 +226,14 @@ class Tracebacks:
 
     def _goes_on(self, key: Writer, line: LogLine) -> None:
         """Note that a process trains on after what it has printed: it has handled that."""
-        if key not in self._printed or line.excepthook or line.level:
+        trouble = self._printed.get(key)
+        if trouble is None or line.excepthook or line.level:
             return
+        if 0 < line.at_ns < trouble.at_ns:
+            return  # what had been printed before, and stood in a buffer
         if _PROGRESS.search(line.text[:400]) and not _OF_AN_END.search(line.text[:400]):
-            self._printed.pop(key).survived = True
+            self._printed.pop(key)
+            trouble.survived = True
             self._closed.pop(key, None)
 
     def _message_tail(self, key: Writer, line: LogLine) -> None:

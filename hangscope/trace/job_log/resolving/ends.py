@@ -82,6 +82,12 @@ def _failures(attempt: Attempt) -> None:
         notes = attempt.of(rank)
         if not notes.has_ended:
             notes.ended(failure.exit_code, failure.at_ns)
+            for printed in [
+                p for p in attempt.raised.survived if p.local_rank == failure.local_rank
+            ]:
+                if notes.printed is None and printed.machine.may_be(failure.machine):
+                    notes.printed = printed.trouble
+                    attempt.raised.survived.remove(printed)
             counted = processes.is_counted(rank)
             notes.by_local_rank |= guessed or counted
             notes.local_as_rank |= guessed and not (several or counted or processes.is_one_node)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from hangscope.trace.helper_stacks import describe_helper
 from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.notes import LoggedException, UnattributedException
+from hangscope.trace.job_log.lines.line import Machine
 from hangscope.trace.job_log.readers.stacks import threads_of
 from hangscope.trace.job_log.resolving.ends import spans_nodes
 from hangscope.trace.job_log.rows.gloo import is_wait_failure
@@ -45,25 +46,25 @@ def in_communication(trouble: LoggedException) -> bool:
 
 def set_survived_apart(attempt: Attempt) -> None:
     """What a rank raised and survived ended nothing, nor do lines that only repeat it."""
-    lines = set[int]()
     for rank, notes in list(attempt.ranks.items()):
         for trouble in [t for t in notes.exceptions if t.survived]:
             notes.printed = trouble
-            lines.add(trouble.last_line)
+            attempt.raised.survived.append(UnattributedException(trouble, None, None, Machine()))
         notes.exceptions = [t for t in notes.exceptions if not t.survived]
         if rank in attempt.quoted and not notes.tells():
             del attempt.ranks[rank]
     raised, processes = attempt.raised, attempt.processes
-    for trouble, local, pid, machine in [p for p in raised.pending if p.trouble.survived]:
-        lines.add(trouble.last_line)
+    pending = [p for p in raised.pending if p.trouble.survived]
+    raised.survived += pending
+    for trouble, local, pid, machine in pending:
         known = processes.of_pid(pid, machine)
         if known is None and local is not None:
             known = processes.of_local(local, machine)
         if known in attempt.ranks:
             attempt.ranks[known].printed = trouble
     raised.pending = [p for p in raised.pending if not p.trouble.survived]
-    if lines:
-        attempt.stated = [said for said in attempt.stated if said.line not in lines]
+    lines = {printed.trouble.last_line for printed in raised.survived}
+    attempt.stated = [said for said in attempt.stated if said.line not in lines]
 
 
 def attribute_exceptions(attempt: Attempt) -> None:
@@ -166,7 +167,8 @@ def claim_unattributed(attempt: Attempt) -> None:
     They accuse nobody. But if some ranks wait for others that are silent, these exceptions are the
     next thing to look at; and if a log contains nothing else, they are all it says.
     """
-    raised = [*attempt.raised.anonymous, *attempt.raised.unranked]
+    nobodys = attempt.raised
+    raised = [*nobodys.anonymous, *nobodys.unranked, *(p.trouble for p in nobodys.survived)]
     own = [t for t in raised if not is_wait_failure(t.message) and t.kind not in _NO_FAILURES]
     if not attempt.stated and not any(notes.tells() for notes in attempt.ranks.values()):
         own = raised[-1:]
