@@ -3,6 +3,7 @@
     python -m tools.bench_logs                    # section "Job logs" of docs/benchmarks-analyze.md
     python -m tools.bench_logs --before TREE      # another checkout, measured in turn
     python -m tools.bench_logs --mb 4 --no-write
+    python -m tools.bench_logs --only "one job" --mb 1000 --before TREE
 
 Every measurement runs in a process of its own. The best of several rounds is reported.
 """
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -130,22 +131,30 @@ def announcements(chance: random.Random) -> Iterator[str]:
         )
 
 
-LOGS: dict[str, Log] = {
-    "training output": training,
-    f"time-outs of {RANKS:,} ranks": watchdogs,
-    "the same from Kubernetes": labelled,
-    "NCCL's announcements": announcements,
+LOGS: dict[str, tuple[tuple[Log, float], ...]] = {
+    "training output": ((training, 1),),
+    f"time-outs of {RANKS:,} ranks": ((watchdogs, 1),),
+    "the same from Kubernetes": ((labelled, 1),),
+    "NCCL's announcements": ((announcements, 1),),
+    "one job": ((training, 0.55), (announcements, 0.4), (watchdogs, 0.05)),
 }
+"""By name: what a log consists of, one after another, and its share."""
+_MADE = 10_000_000
+"""Bytes of each part that differ; larger ones repeat them."""
 
 
-def write(path: Path, log: Log, size: int) -> None:
+def write(path: Path, parts: Iterable[tuple[Log, float]], size: int) -> None:
     """Write one log of ``size`` bytes."""
-    written = 0
     with path.open("w") as file:
-        for line in log(random.Random(7)):
-            written += file.write(line + "\n")
-            if written >= size:
-                return
+        for log, share in parts:
+            lines, made = list[str](), 0
+            for line in log(random.Random(7)):
+                lines.append(line)
+                made += len(line) + 1
+                if made >= min(size * share, _MADE):
+                    break
+            for _ in range(max(round(size * share / made), 1)):
+                file.write("\n".join(lines) + "\n")
 
 
 def measure(program: str, path: Path, tree: Path) -> tuple[float, float]:
@@ -171,6 +180,7 @@ def main() -> None:
     parser.add_argument("--mb", type=float, default=20)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--before", type=Path, help="a checkout to compare with")
+    parser.add_argument("--only", choices=LOGS, help="measure this log alone, and write nothing")
     parser.add_argument("--no-write", action="store_true")
     args = parser.parse_args()
     plan = [("bare", BARE, ROOT), ("now", READ, ROOT)]
@@ -178,14 +188,19 @@ def main() -> None:
         plan.append(("before", READ, args.before))
     best: dict[tuple[str, str], tuple[float, float]] = {}
     with tempfile.TemporaryDirectory(prefix="hangscope-bench-") as folder:
-        for name, log in LOGS.items():
+        for name, parts in LOGS.items():
+            if args.only not in (None, name):
+                continue
             path = Path(folder) / "job.log"
-            write(path, log, int(args.mb * 1e6))
+            write(path, parts, int(args.mb * 1e6))
             for what, program, tree in plan * args.repeats:
                 found = measure(program, path, tree)
                 known = best.get((name, what), (math.inf, 0.0))
                 best[name, what] = min(known[0], found[0]), max(known[1], found[1])
-                print(f"{name:28} {what:8} {found[0]:8.3f} CPU s", file=sys.stderr, flush=True)
+                told = f"{found[0]:8.3f} CPU s {found[1]:6.0f} MiB"
+                print(f"{name:28} {what:8} {told}", file=sys.stderr, flush=True)
+    if args.only:
+        return
     section = "\n".join(_section(args, best))
     print(section)
     if not args.no_write:

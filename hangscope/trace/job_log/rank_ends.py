@@ -28,9 +28,10 @@ class RankEnd:
 
 def end_of(notes: RankNotes) -> RankEnd:
     """How the process of a rank ended, as far as the log shows it."""
-    fatal, printed = _fatal(notes), notes.printed
+    fatal = _fatal(notes)
     exception = _facts(fatal, notes) if fatal is not None else None
-    survived = _facts(printed, notes) if printed not in (None, fatal) else None
+    printed = notes.printed if notes.printed is not fatal else None
+    survived = _facts(printed, notes) if printed is not None else None
     return RankEnd(_exit(notes, exception), exception, fatal, survived)
 
 
