@@ -73,7 +73,8 @@ def advice(context: Context, cause: Cause, place: Place | None, sides: tuple[Sid
 
 def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side, ...]) -> Advice:
     advice = _of_aspect(found.aspect, guarded=guarded(sides))
-    if found.aspect in ("numel", "op") and _met_a_bucket(context, cause, found.group, sides):
+    bucket = found.aspect in ("numel", "op") and _met_a_bucket(context, cause, found.group, sides)
+    if bucket and not _is_ahead(context, cause, found):
         advice = say("buckets")
     elif (
         found.aspect == "op"
@@ -129,6 +130,24 @@ def _met_a_bucket(context: Context, cause: Cause, group: int, sides: tuple[Side,
             for side in others
         )
     )
+
+
+def _is_ahead(context: Context, cause: Cause, found: Mismatch) -> bool:
+    """Whether the accused issued this right after the same operation before: they have left no
+    bucket out, but a whole step."""
+    rows = [part.row for part in found.parts if {*part.ranks} <= {*cause.culprits}]
+    return bool(rows) and all(_follows_as_before(context, row) for row in rows)
+
+
+def _follows_as_before(context: Context, row: int) -> bool:
+    """Whether the rank's previous operation in the group has been followed by this one before."""
+    records = context.trace.records
+    low = context.bounds[int(records["rank"][row])][0]
+    here = low + np.flatnonzero(records["group"][low : row + 1] == records["group"][row])
+    calls = np.stack([records["signature"][here], records["stack"][here]], axis=1)
+    before, after = calls[:-1], calls[1:]
+    same = (before == before[-1:]).all(axis=1) & (after == after[-1:]).all(axis=1)
+    return bool(same[:-1].any())
 
 
 def _reduce_early(cause: Cause, reducing: list[Side], others: list[Side]) -> bool:
