@@ -12,11 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_collect import node, verdict
+from tests.commands.test_collect import node, verdict
 from tools.host_network import ADDRESS, Hosts
 from tools.hosts import unavailable
-
-pytestmark = pytest.mark.long
 
 PORT = 2222
 HERE = 2
