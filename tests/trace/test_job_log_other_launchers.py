@@ -82,6 +82,27 @@ def test_deepspeed_prints_the_last_command_whichever_failed() -> None:
     assert (only.verdict.value, only.culprits) == ("rank_crashed", (0,))
 
 
+PRTERUN = """prterun has exited due to process rank {rank} with PID 4711 on node n3 exiting
+improperly. There are three reasons this could occur:
+
+1. this process did not call "init" before exiting, but others in the
+job did. This can cause a job to hang indefinitely while it waits for
+all processes to call "init".
+"""
+
+
+@pytest.mark.parametrize(
+    "end", [PRTERUN, PRTERUN.replace("prterun", "mpirun").replace(" on node n3 ", " on\nnode n3 ")]
+)
+def test_rank_that_left_mpi_unfinished_is_named_unless_it_had_waited_itself(end: str) -> None:
+    alone, beside = trace_of(end.format(rank=2)), diagnose(trace_of(end.format(rank=2) + OTHERS))
+    assert (diagnose(alone).verdict.value, diagnose(alone).culprits) == ("rank_crashed", (2,))
+    assert diagnose(alone).findings[0].confidence.value == "likely", "its status is unknown"
+    assert (beside.verdict.value, beside.culprits) == ("rank_crashed", (2,))
+    waited = diagnose(trace_of(OTHERS + end.format(rank=1)))
+    assert 1 not in waited.culprits, "it gave up waiting, as ranks 0 and 3 did"
+
+
 def test_frames_in_a_box_are_frames() -> None:
     exception = trace_of(RICH).ranks[2].exception
     assert exception is not None

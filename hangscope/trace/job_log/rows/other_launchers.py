@@ -141,6 +141,16 @@ def _executor(said: Said, attempt: Attempt) -> None:
         notes.exit_text = notes.exit_text or "its process died, says vLLM, and not how"
 
 
+def _left_unfinished(said: Said, attempt: Attempt) -> None:
+    """Open MPI names the first process that left without finalizing MPI, with whatever status, and
+    then ends the others."""
+    notes, host = attempt.of(said.number("rank", 7) or 0), said.text("host")
+    notes.pid, notes.host = notes.pid or said.number("pid"), notes.host or host or None
+    if not notes.has_ended:
+        notes.found_dead, notes.exit_ns = True, notes.exit_ns or said.line.at_ns
+        notes.exit_text = notes.exit_text or "it left without finalizing MPI, says mpirun"
+
+
 def _shell_alone(said: Said, attempt: Attempt) -> bool:
     """A shell's message about the end of its child, often after a progress bar."""
     if said.line.rank is not None or said.line.local_rank is not None:
@@ -223,6 +233,11 @@ ROWS = (
         ), _mpi_process,
         "  Process name: [[51234,1],2]", "  Process name: [prterun-n0-4711@1,2]",
         "=   RANK 2 PID 4711 RUNNING AT node1", "=   PID 4711 RUNNING AT node1"),
+    row("mpi-unfinished", "end",
+        r"has exited due to process rank (?P<rank>\d{1,7}) with PID (?P<pid>\d{1,9}) on"
+        r"(?: node (?P<host>\S+)|\s*$)", _left_unfinished,
+        "prterun has exited due to process rank 2 with PID 4711 on node n0 exiting",
+        "mpirun has exited due to process rank 2 with PID 4711 on"),
     row("composer-exit", "end",
         r"^(?:ERROR:[\w.]+:)?Global rank (?P<rank>\d{1,7}) \(PID (?P<pid>\d{1,9})\) exited with "
         r"code (?P<code>-?\d{1,4})", _composer_stops,
