@@ -128,7 +128,7 @@ class Completions:
         if self.boxed:
             self.unbox()
         found = self.watched.get(id(work))
-        if found is None or not (succeeded or work.is_completed()):
+        if found is None or not (succeeded or _is_over(work)):
             return  # only the wait timed out; the operation goes on
         self._forget(work)
         record_id, _, seq, flags, state = found
@@ -308,6 +308,16 @@ def _first_unfinished(state: GroupState) -> int:
     if not oldest[3] & _P2P:
         return int(oldest[2])
     return next((seq for _, _, seq, flags, _ in list(state.pending) if not flags & _P2P), _NEVER)
+
+
+def _is_over(work: Any) -> bool:
+    """Whether a Work whose wait has raised says that it is over; a backend's own may not know."""
+    try:
+        return bool(work.is_completed())
+    except Exception as error:
+        if is_user_exception(error):
+            raise
+        return False
 
 
 def _succeeded(work: Any) -> bool:

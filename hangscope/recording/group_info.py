@@ -29,7 +29,7 @@ class GroupInfo(NamedTuple):
 
 def group_info(process_group: Any, rank: int) -> GroupInfo:
     """Describe a group for the record. ``rank`` is this process's global rank."""
-    name, desc = _text(process_group, "group_name"), _text(process_group, "group_desc")
+    name, desc = _name(process_group), _text(process_group, "group_desc")
     place, size = int(process_group.rank()), int(process_group.size())
     ranks = _members(process_group)
     backend = _backend_names(process_group)
@@ -75,6 +75,17 @@ def _store_address(process_group: Any) -> str:
         return f"{store.host}:{store.port}"
     except Exception:
         return ""
+
+
+def _name(process_group: Any) -> str:
+    """Torch keeps the name of a group that is written in Python beside it."""
+    import torch.distributed.distributed_c10d as c10d
+
+    try:
+        kept = str(c10d._world.pg_names[process_group])
+    except Exception:
+        kept = ""
+    return _text(process_group, "group_name") or kept
 
 
 def _text(process_group: Any, attribute: str) -> str:

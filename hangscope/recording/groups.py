@@ -130,6 +130,8 @@ class GroupRegistry:
         self._lock = threading.RLock()
         self.on_forget: list[Callable[[GroupState], object]] = []
         """Called when Python's object of a group is gone: its address may be reused."""
+        self.on_register: list[Callable[[Any], object]] = []
+        """Called with a group that is met for the first time."""
 
     def register(self, process_group: Any) -> GroupState:
         """The state of a group, created on first use."""
@@ -168,6 +170,8 @@ class GroupRegistry:
                 )
         state = GroupState(self._ring, index, name, ranks, group_rank, recorded, observable)
         self._remember(state, process_group)
+        for call in self.on_register:
+            call(process_group)
         return state
 
     def _remember(self, state: GroupState, process_group: Any) -> None:

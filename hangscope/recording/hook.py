@@ -1,7 +1,8 @@
 """The interception point: kernels for every ``c10d::`` operator at dispatch key BackendSelect.
 
 Eager calls, DDP's C++ reducer, FSDP, DTensor, functional collectives and compiled graphs all pass
-through here; patching Python functions would miss most of them. Each kernel records the call and
+through here; patching Python functions would miss most of them. (Process groups written in Python
+call no operator: see `python_groups`.) Each kernel records the call and
 redispatches to the keys after its own. Whatever goes wrong in the recorder, the operator is called
 exactly once.
 """

@@ -310,6 +310,21 @@ class Recorder:
         stack, flags = self._stack()
         return self._write(state, (flags, 1, -1, -1, 0, *signature, False, key), stack)
 
+    def begin_python(
+        self, spec: OpSpec, args: tuple[Any, ...], process_group: Any, flags: int
+    ) -> Token | None:
+        """Record an operation of a group written in Python; `PythonGroups` tells its end."""
+        state = self.groups.register(process_group)
+        if not state.recorded:
+            return None
+        operation = args[spec.reduce_op] if spec.reduce_op >= 0 else None
+        number = -1 if operation is None else int(getattr(operation, "op", operation))
+        plan = self.planner.plan(spec, args, state, process_group, number)
+        if plan is None:
+            return None
+        stack, leaving = self._stack()
+        return self._write(state, (plan[0] | flags | leaving | _UNOBSERVED, *plan[1:]), stack)
+
     def end_manual(self, token: Token, *, succeeded: bool) -> None:
         """The job says that its operation is over, whether or not it raised."""
         record_id, _, seq, flags, state = token

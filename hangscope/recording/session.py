@@ -25,6 +25,7 @@ from hangscope.recording.manual import ManualRecorder
 from hangscope.recording.native_status import NativeStatus
 from hangscope.recording.patches import Patches
 from hangscope.recording.phases import WRAPPED, PhaseStack, wrap_phase
+from hangscope.recording.python_groups import PythonGroups
 from hangscope.recording.recorder import Recorder
 from hangscope.recording.settings import Settings
 from hangscope.recording.store_waits import watch_stores
@@ -103,6 +104,7 @@ class Session:
             self._wrap_functions()
             self._watch_coalescing()
             watch_waits(self._patches, self._stand_in_for_wait())
+            self._watch_python_groups()
             watch_stores(self._patches, self._phase_stack, self.guard)
             self._register_fault_handler()
             self._note_unobservable()
@@ -141,6 +143,9 @@ class Session:
     def _stand_in_for_wait(self) -> Callable[[Wait], Wait]:
         if isinstance(self.hook, CompiledHook):
             return self.hook.waiter
+        return self._python_stand_in()
+
+    def _python_stand_in(self) -> Callable[[Wait], Wait]:
         return stand_in_for_wait(
             self.recorder.completions,
             self.guard,
@@ -336,6 +341,16 @@ class Session:
 
         self._patches.replace(dist.ProcessGroup, "_start_coalescing", _start_coalescing)
         self._patches.replace(dist.ProcessGroup, "_end_coalescing", _end_coalescing)
+
+    def _watch_python_groups(self) -> None:
+        groups = PythonGroups(
+            self.recorder,
+            self._patches,
+            self.guard,
+            stand_in=self._python_stand_in(),
+            recording=lambda: self._phase_stack() is not None,
+        )
+        self.recorder.groups.on_register.append(groups.watch)
 
     def _register_fault_handler(self) -> None:
         """Let the monitor request stacks when no Python code here can take the GIL.

@@ -47,6 +47,29 @@ _MAKERS = {
 """What these make is called for every operation."""
 
 
+class Finished(dist.Work):
+    """The Work of a backend that is written in Python."""
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return True
+
+
+class Alone(dist.ProcessGroup):
+    """A process group that is written in Python, of one member."""
+
+    def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
+        super().__init__(rank, size)
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: object = None) -> Finished:
+        return Finished()
+
+    def getBackendName(self) -> str:  # noqa: N802 torch's name
+        return "alone"
+
+
+dist.Backend.register_backend("alone", Alone, devices=["cpu"])
+
+
 def small_job() -> list[object]:
     """A bit of everything; what it returns must not depend on the recorder."""
     results: list[object] = []
@@ -59,6 +82,9 @@ def small_job() -> list[object]:
     group = dist.new_group([0])
     dist.all_reduce(value, op=dist.ReduceOp.MAX, group=group)
     dist.reduce_scatter_tensor(value, value.clone())
+    alone = dist.new_group([0], backend="alone")
+    results.append(type(dist.all_reduce(value, group=alone, async_op=True)).__name__)
+    dist.all_reduce(value, group=alone)
     out = [torch.empty(4)]
     dist.all_gather(out, value)
     results.append(out[0].tolist())
