@@ -31,6 +31,8 @@ from hangscope.diagnosis.wording.summaries_of_ends import left_its_own_behind
 from hangscope.trace.model import NONE, ON_ITS_WAY_OUT, ExceptionFacts, RankFacts
 
 _SYMPTOM = "; the hang of the others is its symptom"
+_HALF_WRITTEN = "what it was writing may be cut, so start again from the checkpoint before"
+_READS = re.compile(r"load|restore|resume", re.I)
 _WORKS = ("busy", "running")
 _ENDS = [
     (re.compile(text, re.I), key)
@@ -140,9 +142,12 @@ def missing(
     """
     if process is not None and process.state == "stopped":
         on, by = f", {address}" if address else "", process.held_by
-        if process.gone:
-            return say("was stopped", by=by or "SIGSTOP", on=on)
-        return say("held" if by else "stopped", by=by, on=on)
+        key = "was stopped" if process.gone else "held" if by else "stopped"
+        advice = say(key, by=by or "SIGSTOP", on=on)
+        if not _is_saving(process):
+            return advice
+        was = "was in a checkpoint:" if process.gone else "is in a checkpoint: if you end the job,"
+        return replace(advice, fix=f"{advice.fix}; it {was} {_HALF_WRITTEN}")
     stack = process.stack if process is not None else ()
     look = look_at(process, address)
     if not stack:
@@ -161,6 +166,12 @@ def missing(
         dump = ": py-spy dump shows it even before torch is imported" if seen else ""
         return say("not begun", look=look, dump=dump)
     return say(_doing(process, blocked=bool(inside)), look=look)
+
+
+def _is_saving(process: ProcessState) -> bool:
+    """Whether a rank writes a checkpoint, by its phase or its functions' names."""
+    doing = f"{process.phase or ''} {frame_names(process)}"
+    return CHECKPOINT.search(doing) is not None and _READS.search(doing) is None
 
 
 def _doing(process: ProcessState | None, *, blocked: bool) -> str:
