@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from types import CodeType, FunctionType
+from types import FunctionType
 
 import hangscope.diagnosis
 
@@ -120,23 +120,71 @@ def _parts(inside: str) -> list[str]:
 @contextmanager
 def switched_off(chosen: list[Item]) -> Iterator[None]:
     """Replace the code of these functions, wherever they are referred to."""
-    before: list[tuple[FunctionType, CodeType, object, object]] = []
+    with _replaced(chosen, _off, lambda _, item: {"__neutral": item.neutral}):
+        yield
+
+
+@contextmanager
+def watched(chosen: list[Item], heard: set[int]) -> Iterator[None]:
+    """Put the index of each of these functions that has anything to say into ``heard``."""
+
+    def told(index: int, item: Item) -> dict[str, object]:
+        old = item.function
+        run = FunctionType(old.__code__, old.__globals__, old.__name__, old.__defaults__)
+        run.__kwdefaults__ = old.__kwdefaults__
+        return {
+            "__run": run,
+            "__item": (index, item.neutral),
+            "__heard": heard,
+            "__says_nothing": _says_nothing,
+        }
+
+    with _replaced(chosen, _watch, told):
+        yield
+
+
+@contextmanager
+def _replaced(
+    chosen: list[Item],
+    by: FunctionType,
+    told: Callable[[int, Item], dict[str, object]],
+) -> Iterator[None]:
+    """The functions with the code of another one, which gets what is ``told`` of each."""
+    before = [(i.function, i.function.__code__, i.function.__defaults__, i.function.__kwdefaults__)
+              for i in chosen]  # fmt: skip
     try:
-        for item in chosen:
-            function = item.function
-            before.append(
-                (function, function.__code__, function.__defaults__, function.__kwdefaults__)
-            )
-            function.__defaults__ = None
-            function.__kwdefaults__ = {"__neutral": item.neutral}
-            function.__code__ = _code.__code__
+        for index, item in enumerate(chosen):
+            keywords = told(index, item)
+            item.function.__defaults__ = None
+            item.function.__kwdefaults__ = keywords
+            item.function.__code__ = by.__code__
         yield
     finally:
         for function, code, defaults, keyword_defaults in reversed(before):
             function.__code__ = code
-            function.__defaults__ = defaults  # type: ignore[assignment]
-            function.__kwdefaults__ = keyword_defaults  # type: ignore[assignment]
+            function.__defaults__ = defaults
+            function.__kwdefaults__ = keyword_defaults
 
 
-def _code(*args, __neutral, **kwargs):  # type: ignore[no-untyped-def]
+def _off(*args, __neutral, **kwargs):  # type: ignore[no-untyped-def]
     return __neutral(*args, **kwargs)
+
+
+def _watch(*args, __run, __item, __heard, __says_nothing, **kwargs):  # type: ignore[no-untyped-def]
+    value = __run(*args, **kwargs)
+    index, neutral = __item
+    if index not in __heard and not __says_nothing(neutral(*args, **kwargs), value):
+        __heard.add(index)
+    return value
+
+
+def _says_nothing(neutral: object, value: object) -> bool:
+    """Whether a function returned no more than its neutral answer."""
+    if neutral is value:
+        return True
+    try:
+        if isinstance(value, (list, tuple, set, frozenset, dict)) and not len(value):
+            return not neutral
+        return type(neutral) is type(value) and bool(neutral == value)
+    except Exception:
+        return False

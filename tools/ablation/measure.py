@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import multiprocessing
 import random
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from types import CodeType, FrameType
 from typing import NamedTuple
 
 import hangscope.diagnosis.engine as engine
 from hangscope.diagnosis.model import Diagnosis
 from tools.ablation.corpora import Case
-from tools.ablation.items import Item, switched_off
+from tools.ablation.items import Item, switched_off, watched
 from tools.simulator.outcomes import CRASH
 
 
@@ -51,6 +49,8 @@ class Work(NamedTuple):
 
 _CASES: dict[str, list[Case]] = {}
 _ITEMS: list[Item] = []
+_HEARD: set[int] = set()
+"""The items that had a say in the case at hand."""
 _BEFORE: dict[str, list[Answer]] = {}
 """Set before the workers are forked, which so have every trace without reading it."""
 
@@ -87,14 +87,14 @@ class Baseline:
 
 
 def baseline(cases: dict[str, list[Case]], items: list[Item]) -> Baseline:
-    """Diagnose every case once for its answer and, with items, once for those that have a say."""
+    """Diagnose every case once, and note which items have a say in it."""
     _CASES.clear()
     _CASES.update(cases)
     _ITEMS[:] = items
     tasks = [(corpus, number) for corpus, found in cases.items() for number in range(len(found))]
     answers: dict[str, list[Answer]] = {corpus: [] for corpus in cases}
     says: dict[int, list[tuple[str, int]]] = {}
-    with multiprocessing.get_context("fork").Pool() as pool:
+    with watched(_ITEMS, _HEARD), multiprocessing.get_context("fork").Pool() as pool:
         for place, (one, heard) in zip(tasks, pool.imap(_first, tasks, chunksize=8), strict=True):
             answers[place[0]].append(one)
             for index in heard:
@@ -103,48 +103,10 @@ def baseline(cases: dict[str, list[Case]], items: list[Item]) -> Baseline:
 
 
 def _first(task: tuple[str, int]) -> tuple[Answer, list[int]]:
-    case = _CASES[task[0]][task[1]]
-    return answer(case), _heard(case) if _ITEMS else []
-
-
-def _heard(case: Case) -> list[int]:
-    """The items that returned anything but their neutral answer."""
-    of_code: dict[CodeType, int] = {item.function.__code__: i for i, item in enumerate(_ITEMS)}
-    given: dict[int, tuple[object, ...]] = {}
-    heard: set[int] = set()
-
-    def watch(frame: FrameType, event: str, value: object) -> None:
-        index = of_code.get(frame.f_code)
-        if index is None or index in heard:
-            return
-        if event == "call":
-            count = frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount
-            names = frame.f_code.co_varnames[:count]
-            given[id(frame)] = tuple(frame.f_locals.get(name) for name in names)
-        elif event == "return":
-            arguments = given.pop(id(frame), ())
-            if not _same(_ITEMS[index].neutral(*arguments), value):
-                heard.add(index)
-
-    sys.setprofile(watch)
-    try:
-        engine.diagnose(case.trace)
-    except Exception:  # the answer says so
-        pass
-    finally:
-        sys.setprofile(None)
-    return sorted(heard)
-
-
-def _same(one: object, other: object) -> bool:
-    if one is other:
-        return True
-    try:
-        if isinstance(other, (list, tuple, set, frozenset, dict)) and not len(other):
-            return not one
-        return type(one) is type(other) and bool(one == other)
-    except Exception:
-        return False
+    """The answer to a case, and the items that returned anything but their neutral answer."""
+    _HEARD.clear()
+    found = answer(_CASES[task[0]][task[1]])
+    return found, sorted(_HEARD)
 
 
 def without(
