@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import pytest
 
+from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Verdict
 from hangscope.monitor import doubled_ranks, watch
+from hangscope.monitor.hardware import evidence
+from hangscope.monitor.hardware.signs import Sign, to_json
+from hangscope.trace.load import load_trace
 from tests.monitor.conftest import Followed
 
 
@@ -67,3 +72,24 @@ def test_nothing_is_printed_about_ranks_that_end_well(followed: Followed) -> Non
     assert monitor.last is not None
     assert monitor.last.verdict is Verdict.HEALTHY
     assert followed.out.getvalue() == ""
+
+
+def test_device_that_failed_is_named_live_and_afterwards(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = to_json([Sign("the kernel said 3 s ago: Xid 79", "0000:12:00", 3.0)])
+    monkeypatch.setattr(evidence, "has_devices", lambda: True)
+    ranks = [followed.ring(rank, process=rank) for rank in range(2)]
+    groups = [rank.join("0", "default_pg", range(2)) for rank in ranks]
+    for number, rank in enumerate(ranks):
+        rank.ring.put_u4("device", rank.ring.text(f"0000:{0x11 + number:02x}:00"))
+        rank.issue(groups[number])
+    monitor = followed.follow()
+    monitor._hardware = evidence.Hardware((sys.executable, "-c", f"print({said!r})"), 20.0)
+    followed.until(lambda: "has probably failed" in followed.out.getvalue())
+    assert "Rank 1's device 0000:12:00" in followed.out.getvalue()
+    followed.until(lambda: monitor.last is not None and monitor.last.culprits == (1,))
+    found = diagnose(load_trace([followed.folder]))
+    assert (found.verdict, found.culprits) == (Verdict.STUCK_COLLECTIVE, (1,))
+    time.sleep(1.0)
+    assert followed.out.getvalue().count("none finishes") == 0
