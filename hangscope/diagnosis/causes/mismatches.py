@@ -195,14 +195,15 @@ def _common_rank_of_pairs(
     context: Context, conflicts: list[tuple[int, SizeConflict]]
 ) -> list[tuple[int, SizeConflict]]:
     """The conflicts, decided against the one rank that contradicts each of several partners."""
-    pairs = {frozenset(c.ranks) for _, c in conflicts if not c.decided and len(c.ranks) == 2}
+    places = context.waits.places
+    undecided = {i: frozenset(c.ranks) for i, c in conflicts if places[i].p2p and not c.decided}
+    pairs = set(undecided.values())
     common = frozenset.intersection(*pairs) if len(pairs) > 1 else frozenset()
     if len(common) != 1:
         return conflicts
     return [
-        (index, c if c.decided else replace(c, ranks=tuple(common), decided=True))
-        for index, c in conflicts
-        if context.waits.places[index].p2p or c.decided
+        (i, replace(c, ranks=tuple(common), decided=True) if i in undecided else c)
+        for i, c in conflicts
     ]
 
 
