@@ -306,6 +306,7 @@ def run(
     port = ours.recv()
     rings = Rings(folder, world, timeout_s)
     template = _template(world, timeout_s, MOST if nodes <= FEW_NODES else NEWEST)
+    processes = min(processes, nodes - 1)
     others = [list(range(1 + at, nodes, processes)) for at in range(processes)]
     pipes = []
     for numbers in others:
