@@ -19,7 +19,6 @@ from hangscope.trace.job_log.resolving.groups import resolve_groups
 from hangscope.trace.job_log.rows.communicators import Communicators
 from hangscope.trace.job_log.rows.comparisons import resolve_comparisons, resolve_started
 from hangscope.trace.model import (
-    MAX_RANK,
     MEMBER_DTYPE,
     NONE,
     RECORD_DTYPE,
@@ -87,9 +86,7 @@ def _resolve(attempt: Attempt) -> None:
     """Complete it in place."""
     largest = attempt.part(Communicators)
     if largest.size and not largest.are_groups:
-        attempt.world_size = max(attempt.world_size or 0, largest.size)
-    if (attempt.world_size or 0) > MAX_RANK + 1:
-        attempt.world_size = None  # damage
+        attempt.has_ranks(largest.size)
     for step in _STEPS:
         step(attempt)
     if attempt.thinned:

@@ -206,7 +206,7 @@ def with_known_rank(line: LogLine, attempt: Attempt) -> LogLine:
     attempt.writer = rank
     attempt.quoted.discard(rank)
     attempt.shared_tasks |= line.node not in (None, rank)
-    notes.pid, notes.host = notes.pid or pid, notes.host or line.host or None
+    notes.runs_as(line.host, pid)
     if line.local_rank is not None:
         notes.local_rank = line.local_rank
     if pid is not None or line.local_rank is not None:

@@ -10,10 +10,12 @@ from typing import Literal, TypeVar, cast
 from hangscope.trace.job_log.evidence.notes import (
     Ends,
     GroupId,
+    LoggedException,
     Operation,
     ProcessStacks,
     Raised,
     RankNotes,
+    UnattributedException,
 )
 from hangscope.trace.job_log.evidence.processes import ProcessRanks
 from hangscope.trace.job_log.lines.line import LogLine, NumberMeaning
@@ -23,6 +25,8 @@ MAX_CLAIMS = 20_000
 MAX_MENTIONS = 1_000_000
 """Limit on ranks mentioned in reports: a few characters may mention a hundred thousand ranks, and
 every rank of a large job prints the same report."""
+_MOST_RAISED = 50
+"""Exceptions kept of one rank."""
 Part = TypeVar("Part")
 
 
@@ -103,6 +107,20 @@ class Attempt:
         if notes is None:
             notes = self.ranks[rank] = RankNotes(rank)
         return notes
+
+    def has_ranks(self, count: int | None) -> None:
+        """Note a number of ranks that a line states; the largest that is possible counts."""
+        if count is not None and 0 < count <= MAX_RANK + 1:
+            self.world_size = max(self.world_size or 0, count)
+
+    def raises(self, trouble: LoggedException, line: LogLine) -> None:
+        """Note an exception of whoever wrote the line."""
+        if line.rank is None:
+            self.raised.pending.append(
+                UnattributedException(trouble, line.local_rank, line.pid, line.machine)
+            )
+        elif len(self.of(line.rank).exceptions) < _MOST_RAISED:
+            self.of(line.rank).exceptions.append(trouble)
 
     def part(self, kind: type[Part]) -> Part:
         """What lines of one kind keep until the log has ended."""

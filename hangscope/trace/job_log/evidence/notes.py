@@ -163,6 +163,10 @@ class RankNotes:
         """The operations for which it has given up waiting."""
         return [operation for operation in self.operations if operation.timed_out]
 
+    def runs_as(self, host: str | None, pid: int | None) -> None:
+        """Note its host and process, unless they are known."""
+        self.host, self.pid = self.host or host or None, self.pid or pid
+
     def ended(self, code: int, at_ns: int) -> None:
         """Record an exit status as printed by launchers: a signal is negative, or 128 + number."""
         if code < 0:

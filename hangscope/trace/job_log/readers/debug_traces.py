@@ -96,8 +96,7 @@ class DebugTraces:
         """Record an announcement. Returns whether the line was one."""
         if "Running collective:" in line.text:
             return self._wrapper(line)
-        self._issued(line)
-        return False  # its process speaks, too
+        return self._issued(line, attempt)
 
     def _end(self, host: str, pid: int, comm: str) -> _Communicator:
         return self._ends.setdefault((host, pid, comm), _Communicator())
@@ -108,7 +107,7 @@ class DebugTraces:
         created = attempt.part(Communicators)
         devices = {(host, device) for (host, _), device in created.speakers.items()}
         world = len(devices) if len(devices) == len(created.speakers) else 0
-        attempt.world_size = max(attempt.world_size or 0, world) or None
+        attempt.has_ranks(world)
         for key, member in created.members.items():
             end = self._end(*key)
             end.name, end.rank, end.size = member
@@ -156,11 +155,11 @@ class DebugTraces:
         known.append(_Step(seq, signature, line))
         return True
 
-    def _issued(self, line: LogLine) -> None:
+    def _issued(self, line: LogLine, attempt: Attempt) -> bool:
         found = _ISSUED.search(line.text)
         if not found:
             self._torn |= _ANNOUNCED.search(line.text) is not None
-            return
+            return False
         # Where the host and the process are cut off, the device tells processes apart.
         end = self._end(found["host"] or "", int(found["pid"] or found["device"]), found["comm"])
         end.device, n = int(found["device"]), int(found["n"], 16)
@@ -173,6 +172,10 @@ class DebugTraces:
         else:
             end.steps.append(_Step(n + 1, _signature(found, end.size), line))
             self._last[who] = f"{end.steps[-1].signature.op} #{n + 1}"
+        if found["host"]:
+            known = attempt.part(Communicators)
+            known.speaks((found["host"], int(found["pid"])), end.device, line)
+        return True
 
     def _communicators(self, attempt: Attempt) -> dict[GroupId, dict[int, _Communicator]]:
         """Ends that belong together, by group and global rank, as far as they can be matched."""
@@ -187,7 +190,7 @@ class DebugTraces:
                 continue
             if alone and end.size == world:
                 groups[DEFAULT_GROUP][rank] = end
-                attempt.world_size = max(attempt.world_size or 0, world)
+                attempt.has_ranks(world)
             elif end.name:
                 groups[end.name, "communicator"][rank] = end
                 attempt.of(rank).places[end.name, "communicator"] = end.rank

@@ -79,7 +79,7 @@ class RasReport:
             self._healthy = line if text.rstrip().endswith("OK") else None
             size = self._sizes[int(row["group"][:6])] = int(row["size"])
             if size == self._gpus:
-                attempt.world_size = attempt.world_size or size
+                attempt.has_ranks(size)
         elif gpus := _GPUS.match(text):
             self._gpus = int(gpus[1])
         elif head := _HEAD.match(text):
@@ -113,8 +113,7 @@ class RasReport:
             rank, pid, host = int(where[1]), int(where[3]), where[4]
             self._where[rank] = f" (process {pid} on {host}, {where[2]})"
             if is_world:
-                notes = attempt.of(rank)
-                notes.pid, notes.host = notes.pid or pid, notes.host or host
+                attempt.of(rank).runs_as(host, pid)
                 attempt.processes.is_told(rank, pid, Machine(host))
         return self._row(line, attempt, is_world=is_world)
 

@@ -6,7 +6,7 @@ import re
 
 from hangscope.trace import clean
 from hangscope.trace.job_log.evidence.attempt import Attempt
-from hangscope.trace.job_log.evidence.notes import LoggedException, UnattributedException
+from hangscope.trace.job_log.evidence.notes import LoggedException
 from hangscope.trace.job_log.lines.line import NOBODY, LogLine, Writer
 from hangscope.trace.model import Frame
 
@@ -63,7 +63,6 @@ _LINES_TO_ITS_FRAMES, _LINES_TO_ITS_END = 20, 400
 """A traceback that has not got this far by then, among the lines of others, is abandoned."""
 _MAX_FRAMES = 128
 _MAX_MESSAGE_LINES = 4
-_MAX_TROUBLES = 50
 
 
 class Tracebacks:
@@ -267,16 +266,10 @@ def _file(trouble: LoggedException, line: LogLine, attempt: Attempt) -> None:
     if trouble.of_rank is not None:  # repeated by every rank, after the rank's own traceback
         notes = attempt.of(trouble.of_rank)
         notes.exceptions = [t for t in notes.exceptions if t.of_rank is None] + [trouble]
-    elif line.rank is not None:
-        if line.printed and line.rank not in attempt.ranks:
-            attempt.quoted.add(line.rank)
-        notes = attempt.of(line.rank)
-        if len(notes.exceptions) < _MAX_TROUBLES:
-            notes.exceptions.append(trouble)
-    else:
-        attempt.raised.pending.append(
-            UnattributedException(trouble, line.local_rank, line.pid, line.machine)
-        )
+        return
+    if line.printed and line.rank is not None and line.rank not in attempt.ranks:
+        attempt.quoted.add(line.rank)
+    attempt.raises(trouble, line)
 
 
 def _note_group(trouble: LoggedException, source: str) -> None:

@@ -167,11 +167,10 @@ def claim_unattributed(attempt: Attempt) -> None:
     They accuse nobody. But if some ranks wait for others that are silent, these exceptions are the
     next thing to look at; and if a log contains nothing else, they are all it says.
     """
-    nobodys = attempt.raised
-    raised = [*nobodys.anonymous, *nobodys.unranked, *(p.trouble for p in nobodys.survived)]
+    raised = [*attempt.raised.anonymous, *attempt.raised.unranked]
     own = [t for t in raised if not is_wait_failure(t.message) and t.kind not in _NO_FAILURES]
     if not attempt.stated and not any(notes.tells() for notes in attempt.ranks.values()):
-        own = raised[-1:]
+        own = [*(printed.trouble for printed in attempt.raised.survived), *raised][-1:]
     shown = {(t.type_name, mask_numbers(t.message.partition("\n")[0])): t for t in reversed(own)}
     for trouble in [*shown.values()][: -_MOST - 1 : -1]:
         text = f"{trouble.kind}: {trouble.first_line[:300]}".rstrip(": ") + _where(trouble, " ({})")

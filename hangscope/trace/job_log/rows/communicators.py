@@ -56,6 +56,12 @@ class Communicators:
     connects: LogLine | None = None
     """The newest line about connections."""
 
+    def speaks(self, process: Process, device: int, line: LogLine) -> None:
+        """Note that NCCL writes a line in a process."""
+        self.speakers[process] = device
+        if line.rank is not None:
+            self.told.setdefault(process, line.rank)
+
     def forget_places(self, attempt: Attempt) -> None:
         """The numbers so far were ranks inside groups."""
         for place in self.devices:
@@ -150,9 +156,7 @@ def machine_of(host: str, line: LogLine) -> Machine:
 def _speaks(said: Said, attempt: Attempt) -> bool:
     where, known = process_of(said.line), attempt.part(Communicators)
     if where:
-        known.speakers[where[:2]] = where[2]
-        if said.line.rank is not None:
-            known.told.setdefault(where[:2], said.line.rank)
+        known.speaks(where[:2], where[2], said.line)
     return False
 
 
@@ -202,7 +206,7 @@ def _note_process(said: Said, rank: int, size: int, known: Communicators, attemp
         if known.are_groups:
             return
     notes = attempt.of(line.rank_or(rank))
-    notes.host, notes.pid = notes.host or host, notes.pid or pid
+    notes.runs_as(host, pid)
     # After one rank has given up, a rank that aborts its communicators is giving up as well.
     notes.partly_recorded |= attempt.given_up and said.text("what") == "Abort COMPLETE"
     if pid is not None:

@@ -9,7 +9,6 @@ from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.notes import (
     LauncherFailure,
     LoggedException,
-    UnattributedException,
 )
 from hangscope.trace.job_log.evidence.processes import Process
 from hangscope.trace.job_log.lines.line import LogLine
@@ -60,11 +59,7 @@ def _device(said: Said, attempt: Attempt) -> None:
 def _raised(kind: str, words: str, line: LogLine, attempt: Attempt) -> None:
     """An exception of the writer that no traceback shows."""
     trouble = LoggedException(kind, words, at_ns=line.at_ns, line=line.number, uncaught=True)
-    if line.rank is not None:
-        attempt.of(line.rank).exceptions.append(trouble)
-    else:
-        pending = UnattributedException(trouble, line.local_rank, line.pid, line.machine)
-        attempt.raised.pending.append(pending)
+    attempt.raises(trouble, line)
 
 
 def _own_device(said: Said, attempt: Attempt) -> None:

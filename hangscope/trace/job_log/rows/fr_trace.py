@@ -115,7 +115,7 @@ def _note(report: _Report, attempt: Attempt) -> None:
         return
     attempt.group_sizes[group[0]] = len(members)
     if group == DEFAULT_GROUP:
-        attempt.world_size = attempt.world_size or members[-1] + 1
+        attempt.has_ranks(members[-1] + 1)
     for place, rank in enumerate(members):
         notes = attempt.of(rank)
         notes.places.setdefault(group, place)

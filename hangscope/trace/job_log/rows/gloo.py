@@ -72,8 +72,7 @@ def _held_up(said: Said, attempt: Attempt) -> None:
 def _connected(said: Said, attempt: Attempt) -> None:
     """How many of its peers a rank of the default group is connected to."""
     rank, have, want = (said.number(n) or 0 for n in ("rank", "have", "want"))
-    if attempt.world_size is None:
-        attempt.world_size = want + 1
+    attempt.has_ranks(want + 1)
     if have < want:
         attempt.claim("network_error", said.line, reporter=rank, certain=False)
 

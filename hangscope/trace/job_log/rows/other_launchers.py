@@ -95,8 +95,7 @@ def _mpi_process(said: Said, attempt: Attempt) -> Report | None:
         attempt.elastic = True  # under srun, a task is one of Hydra's proxies
         rank = attempt.processes.of_pid(pid, said.line.machine)
     elif pid is not None:
-        notes = attempt.of(rank)
-        notes.pid, notes.host = pid, notes.host or said.text("host")
+        attempt.of(rank).runs_as(said.text("host"), pid)
     if rank is not None:
         return _how_it_ended(rank, said, attempt)
     attempt.claim("launcher_failure", said.line, certain=False)
@@ -127,7 +126,7 @@ def _how_it_ended(rank: int, said: Said, attempt: Attempt) -> Report:
 def _composer_stops(said: Said, attempt: Attempt) -> None:
     """Composer reports which rank failed first, stops the others, and reports how each ended."""
     code, notes = int(said.text("code")), attempt.of(said.number("rank", 7) or 0)
-    notes.pid = notes.pid or said.number("pid")
+    notes.runs_as(None, said.number("pid"))
     if code and not notes.has_ended:
         notes.ended(code, said.line.at_ns)
         notes.by_launcher = code in (-signals.SIGTERM, -signals.SIGKILL)

@@ -119,7 +119,7 @@ def note_timeout(said: Said, attempt: Attempt) -> bool:
         attempt.restart(again=True)  # after every rank had given up: the log of another start
         return True
     attempt.gave_up_ns = max(attempt.gave_up_ns, line.at_ns)
-    notes.host = notes.host or line.host or None
+    notes.runs_as(line.host, None)
     same_number = notes.numbered(seq or 0)
     known = next((o for o in same_number if _may_be_same(o.signature, signature)), None)
     if known is not None:  # the same timeout is printed up to five times

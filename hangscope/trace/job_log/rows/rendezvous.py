@@ -25,7 +25,7 @@ class StoreBarrier:
 
 def _store_barrier(said: Said, attempt: Attempt) -> None:
     rank, world, joined = (said.number(n, 7) or 0 for n in ("rank", "world", "joined"))
-    attempt.world_size = attempt.world_size or world
+    attempt.has_ranks(world)
     attempt.of(rank)
     if "Timed out initializing" not in said.line.text:
         at = attempt.part(StoreBarrier)

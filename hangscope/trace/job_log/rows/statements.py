@@ -9,7 +9,7 @@ from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.notes import LauncherFailure, TaskEnd
 from hangscope.trace.job_log.rows.overdue import message_of
 from hangscope.trace.job_log.rows.row import Note, Said
-from hangscope.trace.model import MAX_RANK, NO_DETAILS, ClaimDetails, ClaimKind
+from hangscope.trace.model import NO_DETAILS, ClaimDetails, ClaimKind
 
 
 def claim(
@@ -28,7 +28,7 @@ def claim(
     def note(said: Said, attempt: Attempt) -> bool:
         rank, pid, joined = said.number("rank", 7), said.number("pid"), said.number("joined", 7)
         clients = said.number("clients", 7)
-        attempt.world_size = attempt.world_size or clients or said.number("world", 7)
+        attempt.has_ranks(clients or said.number("world", 7))
         told, words = details, ""
         if rank is not None:
             attempt.of(rank)
@@ -91,7 +91,7 @@ def ended(said: Said, attempt: Attempt) -> None:
             return
         notes = attempt.of(known)
         if rank is not None:
-            notes.pid, notes.host = notes.pid or pid, notes.host or host or None
+            notes.runs_as(host, pid)
         notes.ended(code, line.at_ns)
 
 
@@ -104,7 +104,5 @@ def stopped(said: Said, attempt: Attempt) -> None:
 
 def world_size(said: Said, attempt: Attempt) -> bool:
     """The number of ranks in ``world``; the largest that is stated counts."""
-    stated = next((int(g[:7]) for g in said.found.groups() if g), 0)
-    if 0 < stated <= MAX_RANK + 1:
-        attempt.world_size = max(attempt.world_size or 0, stated)
+    attempt.has_ranks(next((int(g[:7]) for g in said.found.groups() if g), None))
     return False
