@@ -227,9 +227,10 @@ def _at_root(said: Said, attempt: Attempt) -> None:
 ROWS = (
     row("nccl-process", "process", r"\] NCCL (?:INFO|WARN)", _speaks,
         "n0:30:60 [0] NCCL INFO Launch mode Parallel", passing=True),
-    row("nccl-connects", "remark",
-        r" NCCL INFO (?:Channel |threadThresholds |NVLS comm )|(?P<all>Connected all rings)",
-        _connects, "n0:30:60 [0] NCCL INFO Channel 00/02 :    0   1",
+    row("nccl-connects", "remark", (
+        " NCCL INFO Channel ", " NCCL INFO threadThresholds ", " NCCL INFO NVLS comm ",
+        r"(?P<all>Connected all rings)"), _connects,
+        "n0:30:60 [0] NCCL INFO Channel 00/02 :    0   1",
         "n0:30:60 [0] NCCL INFO Connected all rings"),
     row("communicator", "process",
         r"comm (?P<comm>0x[0-9a-f]+) rank (?P<rank>\d+) n[rR]anks (?P<size>\d+) .{0,400}?"
