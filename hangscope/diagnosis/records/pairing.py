@@ -157,12 +157,14 @@ class _Halves:
         sending, receiving = part[self.is_send[part]], part[~self.is_send[part]]
         more, fewer = sorted((sending, receiving), key=len, reverse=True)
         done = self.trace.records["state"][self.row] == int(State.COMPLETED)
-        return [
-            Half(*(int(column[i]) for column in (self.rank, self.peer, self.group, self.row)),
-                 bool(self.is_send[i]), False)
-            for i in more[len(fewer) :].tolist()
-            if not done[i] and not self.side.unfinished[i]
-        ]  # fmt: skip
+        rank, peer, group = (int(column[part[0]]) for column in (self.rank, self.peer, self.group))
+        halves = []
+        for i in more[len(fewer) :].tolist():
+            if not done[i] and not self.side.unfinished[i]:
+                a, b = (rank, peer) if int(self.rank[i]) == rank else (peer, rank)
+                row, is_send = int(self.row[i]), bool(self.is_send[i])
+                halves.append(Half(a, b, group, row, is_send, False))
+        return halves
 
     def _from_newest(self, waiting: Ints, others: Ints) -> Ints:
         """Indices in ``others`` of the other halves, where both sides list unfinished halves.

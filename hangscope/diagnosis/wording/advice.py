@@ -304,7 +304,7 @@ def _for_cycle(context: Context, cause: Cause, advice: Advice, sides: tuple[Side
     lines = [where(s.stack[0]) for s in sides if s.stack]
     reducing = [side for side in sides if in_backward(side)]
     others = [side for side in sides if not in_backward(side)]
-    both = reducing and others and all(side.op is not None for side in sides)
+    both = bool(reducing and others) and all(side.op is not None for side in sides)
     if both and not _reduce_early(cause, reducing, others):
         return say("buckets")
     if _crossed_handles(context, cause, sides):
