@@ -120,7 +120,7 @@ def _collective_cycle(context: Context, cause: Cause, row: Row) -> Cause:
         return replace(_smaller_side(context, cause, here), words=Words(fix=_LOOK_AT_THREADS))
     if any(place.blind for place in here):
         cause = replace(cause, confidence=Confidence.LIKELY)
-    return _doubt_unrecorded(_blame(context, cause, row), here)
+    return _doubt_unfinished(_blame(context, cause, row), here)
 
 
 def _waits_beside_what_is_due(context: Context, rank: int, here: list[Place]) -> bool:
@@ -177,21 +177,9 @@ def _blame(context: Context, cause: Cause, row: Row) -> Cause:
     return replace(cause, culprits=culprits, confidence=sure)
 
 
-def _doubt_unrecorded(cause: Cause, here: list[Place]) -> Cause:
-    """Doubt culprits of which it is not recorded what they issued there: one of them is enough.
-
-    Doubt them as well if it is not recorded whether anybody they wait for has finished that: then
-    their devices are stuck in it.
-    """
-    cause = _doubt_unfinished(cause, here)
-    untold = {rank for place in here for rank in place.unknown}.intersection(cause.culprits)
-    if not untold or not cause.is_certain:
-        return cause
-    cause = cause.doubted(f"what {rank_s(untold)} issued there is not on record")
-    return cause if len(untold) == 1 else replace(cause, confidence=Confidence.AMBIGUOUS)
-
-
 def _doubt_unfinished(cause: Cause, here: list[Place]) -> Cause:
+    """Doubt culprits if it is not recorded whether anybody they wait for has finished that: then
+    their devices are stuck in it."""
     own = [p for p in here if not p.p2p and not set(p.waiters).isdisjoint(cause.culprits)]
     if not own or any(place.absent or place.behind for place in own):
         return cause

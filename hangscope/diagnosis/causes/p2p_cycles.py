@@ -81,8 +81,6 @@ def _without_half(
     if len(unmatched) == len(places) or row.fellows:
         return ()
     odd = _went_on_without_half(context, set(row.ranks), unmatched)
-    if len(odd) > 1 and _outnumber(context, odd, unmatched):
-        return ()  # the fewer ranks that wait for them may have gone on too early
     if odd and (len(row.ranks) == 2 or len(odd) > 1) and _may_be_either(context, row, unmatched):
         return ()
     if odd:
@@ -108,20 +106,6 @@ def _may_be_either(context: Context, row: Row, unmatched: list[int]) -> bool:
     blank = not context.unfinished_alone.isdisjoint(row.ranks)
     counted = any(p.half is not None and p.half.peer == NONE for p in here)
     return len(missing) > 1 or (blank and not counted)
-
-
-def _outnumber(context: Context, odd: tuple[int, ...], unmatched: list[int]) -> bool:
-    """Whether these are more than the ranks that wait for them, each for partners that it names."""
-    here = [context.waits.places[i] for i in unmatched]
-    waiting = {rank for place in here for rank in place.waiters}
-    named = all(place.half is not None and place.half.peer != NONE for place in here)
-    return named and len(odd) > len(waiting)
-
-
-def _accusing(cause: Cause, culprits: tuple[int, ...], *, alone: bool) -> Cause:
-    """The cycle with these culprits; ``alone``: none of them may just be waiting for another."""
-    confidence = Confidence.LIKELY if alone else Confidence.AMBIGUOUS
-    return replace(cause, culprits=culprits, confidence=confidence)
 
 
 def pointing_to_halves(context: Context, cause: Cause) -> Cause:
