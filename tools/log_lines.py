@@ -80,10 +80,7 @@ Twenty more logs, with launchers' messages and tables, were looked at for wrong 
 was one: a process that left with status 1 was taken for the cause of timeouts that stood above its
 end. Its launcher would have ended the others at once, had it left before them; that is now known.
 
-A log of one gigabyte (training output and NCCL's announcements, then the watchdogs of 2048 ranks)
-takes 34 to 36 s of CPU and 116 MiB (two runs, on a busy machine with two cores). When the reader
-was rewritten, it and the version before read 300 MB of the same in turn: 13.2 s and 57 MiB against
-13.5 s and 55 MiB; logs of 10 MB of each kind took the same within the spread of two runs.
+How fast a gigabyte is read is [among the benchmarks](benchmarks-analyze.md#job-logs).
 """
 _REMOVED = """
 ## No longer read
