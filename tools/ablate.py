@@ -64,6 +64,8 @@ def _ablate(base: Baseline, sets: list[list[int]], arguments: argparse.Namespace
             shown = [c for c in changes if tables.effect(c) != "words"][: arguments.show]
             print("\n".join(map(tables.shown, shown)))
     print(tables.ablations(rows))
+    if arguments.page:
+        tables.write_page(tables.page(rows, list(base.cases)))
     print(f"\n{len(silent)} more never have a say: {', '.join(f'`{n}`' for n in silent)}")
 
 
@@ -86,6 +88,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--together", action="store_true", help="all the chosen ones at once")
     parser.add_argument("--most", type=int, default=40, help="try at most this many per corpus")
     parser.add_argument("--show", type=int, default=0, help="print this many changed answers each")
+    parser.add_argument("--page", action="store_true", help="write the table of docs/ablation.md")
     parser.add_argument("--calibration", action="store_true")
     parser.add_argument("--list", action="store_true")
     return parser.parse_args()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 from hangscope.diagnosis.model import Confidence
 from tools.ablation.measure import Answer, Baseline, Change
@@ -82,6 +83,29 @@ def ablations(rows: Sequence[tuple[str, int, Sequence[Change]]]) -> str:
         where = ", ".join(f"{corpus} {n}" for corpus, n in places.items())
         lines.append(f"| `{name}` | {tried} | {cells} | {where} |")
     return "\n".join(lines)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "ablation.md"
+_BEGIN, _END = "<!-- made by the tool -->\n", "<!-- end -->\n"
+
+
+def page(rows: Sequence[tuple[str, int, Sequence[Change]]], corpora: Sequence[str]) -> str:
+    """One row per function without which an answer changes: how many become worse, and how many
+    change in each corpus. What changes sentences alone has no row."""
+    lines = [f"| without | worse | {' | '.join(corpora)} |", f"|---|---|{'---|' * len(corpora)}"]
+    for name, _, changes in rows:
+        places = Counter(c.corpus for c in changes if effect(c) != "words")
+        worse = sum(effect(c) in ("lost", "weaker") for c in changes)
+        if places:
+            cells = " | ".join(str(places[corpus] or "") for corpus in corpora)
+            lines.append(f"| `{name}` | {worse or ''} | {cells} |")
+    return "\n".join(lines) + "\n"
+
+
+def write_page(table: str) -> None:
+    """Put the table into its page."""
+    before, _, rest = PAGE.read_text().partition(_BEGIN)
+    PAGE.write_text(before + _BEGIN + table + _END + rest.partition(_END)[2])
 
 
 def shown(change: Change) -> str:
