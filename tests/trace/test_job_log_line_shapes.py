@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 
 from hangscope.trace.job_log.lines import blocks, fast_path, line_shapes, stream
@@ -51,6 +51,9 @@ def _with_care(raw: bytes) -> list[LogLine]:
 
 
 @settings(max_examples=examples(150))
+@example(
+    "[1,2]<stderr>:[E1121 10:11:12.123456789 ProcessGroupNCCL.cpp:632] [1,2]<stderr>:[default7]:"
+)
 @given(LOGS)
 def test_plain_line_is_read_like_a_checked_one(text: str) -> None:
     raw = ("Watchdog of a job\n" + text).encode()

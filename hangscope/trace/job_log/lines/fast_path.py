@@ -102,6 +102,8 @@ def _plain(style: Style, shape: bytes) -> _Plain | None:
         return None
     message = len(text) - len(line.text)
     _, rest = outer_prefixes(text, style)
+    if not text.endswith(rest):  # a launcher's tag within the message was taken out, too
+        return None
     before = len(text) - len(rest)
     head = HEAD.search(rest)
     if head is not None and before + head.end() != message:
