@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo check quick-tests test test-all lint style types format clean kills simulator chaos nccl compiler soak bench docs hosts nodes
+.PHONY: help install demo check quick-tests test test-all lint style types format clean kills simulator chaos nccl compiler soak bench docs pages hosts nodes
 
 kills: $(STAMP)  ## 300 random SIGKILLs of a whole job; every ring must stay readable
 	$(BIN)/python -m tools.random_kills --rounds 300
@@ -53,6 +53,9 @@ bench: $(STAMP)  ## what recording, reading and looking cost
 
 docs: $(STAMP)   ## the documentation as HTML, in docs/_build
 	$(WITHIN) 600 $(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
+
+pages: $(STAMP)  ## write the pages of the documentation that follow from code
+	$(BIN)/python -m tools.pages
 
 help:            ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 16

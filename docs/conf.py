@@ -1,18 +1,12 @@
 """Sphinx configuration: ``make docs`` builds the pages into docs/_build.
 
-Pages that follow from the code are written anew first, so that they cannot be older than it.
+Pages that follow from the code are made by ``make pages``; a test shows which are older than it.
 """
 
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from tools import asked_elsewhere, format_page, verdict_pages
-
-verdict_pages.write()
-format_page.write()
-asked_elsewhere.write()
 
 project = "HangScope"
 author = "The HangScope authors"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hangscope.cli import COMMANDS
+from tools import pages
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -57,3 +58,15 @@ def test_documented_variables_are_read(page: Path) -> None:
     source = "\n".join(path.read_text() for path in (ROOT / "hangscope").rglob("*.py"))
     named = set(re.findall(r"\bHANGSCOPE(?:_[A-Z]+)+\b", page.read_text()))
     assert not [name for name in named if name not in source]
+
+
+@pytest.mark.long
+def test_pages_made_from_code_are_those_of_today(tmp_path: Path) -> None:
+    (tmp_path / "verdicts").mkdir()
+    pages.write(tmp_path)
+    older = [
+        str(made.relative_to(tmp_path))
+        for made in tmp_path.rglob("*.md")
+        if made.read_text() != (pages.DOCS / made.relative_to(tmp_path)).read_text()
+    ]
+    assert not older, "make pages writes them anew"

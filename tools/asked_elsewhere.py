@@ -140,7 +140,7 @@ def _diagnosis(asked: Asked) -> Diagnosis:
 _HEAD = """# Asked elsewhere
 
 Public requests to other tools, each reproduced with a recorded hang, and what HangScope says of it.
-`make docs` makes this page."""
+`make pages` makes this page."""
 
 _OPEN = """## What HangScope cannot do either
 

@@ -90,7 +90,7 @@ _HEADER = {
 
 _HEAD = """# The ring format, byte by byte
 
-Enough to write a reader in another language. `make docs` makes this page from
+Enough to write a reader in another language. `make pages` makes this page from
 `hangscope/ring/layout.py` and `device_layout.py`, which writer and reader use.
 
 All integers are little-endian and naturally aligned; `u4` is an unsigned integer of four bytes,

@@ -1,6 +1,6 @@
 """The lines of job logs that HangScope reads, as a page of the documentation.
 
-python -m tools.log_lines          # writes docs/log-lines.md
+python -m tools.log_lines          # writes docs/log-lines.md, as `make pages` does
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hangscope.trace.job_log.rows.row import Row
 from hangscope.trace.job_log.rows.table import ROWS
+from tools.verdict_pages import write_changed
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "log-lines.md"
 _NUMBERS = ("rank", "place", "local", "task", "pid")
@@ -17,7 +18,7 @@ _HEAD = """# Lines of job logs
 Every kind of line that `hangscope analyze` reads, one row each. Prefixes of launchers and
 collectors are taken off before. Tracebacks, stacks, torch elastic's failure table, NCCL's RAS
 reports and operations that are announced as they are issued are read by code of their own
-(`hangscope/trace/job_log/readers`). Made by `python -m tools.log_lines`.
+(`hangscope/trace/job_log/readers`). Made by `make pages`.
 
 A new kind of line is one row in `hangscope/trace/job_log/rows`: its expression, what it states,
 what to do with it, and lines from real logs, which are its tests.
@@ -110,6 +111,11 @@ def page() -> str:
     return _HEAD + "".join(map(_line, ROWS)) + _JUDGED + _REMOVED
 
 
+def write(path: Path = PAGE) -> None:
+    """Write the page."""
+    write_changed(path, page())
+
+
 def _line(row: Row) -> str:
     numbers = ", ".join(
         name for name in _NUMBERS if name in {group.split("__")[0] for group in row.line.groupindex}
@@ -121,4 +127,4 @@ def _line(row: Row) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    write()

@@ -165,7 +165,7 @@ def _index() -> str:
     tree = "\n".join(verdict.value for verdict in Verdict)
     return (
         "# Verdicts\n\nEvery diagnosis has one of these; each page shows a real report, typical "
-        "causes, and what to do. `make docs` writes them from the recorded hangs.\n\n"
+        "causes, and what to do. `make pages` writes them from the recorded hangs.\n\n"
         f"| verdict | it says |\n|---|---|\n{rows}\n\n"
         f"```{{toctree}}\n:hidden:\n\n{tree}\n```\n"
     )
