@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
-from hangscope.trace.model import Frame, ThreadStack, Trace
-from tests.diagnosis.builder import START, Job
+from hangscope.trace.model import ExitFacts, Frame, ThreadStack, Trace
+from tests.diagnosis.builder import SECOND, START, Job
 
 MISMATCH = (Verdict.SHAPE_MISMATCH, (3,), Confidence.CERTAIN)
 MISSING = Verdict.MISSING_RANK
@@ -95,3 +95,22 @@ def test_waits_behind_the_mismatch_accuse_nobody() -> None:
         job.op(rank, group=inner, size=(8,) if rank == 3 else (16,), done=False)
     job.op(4, group=pair, done=False)
     assert findings(job.trace()) == [MISMATCH]
+
+
+def test_crash_before_a_mismatch_of_those_who_wait_for_it_is_the_first_cause() -> None:
+    """Their hosts ran ahead, into a group of their own; a crash after that may follow from it."""
+    job = Job(4)
+    rest = job.group(1, 2, 3)
+    job.steps(3)
+    for rank in (1, 2, 3):
+        job.op(rank, done=False, at=2.0)
+    for rank in (1, 2, 3):
+        job.op(rank, "broadcast" if rank == 1 else "all_reduce", group=rest, done=False, at=30.0)
+    differs = (Verdict.COLLECTIVE_MISMATCH, (1,), Confidence.CERTAIN)
+    for moment_s, told in (
+        (1, [(Verdict.RANK_CRASHED, (0,), Confidence.CERTAIN), differs]),
+        (40, [differs]),
+    ):
+        exited = ExitFacts("code", 1, at_ns=START + moment_s * SECOND)
+        job.rank(0, alive=False, exit=exited)
+        assert findings(job.trace()) == told
