@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from types import FunctionType
+from types import CodeType, FunctionType
 
 import hangscope.diagnosis
 
@@ -120,7 +120,7 @@ def _parts(inside: str) -> list[str]:
 @contextmanager
 def switched_off(chosen: list[Item]) -> Iterator[None]:
     """Replace the code of these functions, wherever they are referred to."""
-    with _replaced(chosen, _off, lambda _, item: {"__neutral": item.neutral}):
+    with _replaced(chosen, _off.__code__, lambda _, item: {"__neutral": item.neutral}):
         yield
 
 
@@ -139,14 +139,14 @@ def watched(chosen: list[Item], heard: set[int]) -> Iterator[None]:
             "__says_nothing": _says_nothing,
         }
 
-    with _replaced(chosen, _watch, told):
+    with _replaced(chosen, _watch.__code__, told):
         yield
 
 
 @contextmanager
 def _replaced(
     chosen: list[Item],
-    by: FunctionType,
+    by: CodeType,
     told: Callable[[int, Item], dict[str, object]],
 ) -> Iterator[None]:
     """The functions with the code of another one, which gets what is ``told`` of each."""
@@ -157,7 +157,7 @@ def _replaced(
             keywords = told(index, item)
             item.function.__defaults__ = None
             item.function.__kwdefaults__ = keywords
-            item.function.__code__ = by.__code__
+            item.function.__code__ = by
         yield
     finally:
         for function, code, defaults, keyword_defaults in reversed(before):
