@@ -78,14 +78,22 @@ def test_bundle_is_small_and_gives_the_same_verdict(nodes: list[Path], tmp_path:
     assert b"nothing is there" in gone.stderr
 
 
-_SSH = """#!/bin/sh
-# Stands for ssh, srun or kubectl exec: runs the rest of the command here, in the node's folder.
+_SRUN = """#!/bin/sh
+# Stands for srun or kubectl exec: runs the rest of the command here, in the node's folder.
 for word in "$@"; do
     shift
     case "$word" in node0|node1) name=$word ;; down) echo "no route to host" >&2; exit 255 ;; esac
     [ "$word" = hangscope ] && break
 done
 cd "$PLACE/$name" && exec "$PYTHON" -m hangscope "$@"
+"""
+_SSH = """#!/bin/sh
+# Stands for ssh: gives the command, which is its last word, to a shell in the node's folder.
+for word in "$@"; do
+    case "$word" in node0|node1) name=$word ;; down) echo "no route to host" >&2; exit 255 ;; esac
+done
+hangscope() { exec "$PYTHON" -m hangscope "$@"; }
+cd "$PLACE/$name" && eval "$word"
 """
 
 
@@ -95,10 +103,10 @@ def test_bundles_come_from_all_nodes(nodes: list[Path], tmp_path: Path, where: s
     tools.mkdir()
     scripts = {
         "ssh": _SSH,
-        "srun": _SSH,
+        "srun": _SRUN,
         "squeue": "#!/bin/sh\necho node[0-1]\n",
         "scontrol": "#!/bin/sh\n[ \"$3\" = 'node[0-1]' ] && printf 'node0\\nnode1\\n'\n",
-        "kubectl": f'#!/bin/sh\nif [ "$1" = get ]; then printf "node0 node1"; exit; fi\n{_SSH}',
+        "kubectl": f'#!/bin/sh\nif [ "$1" = get ]; then printf "node0 node1"; exit; fi\n{_SRUN}',
     }
     for name, text in scripts.items():
         (tools / name).write_text(text)

@@ -51,6 +51,7 @@ FEW_NODES = 16
 PREFIX = "hangscope/5"
 """Includes the protocol version, so that other versions of HangScope use other keys."""
 _RECONNECT_S = 5.0
+_CHUNK_BYTES = 4096
 
 
 def main() -> int:
@@ -111,7 +112,7 @@ def _is_left(wait_s: float) -> bool:
     """Whether the monitor has closed our standard input, or has ended; what it writes only ends
     the wait."""
     while select.select([sys.stdin], [], [], wait_s)[0]:
-        if not os.read(sys.stdin.fileno(), 4096):
+        if not os.read(sys.stdin.fileno(), _CHUNK_BYTES):
             return True
         wait_s = 0.0
     return False
