@@ -222,7 +222,8 @@ def _told(context: Context, named: Cause, cause: Cause, found: list[_Departed]) 
     """The cause in words, with the verdict on the ranks that departed."""
     first = max(found, key=lambda one: one.weight)
     pair = first.row != NONE and bool(context.front.p2p[first.row])
-    exited = all(context.processes[one.rank].end is End.CLEAN for one in found)
+    processes = [context.processes.get(one.rank) for one in found]
+    exited = all(process is not None and process.end is End.CLEAN for process in processes)
     verdict = Verdict.P2P_UNMATCHED if pair else Verdict.COLLECTIVE_MISMATCH
     verdict = Verdict.RANK_EXITED if exited and not pair else verdict
     if first.row == NONE:

@@ -99,7 +99,7 @@ def _unfinished_all_to_alls(context: Context) -> list[Place]:
 def _pair(context: Context, place: Place) -> SizeConflict | None:
     """What the two halves of a pair disagree about: the dtype, the size or the tag."""
     half = place.half
-    if half is None or half.partner_row == NONE:
+    if half is None or half.partner_row == NONE or half.peer == half.rank:
         return None
     rows = {half.rank: half.row, half.peer: half.partner_row}
     for aspect, of in _ASPECTS.items():
