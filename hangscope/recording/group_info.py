@@ -78,14 +78,15 @@ def _store_address(process_group: Any) -> str:
 
 
 def _name(process_group: Any) -> str:
-    """Torch keeps the name of a group that is written in Python beside it."""
+    """Its own, or that which torch keeps beside a group that is written in Python."""
     import torch.distributed.distributed_c10d as c10d
 
+    if own := _text(process_group, "group_name"):
+        return own
     try:
-        kept = str(c10d._world.pg_names[process_group])
+        return str(c10d._world.pg_names[process_group])
     except Exception:
-        kept = ""
-    return _text(process_group, "group_name") or kept
+        return ""
 
 
 def _text(process_group: Any, attribute: str) -> str:

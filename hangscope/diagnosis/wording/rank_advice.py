@@ -169,9 +169,15 @@ def missing(
 
 
 def _is_saving(process: ProcessState) -> bool:
-    """Whether a rank writes a checkpoint, by its phase or its functions' names."""
-    doing = f"{process.phase or ''} {frame_names(process)}"
-    return CHECKPOINT.search(doing) is not None and _READS.search(doing) is None
+    """Whether a rank writes a checkpoint, and does not read one."""
+    names = _names(process)
+    return CHECKPOINT.search(names) is not None and _READS.search(names) is None
+
+
+def _names(process: ProcessState | None) -> str:
+    """The names of what a rank runs: its phase, and its innermost functions."""
+    phase = process.phase if process is not None else None
+    return f"{phase or ''} {frame_names(process)}"
 
 
 def _doing(process: ProcessState | None, *, blocked: bool) -> str:
@@ -179,13 +185,11 @@ def _doing(process: ProcessState | None, *, blocked: bool) -> str:
 
     ``blocked``: it is known what the rank waits for.
     """
-    names = frame_names(process)
-    phase = process.phase if process is not None else None
-    if CHECKPOINT.search(phase or "") or CHECKPOINT.search(names):
+    if CHECKPOINT.search(_names(process)):
         return "checkpoint"
     if blocked:
         return "blocked"
-    loads = LOADER.search(names) is not None
+    loads = LOADER.search(frame_names(process)) is not None
     if process is not None and (process.state in _WORKS or process.wakes):
         return "slow data" if loads else "slow"
     return "data" if loads else "elsewhere"

@@ -178,6 +178,11 @@ class RankNotes:
             self.exit_code = code
         self.exit_ns = self.exit_ns or at_ns
 
+    def died(self, at_ns: int, told: str) -> None:
+        """Note that somebody found its process dead; ``told``: who says so."""
+        self.found_dead, self.exit_ns = True, self.exit_ns or at_ns
+        self.exit_text = self.exit_text or told
+
     def tells(self) -> bool:
         """Whether more is known about it than that it existed."""
         told = (self.operations, self.counters, self.exceptions, self.seen, self.exit_text)

@@ -128,9 +128,8 @@ class ElasticTable:
         The process that failed first stands last: without it, the others may have failed of it.
         """
         if self.rank is not None and not self._status_told and self._told:
-            notes = attempt.of(self.rank)
-            notes.found_dead, notes.exit_ns = True, notes.exit_ns or self._at_ns
-            notes.exit_text = notes.exit_text or "torchrun lists it among those that failed"
+            told = "torchrun lists it among those that failed"
+            attempt.of(self.rank).died(self._at_ns, told)
         if self._open is not None and self._later:
             ranks = tuple(self._later)
             attempt.claim(

@@ -136,18 +136,16 @@ def _executor(said: Said, attempt: Attempt) -> None:
     """vLLM's executor found a worker dead; its numbers are ranks."""
     notes = attempt.of(said.number("rank") or 0)
     if not notes.has_ended:
-        notes.found_dead, notes.exit_ns = True, notes.exit_ns or said.line.at_ns
-        notes.exit_text = notes.exit_text or "its process died, says vLLM, and not how"
+        notes.died(said.line.at_ns, "its process died, says vLLM, and not how")
 
 
 def _left_unfinished(said: Said, attempt: Attempt) -> None:
     """Open MPI names the first process that left without finalizing MPI, with whatever status, and
     then ends the others."""
-    notes, host = attempt.of(said.number("rank", 7) or 0), said.text("host")
-    notes.pid, notes.host = notes.pid or said.number("pid"), notes.host or host or None
+    notes = attempt.of(said.number("rank", 7) or 0)
+    notes.runs_as(said.text("host"), said.number("pid"))
     if not notes.has_ended:
-        notes.found_dead, notes.exit_ns = True, notes.exit_ns or said.line.at_ns
-        notes.exit_text = notes.exit_text or "it left without finalizing MPI, says mpirun"
+        notes.died(said.line.at_ns, "it left without finalizing MPI, says mpirun")
 
 
 def _shell_alone(said: Said, attempt: Attempt) -> bool:
