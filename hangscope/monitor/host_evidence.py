@@ -24,6 +24,8 @@ _CLOSED = re.compile(r"reset|broken pipe|got 0 bytes|clos(?:ed|ing)|refused", re
 """Errors that an answering kernel gives: the other host is there, the process is not."""
 _AT_ONCE_NS = 10**9 // 2
 """Connections that broke within this time of the first one may have broken with it."""
+_FEW = 2
+"""Connections that broke at once to more hosts say nothing about any of them."""
 _FIX = (
     "see whether {hosts} is up and can be reached (ping, its console, the scheduler's state of the "
     "node), and start the job again without it if not"
@@ -212,28 +214,30 @@ def _cut_off(first: Finding, trace: Trace, known: HostEvidence) -> Finding | Non
 
 
 def _closed(first: Finding, trace: Trace, known: HostEvidence) -> Finding | None:
-    """All connections that broke first lead to one host."""
+    """The connections that broke first lead to one other host, or to few.
+
+    Those to ranks of this host count for nothing: a rank here that has lost another host ends its
+    own connections, too.
+    """
     began_ns, early = _first_broken(trace, known)
-    if not early:
+    led_to = dict.fromkeys(host for text in early for host in _named(text, known.hosts))
+    hosts = [host for host in led_to if known.here.isdisjoint(host.ranks)]
+    if not 1 <= len(hosts) <= _FEW:
         return None
-    hosts = {host for text in early for host in _named(text, known.hosts)}
-    elsewhere = {host for host in hosts if known.here.isdisjoint(host.ranks)}
-    if len(elsewhere) != 1 or len(hosts) != len(elsewhere):
-        return None
-    (host,) = elsewhere
     keeper = known.store_host
     also = ""
-    if known.store is not None and keeper is not None and keeper != host:
+    if known.store is not None and keeper is not None and keeper not in hosts:
         also = f", and {hosts_s([keeper])}, which holds the job's store, does not answer"
     who = sorted(rank for rank in known.here if rank in trace.ranks)
+    one = "it" if len(hosts) == 1 else "one of them"
     return replace(
         first,
         verdict=Verdict.INCONCLUSIVE,
         culprits=(),
         victims=tuple(who),
         confidence=Confidence.AMBIGUOUS,
-        summary=f"The first connections of {rank_s(who)} that broke led to {hosts_s([host])}{also}",
-        why=f"it failed, or it had lost another host before: {early[0][:200]}",
+        summary=f"The first connections of {rank_s(who)} that broke led to {hosts_s(hosts)}{also}",
+        why=f"{one} failed, or had lost another host before: {early[0][:200]}",
         fix="look for the host whose ranks lost no connection before they ended: its log, or its "
         "silence, tells what happened",
         began_ns=began_ns,

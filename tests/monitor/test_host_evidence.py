@@ -102,9 +102,24 @@ def test_connections_closed_by_one_host(tmp_path: Path, address: int) -> None:
     assert "10.0.0." in found.findings[0].why
 
 
-def test_connections_closed_by_two_hosts_at_once_name_neither(tmp_path: Path) -> None:
-    broken = {0: (GLOO.format(2), 10**18), 1: (GLOO.format(3), 10**18)}
+@pytest.mark.parametrize("second", [1, 3, 4])
+def test_connections_that_broke_at_once(tmp_path: Path, second: int) -> None:
+    broken = {0: (GLOO.format(2), 10**18), 1: (GLOO.format(second), 10**18)}
     trace = trace_of(range(2), tmp_path, broken)
+    found = judged(diagnosis(Verdict.RANK_CRASHED, 0, 1), trace, known(range(2)))
+    both = {
+        1: "host node1 (ranks 2, 3)",  # a rank here that lost it ended its own connections, too
+        3: "hosts node1 (ranks 2, 3), node2 (ranks 4, 5)",
+        4: "hosts node1 (ranks 2, 3), node3 (ranks 6, 7)",
+    }[second]
+    assert found.summary == f"The first connections of ranks 0, 1 that broke led to {both}"
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert not found.culprits
+
+
+def test_connections_closed_by_many_hosts_at_once_name_none(tmp_path: Path) -> None:
+    text = " ".join(map(GLOO.format, (2, 3, 4)))
+    trace = trace_of(range(2), tmp_path, {0: (text, 10**18)})
     given = diagnosis(Verdict.RANK_CRASHED, 0, 1)
     assert "node" not in judged(given, trace, known(range(2))).summary
 
