@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from hangscope.trace.files.unpickle import load_plain
 from hangscope.trace.load import NothingReadable, load_trace
 from hangscope.trace.loading import parallel
 
-from .dumps import USUAL, dump, entry, ops, pending, write
+from .dumps import BASE_NS, USUAL, dump, entry, ops, pending, write
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,17 @@ def test_damaged_file_is_one_warning_and_the_rest_is_read(
     assert trace.warnings[0].startswith(str(tmp_path / name))
     assert problem in trace.warnings[0]
     assert "\n" not in trace.warnings[0]
+
+
+@pytest.mark.parametrize(("later_s", "notes"), [(600, 0), (5 * 3600, 1), (90 * 86400, 0)])
+def test_date_of_a_copied_dump_is_no_waiting_time(tmp_path: Path, later_s: int, notes: int) -> None:
+    for rank in range(2):
+        write(tmp_path, f"trace_{rank}", dump([entry(1), pending(2)]))
+        date_s = BASE_NS // 10**9 + later_s
+        os.utime(tmp_path / f"trace_{rank}", (date_s, date_s))
+    trace = load_trace([tmp_path])
+    told = [w for w in trace.warnings if "the waiting was shorter than shown" in w]
+    assert len(told) == 2 * notes == len(trace.warnings)
 
 
 def test_nothing_readable_gives_a_reason(tmp_path: Path) -> None:

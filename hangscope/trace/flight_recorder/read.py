@@ -52,6 +52,13 @@ from hangscope.trace.model import (
 MAX_ENTRIES = 5_000_000
 _NOTHING_KNOWN = "neither operation nor sequence number"
 _TRUNCATED = "it ends in the middle (truncated): its counters are used, its entries are not"
+_DUMP_TIMES = ("dump_time_ns", "timestamp_ns", "time_ns")
+_LONG_NS = 3600 * 10**9
+"""torch's watchdog writes a dump when its timeout is over, which is rarely longer than this."""
+_DATED_BY_FILE = (
+    "it does not say when it was written, so the date of its file counts: if that is the date of a "
+    "copy, the waiting was shorter than shown"
+)
 _OTHER_CLOCK_NS = 120 * 10**9
 """How far the clocks of two hosts may differ in a running job."""
 
@@ -128,7 +135,10 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
         members["completed"] = NONE  # completions that nobody reports are not counted, either
     if foreign := own is None and not native_gloo:
         mark_unfinished(records, members, completed_before_batch(records))
-    observed_ns = _observed_ns(dump.document, records, origin.written_ns)
+    told_ns = _dump_time_ns(dump.document)
+    observed_ns = told_ns or _file_time_ns(records, origin.written_ns)
+    last_ns = _last_event_ns(records)
+    is_old = not told_ns and last_ns and observed_ns - last_ns > _LONG_NS
     aborted = ended_by_abort(records, observed_ns) if foreign else np.zeros(0, np.int64)
     if len(aborted):
         mark_unfinished(records, members, aborted)
@@ -165,6 +175,7 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
             *_warnings(dump, rank, tables.groups, len(aborted)),
             *([numbering.value] if numbering.value else []),
             *([_TRUNCATED] if origin.truncated else []),
+            *([_DATED_BY_FILE] if is_old else []),
         ),
     )
 
@@ -286,16 +297,23 @@ def _settle_gloo(records: Records) -> None:
     records["flags"][~retired] |= np.uint16(Flag.UNOBSERVED)
 
 
-def _observed_ns(document: Mapping[str, Any], records: Records, written_ns: int) -> int:
-    """When the dump was written, according to itself or else to its file."""
-    for key in ("dump_time_ns", "timestamp_ns", "time_ns"):
-        stamp = clean.as_int(document.get(key), 0, low=0)
-        if stamp:
-            return stamp
-    if len(records):
-        last = max(int(records[c].max()) for c in ("created_ns", "started_ns", "completed_ns"))
-        if last and -_OTHER_CLOCK_NS <= written_ns - last < 0:
-            return last + 1  # the host's clock is ahead of the file server's
-        if last and not (0 <= written_ns - last <= 30 * 86400 * 10**9):
-            return last  # the file was copied later, or on a host with a different clock
+def _dump_time_ns(document: Mapping[str, Any]) -> int:
+    """When the dump was written, according to itself; 0 if it does not say."""
+    stamps = (clean.as_int(document.get(k), 0, low=0) for k in _DUMP_TIMES)
+    return next(filter(None, stamps), 0)
+
+
+def _last_event_ns(records: Records) -> int:
+    """When the last thing on record happened; 0 without any."""
+    columns = ("created_ns", "started_ns", "completed_ns")
+    return max((int(records[c].max()) for c in columns), default=0) if len(records) else 0
+
+
+def _file_time_ns(records: Records, written_ns: int) -> int:
+    """When the dump was written, according to its file, unless that cannot be."""
+    last_ns = _last_event_ns(records)
+    if last_ns and -_OTHER_CLOCK_NS <= written_ns - last_ns < 0:
+        return last_ns + 1  # the host's clock is ahead of the file server's
+    if last_ns and not (0 <= written_ns - last_ns <= 30 * 86400 * 10**9):
+        return last_ns  # the file was copied later, or on a host with a different clock
     return written_ns
