@@ -1,59 +1,242 @@
-"""Starts the ranks of a job as forks of one process that has imported torch.
+"""Starts Python programs as forks of one process that has imported torch.
 
 Most of what a short job costs is the import of torch, once per rank. The ranks are processes of
-their own all the same, with their own environment, start time and random numbers. Recorded jobs are
-not started like this, because recording begins when torch is imported.
+their own all the same, with their own environment, session, start time and random numbers, and a
+program is run as ``__main__``, at the top level. ``import torch`` in it takes no time, and does
+what it does in a new process: it starts HangScope.
+
+What a process is before it runs is not its own: ``/proc/<pid>/environ`` and ``cmdline`` are the
+server's, and what a library reads from the environment when it is loaded is not read again. See
+`is_forkable`.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
 import gc
 import importlib
+import importlib.abc
+import importlib.util
 import json
-import multiprocessing
 import os
-import runpy
+import selectors
+import signal
+import socket
+import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.machinery import ModuleSpec
+from types import CodeType, ModuleType
+from typing import IO, Any
 
-from tests.real_jobs import JobResult, environment, run
-
-
-def forked(
-    script: Path,
-    environments: Sequence[dict[str, str]],
-    *,
-    arguments: Sequence[str] = (),
-    preload: Sequence[str] = ("torch.distributed",),
-    timeout_s: float = 120.0,
-) -> JobResult:
-    """A script once per environment, with modules that all of them share."""
-    assert not any("HANGSCOPE" in variables for variables in environments)
-    plan = json.dumps({"modules": list(preload), "environments": list(environments)})
-    command = [sys.executable, "-m", "tests.forked_ranks", plan, str(script), *arguments]
-    return run(command, environment(), timeout_s=timeout_s)
+_READ_WHEN_LOADED = ("PYTHON", "LD_", "TORCH_", "OMP_", "MKL_", "GLIBC_", "MALLOC_")
+_READ_LATER = ("TORCH_FR", "TORCH_NCCL", "TORCH_GLOO")
+_POLL_S = 0.02
+_MESSAGE_BYTES = 1 << 17
 
 
-def _main() -> None:
-    plan = json.loads(sys.argv[1])
-    for module in plan["modules"]:
-        importlib.import_module(module)
+def is_forkable(command: Sequence[str], env: Mapping[str, str], plain: Mapping[str, str]) -> bool:
+    """Whether a command is a program that a fork of a server in the ``plain`` environment can run.
+
+    It is not if the interpreter or a library would see other variables when it is loaded.
+    """
+    if command[0] != sys.executable or not (command[1] == "-c" or command[1].endswith(".py")):
+        return False
+    return all(
+        env.get(name) == plain.get(name)
+        for name in {*env, *plain}
+        if name.startswith(_READ_WHEN_LOADED) and not name.startswith(_READ_LATER)
+    )
+
+
+class ForkedRank:
+    """A running fork: what is used here of `subprocess.Popen`."""
+
+    def __init__(self, server: _Server, pid: int, output: IO[bytes]) -> None:
+        self.pid = pid
+        self.returncode = 0
+        self._server = server
+        self._output = output
+        self._read: list[bytes] = []
+
+    def communicate(self, timeout: float) -> tuple[str, None]:
+        """All output, and the return code afterwards; `subprocess.TimeoutExpired` if too late."""
+        deadline_s = time.monotonic() + timeout
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._output, selectors.EVENT_READ)
+            while True:
+                if not selector.select(deadline_s - time.monotonic()):
+                    raise subprocess.TimeoutExpired("a forked rank", timeout)
+                chunk = os.read(self._output.fileno(), 65536)
+                if not chunk:
+                    break
+                self._read.append(chunk)
+        self.returncode = self._server.returncode(self.pid, deadline_s)
+        self._output.close()
+        return b"".join(self._read).decode(errors="replace"), None
+
+
+class _Server:
+    """The client's side of the process that forks."""
+
+    def __init__(self, plain: Mapping[str, str]) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            code = f"from tests.forked_ranks import serve\nexec(*serve({theirs.fileno()}))"
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                env=dict(plain),
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        self._codes: dict[int, int] = {}
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+    def start(
+        self, command: Sequence[str], env: Mapping[str, str], modules: Iterable[str]
+    ) -> ForkedRank:
+        """Run a command (without the interpreter) with modules that all its ranks share."""
+        reader, writer = os.pipe()
+        plan = {
+            "command": list(command), "environment": dict(env), "modules": list(modules),
+            "folder": os.getcwd(),
+        }  # fmt: skip
+        socket.send_fds(self._socket, [json.dumps(plan).encode()], [writer])
+        os.close(writer)
+        while True:
+            told = self._next(time.monotonic() + 120)
+            if "started" in told:
+                return ForkedRank(self, told["started"], os.fdopen(reader, "rb"))
+
+    def returncode(self, pid: int, deadline_s: float) -> int:
+        """Wait for the end of a rank."""
+        while pid not in self._codes:
+            self._next(deadline_s)
+        return self._codes.pop(pid)
+
+    def _next(self, deadline_s: float) -> dict[str, int]:
+        self._socket.settimeout(max(0.01, deadline_s - time.monotonic()))
+        try:
+            told: dict[str, int] = json.loads(self._socket.recv(_MESSAGE_BYTES))
+        except TimeoutError:
+            raise subprocess.TimeoutExpired("a forked rank", 0.0) from None
+        if "ended" in told:
+            self._codes[told["ended"]] = told["code"]
+        return told
+
+
+@functools.cache
+def _server(plain: tuple[tuple[str, str], ...]) -> _Server:
+    return _Server(dict(plain))
+
+
+def start_forked(
+    command: Sequence[str],
+    env: Mapping[str, str],
+    plain: Mapping[str, str],
+    modules: Iterable[str] = (),
+) -> ForkedRank:
+    """Start ``[sys.executable, ...]`` in a fork of a server that has the ``plain`` environment."""
+    return _server(tuple(sorted(plain.items()))).start(command[1:], env, modules)
+
+
+# -- the server's side -----------------------------------------------------------------------
+
+
+def serve(descriptor: int) -> tuple[CodeType, dict[str, Any]]:
+    """Fork until the client has gone; return only in forks, with what they have to execute."""
+    import torch.distributed
+
+    assert torch.distributed.is_available()
+    gc.collect()
     gc.freeze()  # a collection in one rank copies no pages of what all share
-    fork = multiprocessing.get_context("fork")
-    ranks = [fork.Process(target=_run_rank, args=(each,)) for each in plan["environments"]]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join()
-    sys.exit(any(rank.exitcode for rank in ranks))
+    channel = socket.socket(fileno=descriptor)
+    pids: set[int] = set()
+    with selectors.DefaultSelector() as selector:
+        selector.register(channel, selectors.EVENT_READ)
+        while True:
+            if selector.select(_POLL_S if pids else None):
+                message, files, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 1)
+                if not message:
+                    _end(pids)
+                plan = json.loads(message)
+                for module in plan["modules"]:
+                    importlib.import_module(module)
+                pid = os.fork()
+                if not pid:
+                    break
+                os.close(files[0])
+                pids.add(pid)
+                channel.send(json.dumps({"started": pid}).encode())
+            for pid in list(pids):
+                done, status = os.waitpid(pid, os.WNOHANG)
+                if done:
+                    pids.remove(pid)
+                    code = os.waitstatus_to_exitcode(status)
+                    channel.send(json.dumps({"ended": pid, "code": code}).encode())
+    channel.close()
+    return _become(plan, files[0])
 
 
-def _run_rank(variables: dict[str, str]) -> None:
-    os.environ.update(variables)
-    sys.argv = sys.argv[2:]
-    runpy.run_path(sys.argv[0], run_name="__main__")
+def _end(pids: set[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
+    os._exit(0)
 
 
-if __name__ == "__main__":
-    _main()
+def _become(plan: dict[str, Any], output: int) -> tuple[CodeType, dict[str, Any]]:
+    os.setsid()
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    os.chdir(plan["folder"])
+    os.environ.clear()
+    os.environ.update(plan["environment"])
+    words = plan["command"]
+    sys.orig_argv[:] = [sys.executable, *words]
+    main = sys.modules["__main__"].__dict__
+    for name in [name for name in main if not name.startswith("__")]:
+        del main[name]
+    if words[0] == "-c":
+        sys.argv[:], sys.path[0] = words[:1] + words[2:], ""
+        code = compile(words[1], "<string>", "exec")
+    else:
+        sys.argv[:], sys.path[0] = words, os.path.dirname(os.path.abspath(words[0]))
+        main["__file__"] = words[0]
+        with open(words[0], "rb") as file:
+            code = compile(file.read(), words[0], "exec")
+    _forget_torch()
+    return code, main
+
+
+def _forget_torch() -> None:
+    """Let the next ``import torch`` find the module that there is, and do what loading it does."""
+    sys.meta_path.insert(0, _Torch(sys.modules.pop("torch")))
+
+
+class _Torch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def __init__(self, torch: ModuleType) -> None:
+        self._torch = torch
+        self._spec = torch.__spec__
+
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+        return importlib.util.spec_from_loader(name, self) if name == "torch" else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        sys.meta_path.remove(self)
+        return self._torch
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+        from hangscope.autoload import autoload
+
+        autoload()

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.forked_ranks import ForkedRank, is_forkable, start_forked
 from tools.ports import free_port
 
 ROOT = Path(__file__).parents[1]
@@ -114,34 +115,54 @@ def run_each(
     *,
     timeout_s: float = 120.0,
     results: Path | None = None,
+    modules: Sequence[str] = (),
+    new: bool = False,
 ) -> JobResult:
     """Run the command once per environment, in parallel; output is in the same order.
 
-    ``results``: a folder for what the processes report, to be kept.
+    Parameters
+    ----------
+    results:
+        A folder for what the processes report, to be kept.
+    modules:
+        What the ranks would import besides torch, and take long to.
+    new:
+        Programs are new processes, and not forks of one that has imported torch.
     """
     with contextlib.ExitStack() as stack:
         results = results or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         running = [
-            subprocess.Popen(
-                command,
-                env=env | {"RESULTS": str(results)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                start_new_session=True,
-            )
-            for env in environments
+            _start(command, env | {"RESULTS": str(results)}, modules, new) for env in environments
         ]
-        outputs = [_output_of(process, timeout_s, results) for process in running]
+        pids = [process.pid for process in running]
+        outputs = [_output_of(process, timeout_s, results, pids) for process in running]
         code = max((process.returncode for process in running), key=abs)
         return _collect(results, code, "".join(outputs))
 
 
-def _output_of(process: subprocess.Popen[str], timeout_s: float, results: Path) -> str:
+def _start(
+    command: Sequence[str], env: dict[str, str], modules: Sequence[str], new: bool
+) -> subprocess.Popen[str] | ForkedRank:
+    plain = environment()
+    if not new and is_forkable(command, env, plain):
+        return start_forked(command, env, plain, modules)
+    return subprocess.Popen(
+        command,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def _output_of(
+    process: subprocess.Popen[str] | ForkedRank, timeout_s: float, results: Path, pids: list[int]
+) -> str:
     try:
         output, _ = process.communicate(timeout=timeout_s)
     except BaseException as error:  # also what interrupts a test that takes too long
-        _kill(results)
+        _kill(results, pids)
         if not isinstance(error, subprocess.TimeoutExpired):
             raise
         output, _ = process.communicate(timeout=30.0)
@@ -149,11 +170,12 @@ def _output_of(process: subprocess.Popen[str], timeout_s: float, results: Path) 
     return output
 
 
-def _kill(results: Path) -> None:
+def _kill(results: Path, sessions: Sequence[int]) -> None:
     """Kill all processes of the job: orphans, too, and torchrun gives each rank its own session."""
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            if process.environ().get("RESULTS") == str(results):
+        with contextlib.suppress(psutil.Error, ProcessLookupError):
+            ours = process.environ().get("RESULTS") == str(results)
+            if ours or os.getsid(process.pid) in sessions:
                 process.kill()
 
 

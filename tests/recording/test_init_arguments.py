@@ -128,21 +128,23 @@ def test_second_initialisation_has_its_own_rendezvous(
 
 def _job(directory: Path, how: str, fault: str, **extra: str) -> JobResult:
     env = environment(HANGSCOPE="1", HANGSCOPE_DIR=str(directory), HOW=how, FAULT=fault, **extra)
-    return real_jobs.torchrun(JOBS / "renamed_job.py", 3, env, timeout_s=90)
+    return real_jobs.ranks(JOBS / "renamed_job.py", 3, env, timeout_s=90)
 
 
 @pytest.mark.timed
-@pytest.mark.parametrize("how", ["variables", "arguments"])
 @pytest.mark.parametrize(
-    ("fault", "culprits", "words"),
+    ("fault", "how", "culprits", "words"),
     [
-        ("size", (2,), "rank 2 expects 4 ranks and ranks 0, 1 expect 3 ranks"),
-        ("twice", (1,), "nobody is rank 2"),
-        ("elsewhere", (1,), "The ranks use different rendezvous addresses: rank 1 at tcp://"),
+        ("size", "variables", (2,), "rank 2 expects 4 ranks and ranks 0, 1 expect 3 ranks"),
+        ("twice", "arguments", (1,), "nobody is rank 2"),
+        (
+            "elsewhere", "variables", (1,),
+            "The ranks use different rendezvous addresses: rank 1 at tcp://",
+        ),
     ],
-)
+)  # fmt: skip
 def test_conflicting_ranks_are_reported(
-    tmp_path: Path, how: str, fault: str, culprits: tuple[int, ...], words: str
+    tmp_path: Path, fault: str, how: str, culprits: tuple[int, ...], words: str
 ) -> None:
     _job(tmp_path / "rings", how, fault, HANGSCOPE_MONITOR="0")
     trace = load_trace([tmp_path / "rings"])

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests import real_jobs
-from tests.forked_ranks import forked
 from tests.real_jobs import JobResult, environment, run_each, worlds
 
 JOBS = Path(__file__).parent / "jobs"
@@ -22,19 +21,13 @@ def torchrun(script: str, nproc: int, restarts: int = 0) -> JobResult:
 
 
 @functools.cache
-def forked_world(script: str, size: int) -> JobResult:
-    """``jobs/<script>.py`` on forked ranks, once per session however many tests ask for it."""
+def world(script: str, size: int) -> JobResult:
+    """``jobs/<script>.py`` once per rank, once per session however many tests ask for it."""
     path = JOBS / f"{script}.py"
     # DistributedDataParallel and FSDP import dynamo.
-    preload = ["torch.distributed"] + ["torch._dynamo"] * ("fsdp" in path.read_text())
-    return forked(path, worlds(size), preload=preload, timeout_s=180.0)
-
-
-def forked_processes(
-    script: str, environments: Sequence[dict[str, str]], arguments: Sequence[str] = ()
-) -> JobResult:
-    """``jobs/<script>.py`` once per environment, forked."""
-    return forked(JOBS / f"{script}.py", environments, arguments=arguments, timeout_s=60.0)
+    modules = ["torch._dynamo"] * ("fsdp" in path.read_text())
+    places = [environment() | place for place in worlds(size)]
+    return run_each([sys.executable, str(path)], places, modules=modules, timeout_s=180.0)
 
 
 def processes(

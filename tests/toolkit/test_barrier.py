@@ -11,7 +11,7 @@ from hangscope.toolkit.barriers.barrier import BarrierTimeout, MissingRank, like
 from hangscope.toolkit.barriers.last_seen import last_seen
 from hangscope.toolkit.barriers.meeting import Outcome, StoreGroup
 from tests.real_jobs import JobResult, worlds
-from tests.toolkit.launcher import forked_processes, processes, torchrun
+from tests.toolkit.launcher import processes, world
 from tests.toolkit.stores import CountingStore
 
 pytestmark = pytest.mark.xdist_group("barrier")
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.xdist_group("barrier")
 
 @pytest.fixture(scope="module")
 def job() -> JobResult:
-    return torchrun("barrier_job", 4)
+    return world("barrier_job", 4)
 
 
 @pytest.mark.parametrize(
@@ -49,23 +49,23 @@ def test_job_ends_cleanly(job: JobResult) -> None:
 
 
 def test_rank_that_died_before_is_missing() -> None:
-    result = forked_processes("death_job", worlds(3), arguments=["before"])
+    result = processes("death_job", worlds(3), arguments=["before"])
     result.assert_ok("dead_rank_is_missing", [0, 1])
 
 
 def test_rank_that_dies_inside_counts_as_arrived() -> None:
-    result = forked_processes("death_job", worlds(4), arguments=["inside"])
+    result = processes("death_job", worlds(4), arguments=["inside"])
     result.assert_ok("dies_inside", [0, 1])
     result.assert_ok("late_after_a_death", [3])
 
 
 def test_lost_store_is_reported() -> None:
-    result = forked_processes("death_job", worlds(3), arguments=["store"])
+    result = processes("death_job", worlds(3), arguments=["store"])
     result.assert_ok("lost_store_is_said", [1, 2])
 
 
 def test_last_barrier_of_a_job_whose_rank_0_serves_the_store() -> None:
-    result = forked_processes("death_job", worlds(3), arguments=["last"])
+    result = processes("death_job", worlds(3), arguments=["last"])
     result.assert_ok("nobody_loses_the_store_at_the_end", [0, 1, 2])
 
 

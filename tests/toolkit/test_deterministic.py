@@ -10,14 +10,14 @@ import pytest
 from hangscope.toolkit.environments.variables import DETERMINISTIC_NCCL_ENV
 from hangscope.toolkit.reductions.deterministic_env import configure_deterministic_nccl_env
 from tests.real_jobs import JobResult, worlds
-from tests.toolkit.launcher import forked_processes, forked_world
+from tests.toolkit.launcher import processes, world
 
 pytestmark = pytest.mark.xdist_group("shared jobs")
 
 
 @pytest.fixture(scope="module")
 def job() -> JobResult:
-    return forked_world("reduction_job", 8)
+    return world("reduction_job", 8)
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_checked_all_reduce_does_as_documented(job: JobResult, check: str) -> No
 
 
 def test_two_launches_give_the_same_bits() -> None:
-    first = forked_processes("rerun_job", worlds(3))
-    second = forked_processes("rerun_job", worlds(3))
+    first = processes("rerun_job", worlds(3))
+    second = processes("rerun_job", worlds(3))
     first.assert_ok("reduced", [0, 1, 2])
     second.assert_ok("reduced", [0, 1, 2])
     bits = {str(values) for run in (first, second) for values in run.values.values()}
@@ -66,7 +66,7 @@ def test_two_launches_give_the_same_bits() -> None:
 
 @pytest.fixture(scope="module")
 def sampling() -> JobResult:
-    return forked_world("sampler_job", 4)
+    return world("sampler_job", 4)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.real_jobs import JobResult, worlds
-from tests.toolkit.launcher import alone_job, forked_processes, torchrun
+from tests.toolkit.launcher import alone_job, processes, world
 from tools.ports import free_port
 
 pytestmark = pytest.mark.xdist_group("launch")
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.xdist_group("launch")
 
 @pytest.fixture(scope="module")
 def job() -> JobResult:
-    return torchrun("launch_job", 8)
+    return world("launch_job", 8)
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_launch_does_as_documented(job: JobResult, check: str) -> None:
 
 def test_missing_rank_at_init_is_named() -> None:
     places = worlds(3, started=[0, 1])
-    result = forked_processes("join_job", [w | {"EXPECT_MISSING": "2"} for w in places])
+    result = processes("join_job", [w | {"EXPECT_MISSING": "2"} for w in places])
     result.assert_ok("missing_rank_at_init_named", [0, 1])
 
 
@@ -52,7 +52,7 @@ def test_slurm_job_agrees_on_address_and_port_without_communication() -> None:
         "SLURM_NODEID": "0",
     }
     ranks = [shared | {"SLURM_PROCID": str(r), "SLURM_LOCALID": str(r)} for r in range(2)]
-    result = forked_processes("join_job", ranks)
+    result = processes("join_job", ranks)
     result.assert_ok("joins", [0, 1])
     assert result.values[0]["port"] == result.values[1]["port"]
     assert result.values[0]["addr"] == "localhost"
@@ -70,7 +70,7 @@ def test_open_mpi_job_joins() -> None:
     for r, env in enumerate(ranks):
         env["RANK"] = str(r)  # only for the report's file name
         env["WORLD_SIZE"] = "2"
-    forked_processes("join_job", ranks).assert_ok("joins", [0, 1])
+    processes("join_job", ranks).assert_ok("joins", [0, 1])
 
 
 @pytest.fixture(scope="module")

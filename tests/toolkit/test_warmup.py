@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.real_jobs import JobResult
-from tests.toolkit.launcher import forked_world
+from tests.toolkit.launcher import world
 
 pytestmark = pytest.mark.xdist_group("shared jobs")
 
@@ -14,7 +14,7 @@ RANKS = [0, 1, 2, 3]
 
 @pytest.fixture(scope="module")
 def job() -> JobResult:
-    return forked_world("warmup_job", 4)
+    return world("warmup_job", 4)
 
 
 @pytest.mark.parametrize(
