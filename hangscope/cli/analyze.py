@@ -80,6 +80,8 @@ def command(
 
     Exit status: 0 healthy, 1 problem found, 2 bad usage or nothing readable.
     """
+    if brief and not as_json:
+        raise UserError("--brief works with --json only")
     trace, diagnosis = investigate(paths, budget, ask_stacks=ask_stacks, engine=engine)
     diagnosis = replace(diagnosis, source_directories=source)
     if diagnosis.verdict.value == "healthy":

@@ -12,7 +12,7 @@ import rich_click as click
 
 from hangscope.cli.budget import budget_options
 from hangscope.cli.console import say, say_warnings
-from hangscope.cli.errors import UserError
+from hangscope.cli.errors import UserError, cannot_write, nothing_readable
 from hangscope.trace.loading.budget import Budget
 
 
@@ -54,7 +54,10 @@ def command(
     nodes = nodes_of(where)
     if not nodes:
         raise UserError(f"--on {where}: no nodes")
-    failed = bring(nodes, [program, "collect", *paths, "-o", "-"], output)
+    try:
+        failed = bring(nodes, [program, "collect", *paths, "-o", "-"], output)
+    except OSError as error:
+        raise cannot_write(output, error, "-o") from error
     for name, why in failed.items():
         say(f"hangscope: {name}: {why}", err=True)
     say(f"hangscope: {len(nodes) - len(failed)} of {len(nodes)} bundles in {output}", err=True)
@@ -74,7 +77,7 @@ def _collect_here(paths: Sequence[str], output: str, budget: Budget) -> None:
     try:
         trace = load_trace(paths, budget=budget)
     except NothingReadable as error:
-        raise UserError(str(error)) from error
+        raise nothing_readable(paths, error.warnings) from error
     say_warnings(trace.warnings)
     with temporary_folder() as name:
         folder = Path(name) / "evidence"
@@ -86,8 +89,12 @@ def _collect_here(paths: Sequence[str], output: str, budget: Budget) -> None:
         if output == "-":
             _pack(folder, sys.stdout.buffer)
             return
-        with opened_for_writing(output) as file:
-            _pack(folder, file)
+        try:
+            with opened_for_writing(output) as file:
+                _pack(folder, file)
+        except OSError as error:
+            raise cannot_write(output, error, "-o") from error
+    say(f"hangscope: bundle in {output}; read it with: hangscope analyze {output}", err=True)
 
 
 def _pack(folder: Path, file: BinaryIO) -> None:

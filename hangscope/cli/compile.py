@@ -11,7 +11,7 @@ from pathlib import Path
 import rich_click as click
 
 from hangscope.cli.console import say
-from hangscope.cli.errors import UserError
+from hangscope.cli.errors import UserError, cannot_write
 from hangscope.nccl_plugin.build import PluginBuildError, best_directory, build_plugin
 from hangscope.recording.compiled.build import BuildError, build
 from hangscope.recording.compiled.load import BESIDE_THE_PACKAGE, places
@@ -71,3 +71,5 @@ def _built(into: Path | None) -> Path:
         return build(BESIDE_THE_PACKAGE if shared else cache_directory())
     except BuildError as error:
         raise UserError(f"compile: {error}") from None
+    except OSError as error:
+        raise cannot_write(error.filename or into, error, "--into") from None
