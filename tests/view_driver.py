@@ -16,7 +16,9 @@ Script = Callable[[HangScopeApp, Pilot[None]], Awaitable[None]]
 
 def run(job: samples.Job, script: Script, size: tuple[int, int] = (80, 24)) -> HangScopeApp:
     """Run the application on `job` and let `script` press keys."""
-    return drive(HangScopeApp(StaticSource(job.trace, job.diagnosis, "a run")), script, size)
+    return drive(
+        HangScopeApp(StaticSource(job.trace, lambda _: job.diagnosis, "a run")), script, size
+    )
 
 
 def drive(app: HangScopeApp, script: Script, size: tuple[int, int] = (80, 24)) -> HangScopeApp:

@@ -150,7 +150,8 @@ async def refreshing(run: Any, between: Callable[[], None], repeats: int) -> dic
     """CPU milliseconds of look, diagnosis, index and paint, and of all together, per pane."""
     source = LiveSource(run, "bench")
     parts: dict[str, list[float]] = {}
-    app = HangScopeApp(StaticSource(*source.look(), "bench"))
+    trace, diagnosis = source.look()
+    app = HangScopeApp(StaticSource(trace, lambda _: diagnosis, "bench"))
     async with app.run_test(size=(160, 50)) as pilot:
         while app.snapshot is None:
             await pilot.pause(0.02)
@@ -175,31 +176,39 @@ async def refreshing(run: Any, between: Callable[[], None], repeats: int) -> dic
 
 
 _FIRST_PICTURE = """
-import asyncio, resource, sys, time
+import time
+began = time.perf_counter()
+import asyncio, resource, sys
 from hangscope.tui.app import HangScopeApp
 from hangscope.tui.source import open_source
+
+def tell(app):
+    app.screen._compositor.render_strips()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(time.perf_counter() - began, time.process_time(), peak, flush=True)
 
 async def drawn(app):
     async with app.run_test(size=(160, 50)) as pilot:
         while app.snapshot is None or not app.timeline.scale_ns:
             await pilot.pause(0.02)
-        app.screen._compositor.render_strips()
+        tell(app)
+        while not app.snapshot.is_judged:
+            await pilot.pause(0.02)
+        tell(app)
 
 asyncio.run(drawn(HangScopeApp(open_source(sys.argv[1:]))))
-print(time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 
 
-def first_picture(ranks: int, records: int) -> tuple[float, float, float]:
-    """(seconds, CPU seconds, MiB) until a job that is over is on the screen, imports included."""
+def first_picture(ranks: int, records: int) -> list[list[float]]:
+    """(seconds, CPU seconds, MiB) until a job that is over is on the screen, without and with its
+    verdict, imports included."""
     with tempfile.TemporaryDirectory(prefix="hangscope-bench-") as folder:
         rings = Path(folder) / "rings"
         write_rings(rings, ranks, records)
-        began = time.perf_counter()
-        done = subprocess.check_output([sys.executable, "-c", _FIRST_PICTURE, str(rings)], cwd=ROOT)
-        seconds = time.perf_counter() - began
-    cpu, peak = map(float, done.split())
-    return seconds, cpu, peak
+        command = [sys.executable, "-c", _FIRST_PICTURE, str(rings)]
+        told = subprocess.check_output(command, cwd=ROOT, text=True)
+    return [[float(number) for number in line.split()] for line in told.splitlines()]
 
 
 def cpu_ms(work: Callable[[], Any], repeats: int, between: Callable[[], Any]) -> float:
@@ -270,9 +279,11 @@ def main() -> None:
     )
     args = parser.parse_args()
     if args.first:
-        seconds, cpu, peak = first_picture(args.first, args.records)
-        print(f"first picture, {args.first} rings of {args.records} records: {seconds:.1f} s,"
-              f" {cpu:.1f} s of CPU, {peak:.0f} MiB")  # fmt: skip
+        measured = first_picture(args.first, args.records)
+        for what, row in zip(("picture", "verdict"), measured, strict=True):
+            seconds, cpu, peak = row
+            print(f"first {what}, {args.first} rings of {args.records} records: {seconds:.1f} s,"
+                  f" {cpu:.1f} s of CPU, {peak:.0f} MiB")  # fmt: skip
         return
     print(f"live run, {RANKS} rings of {args.records} records; CPU time, median of {args.repeats}")
     for state, parts in live(args.repeats, args.records, args.moving).items():

@@ -120,7 +120,7 @@ async def take_screenshot(app: object, columns: int, rows: int, keys: list[str])
 
     assert isinstance(app, HangScopeApp)
     async with app.run_test(size=(columns, rows)) as pilot:
-        while app.snapshot is None and not app.trouble:
+        while not app.trouble and (app.snapshot is None or not app.snapshot.is_judged):
             await pilot.pause(0.02)
         while not app.query("FooterKey") or (app.ranks_known and not app.timeline.scale_ns):
             await pilot.pause(0.02)

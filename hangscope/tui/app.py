@@ -31,8 +31,8 @@ from hangscope.tui.ranks import RankTable
 from hangscope.tui.screens import Over, help_page, source_page
 from hangscope.tui.search import find
 from hangscope.tui.sequence import SequenceView
-from hangscope.tui.snapshot import Snapshot, take
-from hangscope.tui.source import Source
+from hangscope.tui.snapshot import Snapshot
+from hangscope.tui.source import Source, snapshots
 from hangscope.tui.status import status
 from hangscope.tui.theme import CULPRIT, DARK, LIGHT, NOTICE
 from hangscope.tui.timeline import Timeline
@@ -172,13 +172,12 @@ class HangScopeApp(App[None]):
         """Read and diagnose outside the UI thread."""
         began_s = time.monotonic()
         try:
-            snapshot = take(*self.source.look())
+            for snapshot in snapshots(self.source, first=self.snapshot is None):
+                now_s = time.monotonic()
+                self._rest_until_s = now_s + _REST * (now_s - began_s)
+                self.call_from_thread(self.show, snapshot)
         except Exception as error:  # keep the last picture, whatever a damaged file causes
             self.call_from_thread(self._missed, error)
-            return
-        now_s = time.monotonic()
-        self._rest_until_s = now_s + _REST * (now_s - began_s)
-        self.call_from_thread(self.show, snapshot)
 
     def _missed(self, error: Exception) -> None:
         self._looking = False
@@ -188,7 +187,7 @@ class HangScopeApp(App[None]):
     def show(self, snapshot: Snapshot) -> None:
         """Show `snapshot` in all panes."""
         self._looking, self.trouble = False, ""
-        first = self.snapshot is None
+        first = self.snapshot is None or not self.snapshot.is_judged
         self.snapshot = snapshot
         self.query_one(VerdictBar).show(snapshot, self.source.title)
         self.timeline.show(snapshot)

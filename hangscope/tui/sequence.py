@@ -62,7 +62,7 @@ class SequenceView(LineList):
         return self.members[self.cursor] if self.cursor < len(self.members) else None
 
     def show(self, snapshot: Snapshot) -> None:
-        first = self.snapshot is None
+        first = self.snapshot is None or not self.snapshot.is_judged
         self.snapshot = snapshot
         if first:
             self.jump()

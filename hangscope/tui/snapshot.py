@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side
+from hangscope.diagnosis.model import (
+    Confidence,
+    Diagnosis,
+    Finding,
+    RankReport,
+    Side,
+    Verdict,
+)
 from hangscope.report.spans import End, Spans, spans
 from hangscope.report.timeline import divergence_ns, divergence_rows
 from hangscope.trace.model import Flag, Stack, Trace, flagged
 
 RATE_WINDOW_NS = 10 * 1_000_000_000
 """Period over which the rate of operations is computed."""
+_UNJUDGED = Diagnosis(Verdict.INCONCLUSIVE, (), Confidence.AMBIGUOUS, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +38,11 @@ class Snapshot:
     reports: dict[int, RankReport]
     divergence_ns: int | None
     """Time of the divergence; None if nothing was found."""
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether the diagnosis is there; a large job's picture is shown before it."""
+        return self.diagnosis is not _UNJUDGED
 
     @property
     def finding(self) -> Finding | None:
@@ -125,30 +139,37 @@ class Snapshot:
         return report.stack if report else ()
 
 
-def take(trace: Trace, diagnosis: Diagnosis) -> Snapshot:
-    """Index `trace` for drawing; no Python loop over records."""
+def take(trace: Trace, diagnosis: Diagnosis | None = None) -> Snapshot:
+    """Index `trace` for drawing, with no Python loop over records.
+
+    Without a ``diagnosis`` the snapshot is not judged yet; `judged` adds one.
+    """
     rank_column = np.ascontiguousarray(trace.records["rank"])
     if len(rank_column) > 1 and bool((np.diff(rank_column) < 0).any()):
         order = np.argsort(rank_column, kind="stable")
         trace = replace(trace, records=trace.records[order])
         rank_column = rank_column[order]
-    timing = spans(trace)
     present, first = np.unique(rank_column, return_index=True)
     ends = np.append(first, len(rank_column))[1:]
     bounds = {int(r): (int(lo), int(hi)) for r, lo, hi in zip(present, first, ends, strict=True)}
+    ranks = set(bounds) | set(trace.ranks) | set(trace.missing_ranks)
+    snapshot = Snapshot(trace, _UNJUDGED, spans(trace), _shown(ranks), bounds, {}, None)
+    return snapshot if diagnosis is None else judged(snapshot, diagnosis)
+
+
+def judged(snapshot: Snapshot, diagnosis: Diagnosis) -> Snapshot:
+    """The snapshot with its diagnosis."""
     reports = {r.rank: r for r in diagnosis.ranks}
-    ranks = set(bounds) | set(trace.ranks) | set(reports) | set(trace.missing_ranks)
+    ranks = _shown({*snapshot.ranks, *reports})
     finding = diagnosis.findings[0] if diagnosis.findings else None
     parted = None
     if finding is not None:
         about = [r for side in finding.sides for r in side.ranks] or list(finding.victims)
-        parted = divergence_ns(trace, timing, finding, about or sorted(ranks))
-    return Snapshot(
-        trace,
-        diagnosis,
-        timing,
-        tuple(sorted(r for r in ranks if r >= 0)),
-        bounds,
-        reports,
-        parted,
+        parted = divergence_ns(snapshot.trace, snapshot.timing, finding, about or list(ranks))
+    return replace(
+        snapshot, diagnosis=diagnosis, ranks=ranks, reports=reports, divergence_ns=parted
     )
+
+
+def _shown(ranks: Iterable[int]) -> tuple[int, ...]:
+    return tuple(sorted(r for r in ranks if r >= 0))

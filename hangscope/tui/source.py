@@ -6,13 +6,14 @@ Both look the same to the application: it asks for a look, and gets a trace and 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 from hangscope.diagnosis.model import Diagnosis, RankReport, Side
 from hangscope.trace.model import RankFacts, Trace
+from hangscope.tui.snapshot import Snapshot, judged, take
 
 if TYPE_CHECKING:
     from hangscope.trace.loading.budget import Budget
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 LIVE_ROWS = 65_536
 """Records that a live look keeps for all ranks together: 8,192 for each of 8 ranks, 64 for each of
 1,024. The others are read only for the verdict on a job that makes no progress."""
+_QUICKLY_JUDGED = 200_000
+"""Records; the diagnosis of more takes about a second for each 600,000."""
 _STANDS_S, _STANDS_MAX_S = 10.0, 300.0
 """If nothing changes in the job, its verdict is computed again after this many seconds, and each
 further time after twice as many, up to the maximum."""
@@ -41,6 +44,9 @@ class Source(Protocol):
     @property
     def live(self) -> bool:
         """Whether looking again can show something new."""
+
+    def glance(self) -> Trace | None:
+        """What is there before the first diagnosis; None if that does not take long."""
 
     def look(self) -> tuple[Trace, Diagnosis]:
         """The current trace and its diagnosis. May read files; called outside the UI thread."""
@@ -67,16 +73,26 @@ class LiveReader(Protocol):
 
 
 class StaticSource:
-    """A source that was read once: post-mortem, and tests."""
+    """A source that was read once: post-mortem, and tests.
+
+    ``judge`` gives its diagnosis, once it is asked for.
+    """
 
     live = False
 
-    def __init__(self, trace: Trace, diagnosis: Diagnosis, title: str = "") -> None:
-        self._picture = (trace, diagnosis)
+    def __init__(self, trace: Trace, judge: Callable[[Trace], Diagnosis], title: str = "") -> None:
+        self._trace = trace
+        self._judge = judge
+        self._diagnosis: Diagnosis | None = None
         self.title = title
 
+    def glance(self) -> Trace | None:
+        return self._trace if len(self._trace.records) > _QUICKLY_JUDGED else None
+
     def look(self) -> tuple[Trace, Diagnosis]:
-        return self._picture
+        if self._diagnosis is None:
+            self._diagnosis = self._judge(self._trace)
+        return self._trace, self._diagnosis
 
 
 class LiveSource:
@@ -102,6 +118,9 @@ class LiveSource:
         self._judged: Diagnosis | None = None
         self._judged_s = 0.0
         self._stands_s = _STANDS_S
+
+    def glance(self) -> Trace | None:
+        return None
 
     def look(self) -> tuple[Trace, Diagnosis]:
         trace = self._run.look()
@@ -142,6 +161,16 @@ class LiveSource:
             self._stands_s = min(2 * self._stands_s, _STANDS_MAX_S)
             return None
         return later(known, passed_s)
+
+
+def snapshots(source: Source, *, first: bool) -> Iterator[Snapshot]:
+    """One look at a source. Of a large job, the ``first`` gives a picture before its verdict."""
+    glance = source.glance() if first else None
+    early = take(glance) if glance is not None else None
+    if early is not None:
+        yield early
+    trace, diagnosis = source.look()
+    yield take(trace, diagnosis) if early is None else judged(early, diagnosis)
 
 
 def later(diagnosis: Diagnosis, passed_s: float) -> Diagnosis:
@@ -206,5 +235,8 @@ def open_source(
             )
         run.close()
     trace = load_trace(list(paths), budget=budget)
-    diagnosis = replace(diagnose(trace), source_directories=source_directories)
-    return StaticSource(trace, diagnosis, title)
+    return StaticSource(
+        trace,
+        lambda trace: replace(diagnose(trace), source_directories=source_directories),
+        title,
+    )

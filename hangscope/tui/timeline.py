@@ -68,7 +68,7 @@ class Timeline(LineList):
         return self.snapshot.ranks[min(self.cursor, len(self.snapshot.ranks) - 1)]
 
     def show(self, snapshot: Snapshot) -> None:
-        first = self.snapshot is None
+        first = self.snapshot is None or not self.snapshot.is_judged
         selected = self._identity()
         self.snapshot = snapshot
         if first:

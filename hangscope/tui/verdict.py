@@ -36,6 +36,9 @@ class VerdictBar(Static):
 
     def show(self, snapshot: Snapshot, note: str = "") -> None:
         """Show the verdict of `snapshot`; `note` is put at the end of the first line."""
+        if not snapshot.is_judged:
+            self.update("looking for the cause …")
+            return
         self._shown = snapshot.diagnosis, note
         self._write()
 

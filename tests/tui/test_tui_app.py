@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from rich.color import ColorSystem
 from textual.color import Color
 from textual.pilot import Pilot
 
+from hangscope.diagnosis.model import Diagnosis
 from hangscope.trace.model import RECORD_DTYPE, Frame, Trace
 from hangscope.tui.app import PANES, HangScopeApp
 from hangscope.tui.few_colours import has_few_colours
@@ -394,5 +396,28 @@ def test_operations_differ_in_sixteen_colours() -> None:
         assert not seen["░"] & seen["▸"]
 
     job = samples.hang(16, culprit=5)
-    source = StaticSource(job.trace, job.diagnosis, "a run")
+    source = StaticSource(job.trace, lambda _: job.diagnosis, "a run")
     drive(HangScopeApp(source, few_colours=True), script)
+
+
+def test_large_job_is_drawn_before_its_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hangscope.tui.source._QUICKLY_JUDGED", 10)
+    job, may_judge = samples.hang(16, culprit=5), threading.Event()
+
+    def judge(_: Trace) -> Diagnosis:
+        may_judge.wait(60)
+        return job.diagnosis
+
+    async def script(app: HangScopeApp, pilot: Pilot[None]) -> None:
+        assert app.snapshot is not None
+        assert not app.snapshot.is_judged
+        assert "looking for the cause" in screen(app)
+        assert "all_reduce #" in screen(app)
+        may_judge.set()
+        while not app.snapshot.is_judged:
+            await pilot.pause(0.02)
+        await calm(app, pilot)
+        assert "Rank 5 never joined" in screen(app)
+        assert app.rank == 5
+
+    drive(HangScopeApp(StaticSource(job.trace, judge, "a run")), script)

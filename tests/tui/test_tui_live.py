@@ -24,6 +24,9 @@ class Moving:
         self.state = "healthy"
         self.looks = 0
 
+    def glance(self) -> Trace | None:
+        return None
+
     def look(self) -> tuple[Trace, Diagnosis]:
         self.looks += 1
         if self.state == "broken":

@@ -19,7 +19,7 @@ SIZES = {80: (80, 24), 120: (120, 34), 200: (200, 50)}
 
 
 def application(job: samples.Job) -> HangScopeApp:
-    return HangScopeApp(StaticSource(job.trace, job.diagnosis, "hangscope-runs/latest"))
+    return HangScopeApp(StaticSource(job.trace, lambda _: job.diagnosis, "hangscope-runs/latest"))
 
 
 async def _settled(pilot: Pilot[None]) -> None:
@@ -89,7 +89,7 @@ def test_stacks_look_as_agreed(snap_compare: Any) -> None:
 def test_who_is_late_looks_as_agreed(snap_compare: Any) -> None:
     rng = np.random.default_rng(1)
     trace = simulate(Case("every", 0.2, 8, 120, 0.01, (5,)), rng)
-    app = HangScopeApp(StaticSource(trace, diagnose(trace), "hangscope-runs/latest"))
+    app = HangScopeApp(StaticSource(trace, diagnose, "hangscope-runs/latest"))
     assert snap_compare(app, terminal_size=SIZES[120], run_before=pressing("7"))
 
 
