@@ -90,11 +90,11 @@ def _sane(times: Int64) -> Int64:
     return np.where((times > 0) & (times < _LATEST), times, 0)
 
 
-def _offsets(trace: Trace) -> Int64:
-    """The clock offset of each row's rank, ns."""
+def _offsets(trace: Trace) -> Int64 | np.int64:
+    """The clock offset of each row's rank, ns; one number where all have the same clock."""
     facts = trace.ranks
     if not any(f.clock_offset_ns for f in facts.values()):
-        return np.zeros(len(trace.records), np.int64)
+        return np.int64(0)
     ranks, inverse = np.unique(trace.records["rank"], return_inverse=True)
     far = 10**9 * 86400 * 365
     table = [
