@@ -230,13 +230,14 @@ def _closed(first: Finding, trace: Trace, known: HostEvidence) -> Finding | None
         also = f", and {hosts_s([keeper])}, which holds the job's store, does not answer"
     who = sorted(rank for rank in known.here if rank in trace.ranks)
     one = "it" if len(hosts) == 1 else "one of them"
+    led = ", the next to ".join(hosts_s([host]) for host in hosts)
     return replace(
         first,
         verdict=Verdict.INCONCLUSIVE,
         culprits=(),
         victims=tuple(who),
         confidence=Confidence.AMBIGUOUS,
-        summary=f"The first connections of {rank_s(who)} that broke led to {hosts_s(hosts)}{also}",
+        summary=f"The first connections of {rank_s(who)} that broke led to {led}{also}",
         why=f"{one} failed, or had lost another host before: {early[0][:200]}",
         fix="look for the host whose ranks lost no connection before they ended: its log, or its "
         "silence, tells what happened",
@@ -315,7 +316,7 @@ def _first_broken(trace: Trace, known: HostEvidence) -> tuple[int, list[str]]:
     """When the ranks here lost the first connections, and the errors of these."""
     broken = list(_broken(trace.ranks[rank] for rank in known.here if rank in trace.ranks))
     began_ns = min((at_ns for at_ns, _ in broken), default=0)
-    return began_ns, [text for at_ns, text in broken if at_ns - began_ns <= _AT_ONCE_NS]
+    return began_ns, [text for at_ns, text in sorted(broken) if at_ns - began_ns <= _AT_ONCE_NS]
 
 
 def _broken(ranks: Iterable[RankFacts]) -> Iterable[tuple[int, str]]:

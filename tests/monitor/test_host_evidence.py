@@ -104,13 +104,13 @@ def test_connections_closed_by_one_host(tmp_path: Path, address: int) -> None:
 
 @pytest.mark.parametrize("second", [1, 3, 4])
 def test_connections_that_broke_at_once(tmp_path: Path, second: int) -> None:
-    broken = {0: (GLOO.format(2), 10**18), 1: (GLOO.format(second), 10**18)}
+    broken = {0: (GLOO.format(second), 10**18 + 10**8), 1: (GLOO.format(2), 10**18)}
     trace = trace_of(range(2), tmp_path, broken)
     found = judged(diagnosis(Verdict.RANK_CRASHED, 0, 1), trace, known(range(2)))
     both = {
         1: "host node1 (ranks 2, 3)",  # a rank here that lost it ended its own connections, too
-        3: "hosts node1 (ranks 2, 3), node2 (ranks 4, 5)",
-        4: "hosts node1 (ranks 2, 3), node3 (ranks 6, 7)",
+        3: "host node1 (ranks 2, 3), the next to host node2 (ranks 4, 5)",
+        4: "host node1 (ranks 2, 3), the next to host node3 (ranks 6, 7)",
     }[second]
     assert found.summary == f"The first connections of ranks 0, 1 that broke led to {both}"
     assert found.verdict is Verdict.INCONCLUSIVE
