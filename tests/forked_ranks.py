@@ -45,19 +45,23 @@ def is_forkable(command: Sequence[str], env: Mapping[str, str], plain: Mapping[s
     """
     if command[0] != sys.executable or not (command[1] == "-c" or command[1].endswith(".py")):
         return False
-    return all(
-        env.get(name) == plain.get(name)
-        for name in {*env, *plain}
+    return _read_when_loaded(env) == _read_when_loaded(plain)
+
+
+def _read_when_loaded(env: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in env.items()
         if name.startswith(_READ_WHEN_LOADED) and not name.startswith(_READ_LATER)
-    )
+    }
 
 
 class ForkedRank:
     """A running fork: what is used here of `subprocess.Popen`."""
 
-    def __init__(self, server: _Server, pid: int, output: IO[bytes]) -> None:
+    def __init__(self, server: _Server, pid: int, output: IO[bytes] | None) -> None:
         self.pid = pid
-        self.returncode = 0
+        self.returncode: int | None = None
         self._server = server
         self._output = output
         self._read: list[bytes] = []
@@ -65,6 +69,7 @@ class ForkedRank:
     def communicate(self, timeout: float) -> tuple[str, None]:
         """All output, and the return code afterwards; `subprocess.TimeoutExpired` if too late."""
         deadline_s = time.monotonic() + timeout
+        assert self._output is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self._output, selectors.EVENT_READ)
             while True:
@@ -74,9 +79,15 @@ class ForkedRank:
                 if not chunk:
                     break
                 self._read.append(chunk)
-        self.returncode = self._server.returncode(self.pid, deadline_s)
         self._output.close()
+        self.wait(deadline_s - time.monotonic())
         return b"".join(self._read).decode(errors="replace"), None
+
+    def wait(self, timeout: float) -> int:
+        """The return code; `subprocess.TimeoutExpired` if it comes too late."""
+        if self.returncode is None:
+            self.returncode = self._server.returncode(self.pid, time.monotonic() + timeout)
+        return self.returncode
 
 
 class _Server:
@@ -101,25 +112,32 @@ class _Server:
         self._process.wait()
 
     def start(
-        self, command: Sequence[str], env: Mapping[str, str], modules: Iterable[str]
+        self,
+        command: Sequence[str],
+        env: Mapping[str, str],
+        modules: Iterable[str],
+        log: IO[bytes] | None,
     ) -> ForkedRank:
         """Run a command (without the interpreter) with modules that all its ranks share."""
-        reader, writer = os.pipe()
+        reader, writer = os.pipe() if log is None else (-1, log.fileno())
         plan = {
             "command": list(command), "environment": dict(env), "modules": list(modules),
             "folder": os.getcwd(),
         }  # fmt: skip
         socket.send_fds(self._socket, [json.dumps(plan).encode()], [writer])
-        os.close(writer)
+        if log is None:
+            os.close(writer)
         while True:
             told = self._next(time.monotonic() + 120)
             if "started" in told:
-                return ForkedRank(self, told["started"], os.fdopen(reader, "rb"))
+                output = os.fdopen(reader, "rb") if log is None else None
+                return ForkedRank(self, told["started"], output)
 
     def returncode(self, pid: int, deadline_s: float) -> int:
-        """Wait for the end of a rank."""
+        """Wait for the end of a rank, and collect it: until then it is a zombie."""
         while pid not in self._codes:
             self._next(deadline_s)
+        self._socket.send(json.dumps({"collect": pid}).encode())
         return self._codes.pop(pid)
 
     def _next(self, deadline_s: float) -> dict[str, int]:
@@ -127,15 +145,15 @@ class _Server:
         try:
             told: dict[str, int] = json.loads(self._socket.recv(_MESSAGE_BYTES))
         except TimeoutError:
-            raise subprocess.TimeoutExpired("a forked rank", 0.0) from None
+            raise subprocess.TimeoutExpired("a forked rank", 0) from None
         if "ended" in told:
             self._codes[told["ended"]] = told["code"]
         return told
 
 
 @functools.cache
-def _server(plain: tuple[tuple[str, str], ...]) -> _Server:
-    return _Server(dict(plain))
+def _server(read_when_loaded: frozenset[tuple[str, str]]) -> _Server:
+    return _Server({"PATH": os.environ["PATH"], **dict(read_when_loaded)})
 
 
 def start_forked(
@@ -143,9 +161,14 @@ def start_forked(
     env: Mapping[str, str],
     plain: Mapping[str, str],
     modules: Iterable[str] = (),
+    log: IO[bytes] | None = None,
 ) -> ForkedRank:
-    """Start ``[sys.executable, ...]`` in a fork of a server that has the ``plain`` environment."""
-    return _server(tuple(sorted(plain.items()))).start(command[1:], env, modules)
+    """Start ``[sys.executable, ...]`` in a fork of a server that has the ``plain`` environment.
+
+    Its output goes into the log, if there is one.
+    """
+    server = _server(frozenset(_read_when_loaded(plain).items()))
+    return server.start(command[1:], env, modules, log)
 
 
 # -- the server's side -----------------------------------------------------------------------
@@ -159,35 +182,38 @@ def serve(descriptor: int) -> tuple[CodeType, dict[str, Any]]:
     gc.collect()
     gc.freeze()  # a collection in one rank copies no pages of what all share
     channel = socket.socket(fileno=descriptor)
-    pids: set[int] = set()
+    running: set[int] = set()
     with selectors.DefaultSelector() as selector:
         selector.register(channel, selectors.EVENT_READ)
         while True:
-            if selector.select(_POLL_S if pids else None):
+            if selector.select(_POLL_S if running else None):
                 message, files, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 1)
                 if not message:
-                    _end(pids)
+                    _end(running)
                 plan = json.loads(message)
+                if "collect" in plan:
+                    os.waitpid(plan["collect"], 0)
+                    continue
                 for module in plan["modules"]:
                     importlib.import_module(module)
                 pid = os.fork()
                 if not pid:
                     break
                 os.close(files[0])
-                pids.add(pid)
+                running.add(pid)
                 channel.send(json.dumps({"started": pid}).encode())
-            for pid in list(pids):
-                done, status = os.waitpid(pid, os.WNOHANG)
-                if done:
-                    pids.remove(pid)
-                    code = os.waitstatus_to_exitcode(status)
+            for pid in list(running):
+                end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if end is not None:
+                    running.remove(pid)
+                    code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
                     channel.send(json.dumps({"ended": pid, "code": code}).encode())
     channel.close()
     return _become(plan, files[0])
 
 
-def _end(pids: set[int]) -> None:
-    for pid in pids:
+def _end(running: set[int]) -> None:
+    for pid in running:
         with contextlib.suppress(OSError):
             os.killpg(pid, signal.SIGKILL)
     os._exit(0)

@@ -11,9 +11,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -95,13 +96,16 @@ def ranks(
     env: dict[str, str],
     *,
     arguments: Sequence[str] = (),
+    modules: Sequence[str] = (),
     timeout_s: float = 120.0,
+    new: bool = False,
 ) -> JobResult:
     """A script once per rank. No launcher: that costs as much as a rank, and proves nothing more
     where a job is not about launching, restarting or stopping ranks.
     """
     command = [sys.executable, str(script), *arguments]
-    return run_each(command, [env | place for place in worlds(size)], timeout_s=timeout_s)
+    places = [env | place for place in worlds(size)]
+    return run_each(command, places, timeout_s=timeout_s, modules=modules, new=new)
 
 
 def run(command: Sequence[str], env: dict[str, str], *, timeout_s: float = 120.0) -> JobResult:
@@ -136,20 +140,44 @@ def run_each(
         ]
         pids = [process.pid for process in running]
         outputs = [_output_of(process, timeout_s, results, pids) for process in running]
-        code = max((process.returncode for process in running), key=abs)
+        code = max((process.returncode or 0 for process in running), key=abs)
         return _collect(results, code, "".join(outputs))
 
 
+@contextlib.contextmanager
+def beside(
+    command: Sequence[str], environments: Sequence[dict[str, str]], log: Path
+) -> Iterator[list[subprocess.Popen[str] | ForkedRank]]:
+    """Run the command once per environment beside the test, after which it is killed.
+
+    Its output goes into the log.
+    """
+    with tempfile.TemporaryDirectory() as results, open(log, "ab") as file:
+        running = [
+            _start(command, env | {"RESULTS": results}, (), False, file) for env in environments
+        ]
+        try:
+            yield running
+        finally:
+            _kill(Path(results), [process.pid for process in running])
+            for process in running:
+                process.wait(30.0)
+
+
 def _start(
-    command: Sequence[str], env: dict[str, str], modules: Sequence[str], new: bool
+    command: Sequence[str],
+    env: dict[str, str],
+    modules: Sequence[str],
+    new: bool,
+    log: IO[bytes] | None = None,
 ) -> subprocess.Popen[str] | ForkedRank:
     plain = environment()
     if not new and is_forkable(command, env, plain):
-        return start_forked(command, env, plain, modules)
+        return start_forked(command, env, plain, modules, log)
     return subprocess.Popen(
         command,
         env=env,
-        stdout=subprocess.PIPE,
+        stdout=log or subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,

@@ -6,26 +6,21 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import CompletedProcess
 
 import pytest
+
+from tests.called import called
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 ESCAPE = "\x1b"
 
 
-def _hangscope(
-    *arguments: str, cwd: Path | None = None, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    kept = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
-    return subprocess.run(
-        [sys.executable, "-m", "hangscope", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**kept, **environment},
-        cwd=cwd,
-        check=False,
-    )
+def _hangscope(*arguments: str, cwd: Path | None = None, **variables: str) -> CompletedProcess[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("NO_COLOR", "FORCE_COLOR", "COLUMNS"):
+            patch.delenv(name, raising=False)
+        return called(*arguments, cwd=cwd, **variables)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +85,9 @@ def test_doctors_table_fits_the_terminal_and_has_units() -> None:
 
 def test_shell_completes_commands_and_names() -> None:
     asked = {"COMP_WORDS": "hangscope demo asl", "COMP_CWORD": "2"}
-    done = _hangscope(_HANGSCOPE_COMPLETE="bash_complete", **asked)
+    environment = {**os.environ, "_HANGSCOPE_COMPLETE": "bash_complete", **asked}
+    command = [sys.executable, "-m", "hangscope"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.stdout == "plain,asleep-in-loader\n"
 
 

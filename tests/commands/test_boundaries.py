@@ -12,7 +12,7 @@ import pytest
 
 from hangscope.toolkit.doctor.examine import check_script
 from hangscope.trace.files.source_text import decode_source
-from tests.commands.test_command_line import called
+from tests.called import called
 
 FIXTURES = Path(__file__).resolve().parents[2] / "fixtures"
 FAILING = """

@@ -13,6 +13,7 @@ import pytest
 
 from hangscope.trace.load import NothingReadable, load_trace
 from hangscope.trace.loading.budget import GIB, Budget
+from tests.called import called
 from tests.real_jobs import environment
 from tests.trace.dumps import dump, entry, pending, write
 
@@ -58,14 +59,13 @@ def test_what_exceeds_the_budget_is_left_out_by_every_command(folder: Path, comm
         assert option in said, said
 
 
-def _run(arguments: list[str], place: Path, given: bytes = b"") -> str:
-    limits = ["--max-memory", "0.01", "--max-unpacked", "0.002"]
-    done = subprocess.run(
-        [sys.executable, "-m", "hangscope", *arguments, *limits],
-        cwd=place, env=environment(COLUMNS="300"), input=given, capture_output=True, check=False,
-    )  # fmt: skip
+_LIMITS = ("--max-memory", "0.01", "--max-unpacked", "0.002")
+
+
+def _run(arguments: list[str], place: Path) -> str:
+    done = called(*arguments, *_LIMITS, cwd=place, COLUMNS="300")
     assert done.returncode in (0, 1), done.stderr
-    return (done.stdout + done.stderr).decode()
+    return done.stdout + done.stderr
 
 
 def _budget(written: int = GIB, seconds: float = 600) -> Budget:
@@ -95,8 +95,11 @@ def test_an_archive_on_standard_input_shares_the_disk(folder: Path) -> None:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as made:
         made.add(folder / "dumps", "dumps")
-    said = _run(
-        ["analyze", "-", str(folder / "dumps" / "nccl_trace_rank_0")], folder, packed.getvalue()
-    )
+    dump = str(folder / "dumps" / "nccl_trace_rank_0")
+    done = subprocess.run(
+        [sys.executable, "-m", "hangscope", "analyze", "-", dump, *_LIMITS],
+        env=environment(COLUMNS="300"), input=packed.getvalue(), capture_output=True, check=False,
+    )  # fmt: skip
+    said = (done.stdout + done.stderr).decode()
     assert "standard input: more than may be written" in said
     assert "--max-unpacked" in said

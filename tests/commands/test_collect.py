@@ -17,6 +17,7 @@ import pytest
 
 from hangscope.cli.fan_out import nodes_of
 from hangscope.trace.load import load_trace
+from tests.called import called
 from tests.live_rings import RingRank
 from tools.ports import free_port
 
@@ -45,8 +46,12 @@ def hangscope(*words: str, data: bytes = b"", **environ: str) -> subprocess.Comp
 
 
 def verdict(*paths: str, data: bytes = b"", **environ: str) -> tuple[str, list[int]]:
-    done = hangscope("analyze", *paths, "--json", data=data, **environ)
-    assert done.returncode == 1, done.stderr.decode()
+    done: subprocess.CompletedProcess[str] | subprocess.CompletedProcess[bytes]
+    if data:
+        done = hangscope("analyze", *paths, "--json", data=data)
+    else:
+        done = called("analyze", *paths, "--json", **environ)
+    assert done.returncode == 1, done.stderr
     said = json.loads(done.stdout)
     return said["verdict"], said["culprits"]
 
@@ -60,7 +65,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 def test_bundle_is_small_and_gives_the_same_verdict(nodes: list[Path], tmp_path: Path) -> None:
     for number, folder in enumerate(nodes):
         target = tmp_path / "all" / f"node{number}.hangscope.tar.gz"
-        assert hangscope("collect", str(folder), "-o", str(target)).returncode == 0
+        assert called("collect", str(folder), "-o", str(target)).returncode == 0
         assert target.stat().st_size < 60_000
         assert sum(f.stat().st_size for f in folder.iterdir()) > 2 * 5_000_000
     expected = verdict(*map(str, nodes))
@@ -73,9 +78,9 @@ def test_bundle_is_small_and_gives_the_same_verdict(nodes: list[Path], tmp_path:
     assert verdict("-", data=done.stdout) == expected
     url = (tmp_path / "all").as_uri()
     assert verdict(url) == expected
-    gone = hangscope("analyze", f"{url}/nothing")
+    gone = called("analyze", f"{url}/nothing")
     assert gone.returncode == 2
-    assert b"nothing is there" in gone.stderr
+    assert "nothing is there" in gone.stderr
 
 
 _SRUN = """#!/bin/sh
@@ -175,12 +180,12 @@ def test_bundles_in_object_storage(
 ) -> None:
     for number, folder in enumerate(nodes):
         target = f"s3://job/run/node{number}.hangscope.tar.gz"
-        done = hangscope("collect", str(folder), "-o", target, **bucket)
-        assert done.returncode == 0, done.stderr.decode()
+        done = called("collect", str(folder), "-o", target, **bucket)
+        assert done.returncode == 0, done.stderr
     assert verdict("s3://job/run", **bucket) == ("missing_rank", [2])
     for name, value in bucket.items():
         monkeypatch.setenv(name, value)
     trace = load_trace([f"s3://job/run/node{n}.hangscope.tar.gz" for n in range(2)])
     assert set(trace.ranks) == set(range(4))
-    missing = hangscope("analyze", "s3://job/else", **bucket)
+    missing = called("analyze", "s3://job/else", **bucket)
     assert missing.returncode == 2

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from hangscope.cli import COMMANDS, cli
-
-HANGSCOPE = (sys.executable, "-m", "hangscope")
-
-
-def called(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*HANGSCOPE, *arguments], capture_output=True, text=True, cwd=cwd, timeout=60, check=False
-    )
+from tests.called import called
 
 
 @pytest.mark.parametrize("command", COMMANDS)

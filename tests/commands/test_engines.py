@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from hangscope.trace.loading import engines
+from tests.called import called
 from tools.ports import free_port
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -19,11 +21,8 @@ RINGS, DUMPS, LOGS = ("d9-uneven-loader", "native-loader-asleep", "log-timeouts-
 
 
 def answer(*words: str, status: int = 1) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, "-m", "hangscope", "analyze", "--json", *words],
-        capture_output=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == status, done.stderr.decode()
+    done = called("analyze", "--json", *words)
+    assert done.returncode == status, done.stderr
     found: dict[str, Any] = json.loads(done.stdout) if status == 1 else {"said": done.stderr}
     return found
 
@@ -45,12 +44,9 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("evidence")
     for name in (RINGS, DUMPS, LOGS):
         shutil.copytree(FIXTURES / name / "dumps", place / name)
-    done = subprocess.run(
-        [sys.executable, "-m", "hangscope", "collect", str(place / DUMPS), "-o",
-         str(place / "bundles" / "node0.hangscope.tar.gz")],
-        capture_output=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr.decode()
+    bundle = place / "bundles" / "node0.hangscope.tar.gz"
+    done = called("collect", str(place / DUMPS), "-o", str(bundle))
+    assert done.returncode == 0, done.stderr
     return place
 
 
@@ -81,13 +77,16 @@ def test_ray_gives_the_same_answer(evidence: Path) -> None:
         subprocess.run([ray, "stop", "--force"], check=False)
 
 
-def test_engine_that_cannot_be_used_is_one_line(evidence: Path) -> None:
+def test_engine_that_cannot_be_used_is_one_line(
+    evidence: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("distributed")
+    monkeypatch.setattr(engines, "_PATIENCE_S", 1.0)  # nobody listens there
     for engine, why in {
-        "spark://here:1": b"dask://HOST:PORT",
-        f"dask://127.0.0.1:{free_port()}": b"no Dask scheduler answers",
-        "0": b"a number",
+        "spark://here:1": "dask://HOST:PORT",
+        f"dask://127.0.0.1:{free_port()}": "no Dask scheduler answers",
+        "0": "a number",
     }.items():
         said = answer("--engine", engine, str(evidence / RINGS), status=2)["said"]
         assert why in said, engine
-        assert said.count(b"\n") == 1
+        assert said.count("\n") == 1

@@ -7,14 +7,16 @@ from pathlib import Path
 
 import torch
 
+from hangscope.demos import train as train_script
 from tests.real_jobs import environment, run_each, worlds
 
 
 def train(weights: Path, directory: Path, recording: bool) -> dict[str, torch.Tensor]:
     switched_on = {"HANGSCOPE": "1", "HANGSCOPE_DIR": str(directory)} if recording else {}
     job = run_each(
-        [sys.executable, "-m", "hangscope.demos.train", "--steps", "8", "--weights", str(weights)],
+        [sys.executable, train_script.__file__, "--steps", "8", "--weights", str(weights)],
         [environment(**switched_on, **place) for place in worlds(2)],
+        modules=["torch._dynamo"],  # which DistributedDataParallel imports
     )
     assert job.returncode == 0, job.output
     loaded = torch.load(weights, weights_only=True)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -20,7 +18,7 @@ from hangscope.trace import formats
 from hangscope.trace.load import load_trace
 from hangscope.trace.merging.facts import merge_facts
 from hangscope.trace.model import ExitFacts, RankFacts
-from tests.real_jobs import environment
+from tests.real_jobs import beside, environment, worlds
 
 pytestmark = pytest.mark.timed
 
@@ -68,21 +66,14 @@ def test_verdict_is_the_same_after_the_job_was_killed(
     script, rings = tmp_path / "job.py", tmp_path / "rings"
     script.write_text(_JOB)
     env = environment(HANGSCOPE="1", HANGSCOPE_DIR=str(rings), HANGSCOPE_TIMEOUT="4")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node=2", str(script), str(tmp_path), how]
+    command = [sys.executable, str(script), str(tmp_path), how]
     log = tmp_path / "log"
-    with open(log, "w") as out:
-        job = subprocess.Popen(command, env=env, stdout=out, stderr=out, start_new_session=True)
-    try:
+    with beside(command, [env | place for place in worlds(2)], log) as job:
         _until(lambda: "[hangscope] more:" in log.read_text(), 90)
         live = _judged(rings)
-    finally:
-        pids = [int(path.read_text()) for path in tmp_path.glob("pid*")]
-        for pid in (job.pid, *pids):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        job.wait()
-    _until(lambda: _ends(rings) == 2, 20)
+        for rank in job:
+            os.kill(rank.pid, signal.SIGKILL)
+        _until(lambda: _ends(rings) == 2, 60)
     after = _judged(rings)
     for found in (live, after):
         assert (found.verdict.value, found.culprits) == (verdict, (1,))

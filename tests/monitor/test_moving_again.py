@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.real_jobs import environment
+from tests.real_jobs import beside, environment, worlds
 
 pytestmark = pytest.mark.timed
 
@@ -33,19 +32,15 @@ def test_end_of_a_reported_pause_is_reported(tmp_path: Path, then: str) -> None:
     script, log = tmp_path / "job.py", tmp_path / "log"
     script.write_text(_JOB)
     env = environment(HANGSCOPE="1", HANGSCOPE_DIR=str(tmp_path / "rings"), HANGSCOPE_TIMEOUT="2")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node=2", str(script), str(tmp_path), then]
-    with open(log, "w") as out:
-        job = subprocess.Popen(command, env=env, stdout=out, stderr=out)
-    try:
+    command = [sys.executable, str(script), str(tmp_path), then]
+    with beside(command, [env | place for place in worlds(2)], log) as job:
         _until_said(log, "more: hangscope analyze")
         assert "moving again" not in log.read_text()
         (tmp_path / "go").touch()
         _until_said(log, "[hangscope] moving again after ")
         (tmp_path / "end").touch()
-        job.wait(60)
-    finally:
-        job.kill()
+        for rank in job:
+            rank.wait(60)
     (said,) = [line for line in log.read_text().splitlines() if "moving again" in line]
     assert said.endswith(": all ranks have ended with status 0") == (then == "ends at once")
 

@@ -15,7 +15,7 @@ import pytest
 
 from hangscope.monitor import starting_ranks
 from hangscope.monitor.starting_ranks import StartingRanks
-from tests.real_jobs import environment, torchrun
+from tests.real_jobs import environment, ranks
 
 pytestmark = pytest.mark.timed
 
@@ -130,7 +130,7 @@ def log_of(tmp_path: Path, rank: int, does: str, **extra: str) -> str:
         HANGSCOPE_ON_HANG="kill",
         HANGSCOPE_DIR=str(tmp_path / "runs"),
     )
-    return torchrun(script, 2, variables, timeout_s=120).output
+    return ranks(script, 2, variables, new=True).output
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests import real_jobs
@@ -26,11 +27,14 @@ def ranks(
     env: dict[str, str],
     *,
     arguments: tuple[str, ...] = (),
+    modules: Sequence[str] = (),
     timeout_s: float = 120.0,
 ) -> JobResult:
     """``jobs/<script>.py`` once per rank, without a launcher."""
     path = JOBS / f"{script}.py"
-    return real_jobs.ranks(path, size, env, arguments=arguments, timeout_s=timeout_s)
+    return real_jobs.ranks(
+        path, size, env, arguments=arguments, modules=modules, timeout_s=timeout_s
+    )
 
 
 @functools.cache
@@ -42,7 +46,9 @@ def complete_job(script: str, nproc: int = 2) -> JobResult:
     folder = tempfile.mkdtemp(prefix="hangscope-test-")
     try:
         env = recording(folder, TORCH_FR_BUFFER_SIZE="20000")
-        return ranks(script, nproc, env, timeout_s=240)
+        # DistributedDataParallel imports dynamo.
+        modules = ["torch._dynamo"] * (script == "parallel_job")
+        return ranks(script, nproc, env, modules=modules, timeout_s=240)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -16,7 +16,7 @@ from hangscope.ring import local_store
 from hangscope.ring.reader import RingReader
 from hangscope.ring.writer import RingIdentity
 from hangscope.trace.rings.read import read_ring
-from tests.real_jobs import JobResult, environment, run, torchrun, worlds
+from tests.real_jobs import JobResult, environment, run, run_each, torchrun, worlds
 from tests.recording.launcher import JOBS, ranks, recording
 from tools.ports import free_port
 
@@ -240,19 +240,8 @@ def test_newest_of_two_jobs_in_one_directory_is_read(tmp_path: Path) -> None:
 def test_two_jobs_at_once_in_one_directory_are_both_recorded(tmp_path: Path) -> None:
     env = recording(tmp_path)
     command = [sys.executable, str(JOBS / "small_job.py"), "many"]
-    running = [
-        subprocess.Popen(
-            command,
-            env=env | worlds(1)[0],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for _ in range(2)
-    ]
-    for process in running:
-        output, _ = process.communicate(timeout=60)
-        assert RESULT in output
+    jobs = run_each(command, [env | worlds(1)[0] for _ in range(2)])
+    assert jobs.output.count(RESULT) == 2, jobs.output
     assert [len(read_ring(path).records) for path in rings(tmp_path)] == [201, 201]
 
 

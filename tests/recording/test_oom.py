@@ -7,7 +7,6 @@ in the formats of both versions; the job, its death and the monitor are real.
 from __future__ import annotations
 
 import io
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pytest
 from hangscope.monitor import processes
 from hangscope.monitor.watch import Monitor, MonitorConfig
 from hangscope.trace.load import load_trace
-from tests.real_jobs import worlds
+from tests.real_jobs import beside, worlds
 from tests.recording.launcher import recording
 
 JOB = """
@@ -53,21 +52,9 @@ def test_oom_kill_is_distinguished_from_other_kills(
     run = tmp_path / "run"
     said = io.StringIO()
     monitor = Monitor(MonitorConfig(run, None, 2, timeout_s=20.0), out=said)
-    env = recording(run)
-    job = [
-        subprocess.Popen(
-            [sys.executable, "-c", JOB, str(counter), events.format(kills)],
-            env=env | place,
-            stderr=subprocess.DEVNULL,
-        )
-        for place in worlds(2)
-    ]
-    try:
+    command = [sys.executable, "-c", JOB, str(counter), events.format(kills)]
+    with beside(command, [recording(run) | place for place in worlds(2)], tmp_path / "log"):
         diagnosis = monitor.follow()
-    finally:
-        for process in job:
-            process.kill()
-            process.wait()
     assert diagnosis is not None
     assert (diagnosis.verdict, diagnosis.culprits) == ("rank_crashed", (1,)), said.getvalue()
     end = load_trace([run]).ranks[1].exit

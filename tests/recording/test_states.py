@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -24,7 +23,7 @@ from hangscope.recording.session import Session
 from hangscope.ring.layout import SlotFlag
 from hangscope.trace.load import load_trace
 from hangscope.trace.rings.read import read_ring
-from tests.real_jobs import environment, run, worlds
+from tests.real_jobs import environment, run, run_each, worlds
 from tests.recording.launcher import recording
 
 STATUS = {
@@ -240,11 +239,9 @@ def test_torchfrtrace_reads_what_dump_writes(tmp_path: Path) -> None:
     )
     (tmp_path / "dumps").mkdir()
     env = recording(tmp_path / "run")
-    ranks = [
-        subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "dumps")], env=env | place)
-        for place in worlds(2)
-    ]
-    assert [process.wait(timeout=60) for process in ranks] == [0, 0]
+    command = [sys.executable, "-c", code, str(tmp_path / "dumps")]
+    ranks = run_each(command, [env | place for place in worlds(2)])
+    assert ranks.returncode == 0, ranks.output
     job = run(
         [sys.executable, "-m", "torch.distributed.flight_recorder.fr_trace",
          str(tmp_path / "dumps"), "-p", "trace_", "-o", str(tmp_path / "judged")],

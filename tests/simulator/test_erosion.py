@@ -10,12 +10,13 @@ import pytest
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence
 from hangscope.trace.load import NothingReadable, load_trace
+from tests.depth import examples
 from tools.simulator.dialects import DIALECTS
 from tools.simulator.erosion import eroded, some_case
 from tools.simulator.score import expected
 
 
-@pytest.mark.parametrize("number", range(40))
+@pytest.mark.parametrize("number", range(examples(100)))
 def test_less_evidence_makes_no_innocent_rank_certain(number: int, tmp_path: Path) -> None:
     rng = random.Random(number)
     case = some_case(rng, number)

@@ -6,11 +6,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from hangscope.toolkit.doctor.job import compare, skew_findings
-from tests.real_jobs import environment, worlds
+from tests.real_jobs import environment, run_each, worlds
 
 DOCTOR = [sys.executable, "-m", "hangscope", "doctor"]
 
@@ -100,14 +101,14 @@ def test_d7_from_the_command_line() -> None:
     assert any(f["playbook"] == "D7" for f in json.loads(done.stdout)["findings"])
 
 
-def start(env: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*DOCTOR, "--json", *arguments],
-        env=environment(**env),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+_INSIDE = "import sys; sys.stderr = open('/dev/null', 'w'); from hangscope.cli import main; main()"
+
+
+def inside(places: list[dict[str, str]], *arguments: str) -> tuple[int, list[dict[str, Any]]]:
+    """The highest exit status of the ranks, and the findings that the only one of them printed."""
+    command = [sys.executable, "-c", _INSIDE, "doctor", "--json", *arguments]
+    job = run_each(command, [environment(**place) for place in places], timeout_s=60)
+    return job.returncode, json.loads(job.output)["findings"]
 
 
 @pytest.mark.timed
@@ -115,11 +116,8 @@ def test_inside_a_job_the_ranks_are_compared() -> None:
     places = worlds(3)
     places[0]["NCCL_ALGO"] = places[1]["NCCL_ALGO"] = "Ring"
     places[2]["NCCL_ALGO"] = "Tree"
-    running = [start(env) for env in places]
-    outputs = [process.communicate(timeout=60)[0] for process in running]
-    assert [process.returncode for process in running] == [1, 1, 1], outputs
-    assert outputs[1] == outputs[2] == "", "one rank reports"
-    findings = json.loads(outputs[0])["findings"]
+    status, findings = inside(places)
+    assert status == 1
     differing = [f for f in findings if f["check"] == "ranks-differ"]
     assert [f["ranks"] for f in differing] == [[2]]
     assert "NCCL_ALGO" in differing[0]["what"]
@@ -138,10 +136,8 @@ def test_inside_a_healthy_torchrun_job() -> None:
 
 @pytest.mark.timed
 def test_inside_a_job_a_missing_rank_is_named() -> None:
-    running = [start(env, "--timeout", "3") for env in worlds(3, started=[0, 1])]
-    outputs = [process.communicate(timeout=60)[0] for process in running]
-    assert [process.returncode for process in running] == [1, 1]
-    findings = json.loads(outputs[0])["findings"]
+    status, findings = inside(worlds(3, started=[0, 1]), "--timeout", "3")
+    assert status == 1
     assert [f["ranks"] for f in findings if f["check"] == "ranks-missing"] == [[2]]
 
 
