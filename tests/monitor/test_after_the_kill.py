@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import time
 from pathlib import Path
 
@@ -10,9 +13,8 @@ import pytest
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.trace.load import load_trace
+from tests.real_jobs import ROOT, beside, environment, worlds
 from tools.early import words_of
-from tools.forkserver import Job, Server
-from tools.record_fixture import ROOT
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -29,26 +31,21 @@ def what_is_said(found: Diagnosis) -> tuple[object, ...]:
 def test_lines_of_those_who_wait_and_of_who_is_waited_for_stay(tmp_path: Path, fault: str) -> None:
     directory = tmp_path / "run"
     directory.mkdir()
-    job = Job(
-        program=str(ROOT / "tools" / "chaos_job.py"),
-        arguments=["--fault", fault, "--rank", "1", "--step", "6", "--point", "1"],
-        world_size=3,
-        directory=str(directory),
-        log=str(tmp_path / "job.log"),
-        environment={"HANGSCOPE": "1", "HANGSCOPE_TIMEOUT": "4"},
-        kill_on_failure=False,
-    )
-    with Server() as server:
-        server.run(job)
+    words = ["--fault", fault, "--rank", "1", "--step", "6", "--point", "1"]
+    command = [sys.executable, str(ROOT / "tools" / "chaos_job.py"), *words]
+    env = environment(HANGSCOPE="1", HANGSCOPE_DIR=str(directory), HANGSCOPE_TIMEOUT="4")
+    log = tmp_path / "job.log"
+    with beside(command, [env | place for place in worlds(3)], log) as ranks:
         until_s = time.monotonic() + 120
         while not any(word["event"] == "verdict" for word in words_of(directory)):
-            assert time.monotonic() < until_s, (tmp_path / "job.log").read_text()
-            server.wait(0.2)
+            assert time.monotonic() < until_s, log.read_text()
+            time.sleep(0.2)
         live = diagnose(load_trace([directory]))
-        server.end()  # SIGKILL to all
-    until_s = time.monotonic() + 60
-    while '"event":"exit"' not in "".join(p.read_text() for p in directory.glob("*.journal")):
-        assert time.monotonic() < until_s
-        time.sleep(0.2)
-    time.sleep(1.0)  # the monitor's last look
+        for rank in ranks:
+            os.kill(rank.pid, signal.SIGKILL)
+        until_s = time.monotonic() + 60
+        while '"event":"exit"' not in "".join(p.read_text() for p in directory.glob("*.journal")):
+            assert time.monotonic() < until_s
+            time.sleep(0.2)
+        time.sleep(1.0)  # the monitor's last look
     assert what_is_said(diagnose(load_trace([directory]))) == what_is_said(live)

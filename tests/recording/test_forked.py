@@ -20,9 +20,9 @@ pytestmark = pytest.mark.timed
 def test_children_of_a_launched_process_are_the_ranks(tmp_path: Path, how: str, world: int) -> None:
     env = environment(
         HANGSCOPE="1", HANGSCOPE_DIR=str(tmp_path), HANGSCOPE_TIMEOUT="8", HOW=how,
-        HANGSCOPE_ON_HANG="kill",
+        HANGSCOPE_ON_HANG="kill", TORCHELASTIC_RUN_ID="forked",
     )  # fmt: skip
-    done = real_jobs.torchrun(JOBS / "forked_job.py", 2, env, timeout_s=90)
+    done = real_jobs.ranks(JOBS / "forked_job.py", 2, env, timeout_s=90)
     assert sum("Rank 1 never joined all_reduce #2" in line for line in done.said) == 1
     assert not any("two processes" in line for line in done.said)
     trace = load_trace([tmp_path])

@@ -16,7 +16,7 @@ from hangscope.ring import local_store
 from hangscope.ring.reader import RingReader
 from hangscope.ring.writer import RingIdentity
 from hangscope.trace.rings.read import read_ring
-from tests.real_jobs import JobResult, environment, run, run_each, torchrun, worlds
+from tests.real_jobs import JobResult, environment, run, run_each, worlds
 from tests.recording.launcher import JOBS, ranks, recording
 from tools.ports import free_port
 
@@ -210,20 +210,6 @@ def test_spawned_ranks_without_launcher_are_all_recorded(tmp_path: Path) -> None
     facts = [read_ring(path).facts for path in rings(tmp_path)]
     assert sorted(f.rank for f in facts) == [0, 1]
     assert {f.world_size for f in facts} == {2}
-
-
-def test_each_attempt_of_an_elastic_job_has_its_rings(tmp_path: Path) -> None:
-    job = torchrun(
-        JOBS / "small_job.py",
-        2,
-        recording(tmp_path),
-        arguments=["restart"],
-        options=["--max-restarts=1"],
-    )
-    assert job.returncode == 0, job.output
-    assert job.output.count("RESULT [3.0, 3.0, 3.0, 3.0]") == 2
-    found = {(f.attempt, f.rank) for f in (read_ring(path).facts for path in rings(tmp_path))}
-    assert found == {(0, 0), (0, 1), (1, 0), (1, 1)}
 
 
 def test_newest_of_two_jobs_in_one_directory_is_read(tmp_path: Path) -> None:

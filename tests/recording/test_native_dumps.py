@@ -20,7 +20,7 @@ from hangscope.recording.native_dumps import (
 from hangscope.ring.layout import FIXED_START, GROUP, SLOT
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import NONE, Flag, State
-from tests.real_jobs import JobResult, environment, torchrun
+from tests.real_jobs import JobResult, environment, ranks
 
 pytestmark = pytest.mark.xdist_group("native dumps")
 
@@ -80,7 +80,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, JobResult]:
     folder = tmp_path_factory.mktemp("native")
     script, runs = folder / "job.py", folder / "runs"
     script.write_text(JOB)
-    found = torchrun(
+    found = ranks(
         script,
         2,
         environment(HANGSCOPE="1", HANGSCOPE_DIR=str(runs)),

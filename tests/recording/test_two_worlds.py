@@ -9,7 +9,7 @@ import pytest
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Verdict
 from hangscope.trace.load import load_trace
-from tests.real_jobs import environment, torchrun
+from tests.real_jobs import environment, ranks
 from tools.ports import free_port
 
 pytestmark = pytest.mark.timed
@@ -18,7 +18,6 @@ JOB = """
 import os, sys, time
 import torch, torch.distributed as dist
 
-del os.environ["TORCHELASTIC_USE_AGENT_STORE"]  # each job has a store of its own
 process = int(os.environ["RANK"])
 world, rank = divmod(process, 2)
 address = f"tcp://127.0.0.1:{sys.argv[2 + world]}"
@@ -44,10 +43,10 @@ def test_jobs_of_one_launch_are_kept_apart(
     script, runs = tmp_path / "job.py", tmp_path / "runs"
     script.write_text(JOB)
     settings = {"HANGSCOPE_TIMEOUT": "3", "HANGSCOPE_ON_HANG": "kill"}
-    found = torchrun(
+    found = ranks(
         script,
         4,
-        environment(HANGSCOPE="1", HANGSCOPE_DIR=str(runs), **settings),
+        environment(HANGSCOPE="1", HANGSCOPE_DIR=str(runs), TORCHELASTIC_RUN_ID="both", **settings),
         arguments=[fault, str(free_port()), str(free_port())],
         timeout_s=90,
     )

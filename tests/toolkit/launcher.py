@@ -7,17 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests import real_jobs
 from tests.real_jobs import JobResult, environment, run_each, worlds
 
 JOBS = Path(__file__).parent / "jobs"
-
-
-@functools.cache
-def torchrun(script: str, nproc: int, restarts: int = 0) -> JobResult:
-    """``jobs/<script>.py`` under torchrun, once per session however many tests ask for it."""
-    options = [f"--max-restarts={restarts}"]
-    return real_jobs.torchrun(JOBS / f"{script}.py", nproc, environment(), options=options)
 
 
 @functools.cache

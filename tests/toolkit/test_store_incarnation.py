@@ -5,11 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from hangscope.toolkit.barriers import store_incarnation
-from tests.toolkit.launcher import torchrun
+from hangscope.trace.rings.read import read_ring
+from tests import real_jobs
+from tests.real_jobs import JobResult, environment
+from tests.toolkit.launcher import JOBS
 from tests.toolkit.stores import CountingStore
 
 pytestmark = pytest.mark.xdist_group("life")
@@ -79,8 +83,21 @@ def test_store_that_dies_with_rank_0_has_one_incarnation() -> None:
     assert len(ids) == 1
 
 
+@pytest.fixture(scope="module")
+def restarted(tmp_path_factory: pytest.TempPathFactory) -> tuple[JobResult, Path]:
+    """A job that torchrun has restarted, and the directory into which it was recorded."""
+    runs = tmp_path_factory.mktemp("runs")
+    env = environment(HANGSCOPE="1", HANGSCOPE_DIR=str(runs), HANGSCOPE_MONITOR="0")
+    job = real_jobs.torchrun(JOBS / "elastic_job.py", 2, env, options=["--max-restarts=1"])
+    assert job.returncode == 0, job.output[-3000:]
+    return job, runs
+
+
 @pytest.mark.parametrize("check", ["joins_in_attempt_1", "meets_in_attempt_1"])
-def test_job_restarted_by_torchrun(check: str) -> None:
-    result = torchrun("elastic_job", 3, restarts=1)
-    assert result.returncode == 0, result.output[-3000:]
-    result.assert_ok(check, [0, 1, 2])
+def test_job_restarted_by_torchrun(restarted: tuple[JobResult, Path], check: str) -> None:
+    restarted[0].assert_ok(check, [0, 1])
+
+
+def test_each_attempt_of_an_elastic_job_has_its_rings(restarted: tuple[JobResult, Path]) -> None:
+    facts = [read_ring(path).facts for path in restarted[1].glob("*.ring")]
+    assert {(f.attempt, f.rank) for f in facts} == {(0, 0), (0, 1), (1, 0), (1, 1)}

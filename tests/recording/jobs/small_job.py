@@ -62,16 +62,7 @@ def main() -> int:
         mp.start_processes(spawned, args=(sys.argv[2],), nprocs=2, start_method="spawn")
         print("RESULT spawned")
         return 0
-    if MANNER == "restart":  # torch's own store still has the addresses of the last attempt
-        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{os.environ['RESULTS']}/store{attempt}",
-            rank=int(os.environ["RANK"]),
-            world_size=int(os.environ["WORLD_SIZE"]),
-        )
-    else:
-        dist.init_process_group("gloo")
+    dist.init_process_group("gloo")
     value = torch.ones(4) * (dist.get_rank() + 1)
     dist.all_reduce(value)
     extra: object = ""
@@ -115,8 +106,6 @@ def main() -> int:
         say("RESULT", value.tolist())
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(5)
-    elif MANNER == "restart" and os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0":
-        sys.exit(9)
     elif MANNER == "at-exit":
         keep_busy()
         say("RESULT", value.tolist(), extra)
