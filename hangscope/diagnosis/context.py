@@ -16,6 +16,7 @@ from hangscope.diagnosis.model import GroupRef, LastOperation
 from hangscope.diagnosis.observability import (
     cut_off,
     hidden_ranks,
+    is_text_alone,
     of_text,
     partly_recorded,
     unfinished_alone,
@@ -73,6 +74,8 @@ class Context:
     def from_logs_alone(self) -> bool:
         """Whether no operation was recorded: all were inferred from text."""
         flags, synthetic = self.trace.records["flags"], int(Flag.SYNTHETIC)
+        if not len(flags):
+            return is_text_alone(self.trace)
         return bool((flags[:1] & synthetic).all() and (flags & synthetic).all())
 
     def is_observed(self, rank: int) -> bool:

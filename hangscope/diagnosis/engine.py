@@ -128,7 +128,9 @@ def _judged(trace: Trace) -> tuple[Diagnosis, Context]:
     stop = job.stop
     if stop is not None:
         when = "they were told at one moment" if stop.told_ns else "all at about the same time"
-        notes.append(f"every rank was ended from outside ({stop.way}), {when}")
+        when = f", {when}" if len(trace.ranks) > 1 else ""
+        who = "every rank that left a record" if trace.missing_ranks else "every rank"
+        notes.append(f"{who} was ended from outside ({stop.way}){when}")
     if not findings:
         if job.snapshot is not None:
             notes.append(job.snapshot.remark)

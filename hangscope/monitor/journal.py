@@ -89,15 +89,18 @@ class Journal:
             event = {"event": "device", "rank": rank, "at_ns": claim.at_ns, "text": claim.text}
             self._write(event)
 
-    def said(self, event: str, found: Finding | Diagnosis, hosts: Sequence[str] = ()) -> None:
+    def said(
+        self, event: str, found: Finding | Diagnosis, hosts: Sequence[str], seen_ns: int
+    ) -> None:
         """The monitor has printed something: ``event`` is ``verdict`` or ``notice``.
 
-        ``hosts``: of which one, or the link between them, is at fault.
+        ``hosts``: of which one, or the link between them, is at fault; ``seen_ns``: when what it
+        rests on was seen.
         """
         self._write(
             {
                 "event": event,
-                "at_ns": time.time_ns(),
+                "at_ns": seen_ns,
                 "verdict": found.verdict.value,
                 "culprits": list(found.culprits),
                 "summary": found.summary,

@@ -95,7 +95,7 @@ class Monitor:
         self._early = EarlyWords(
             config.notice,
             lambda line: print_line(line, out),
-            lambda finding: self._journal("notice", finding),
+            lambda finding: self._journal("notice", finding, time.time_ns()),
         )
         self._siblings = SiblingRuns(config.directory, config.own)
         self._corruptions = Corruptions()
@@ -283,10 +283,12 @@ class Monitor:
         self._look_cost_s = time.process_time() - began_s
         self._looked_at_s = time.monotonic()
 
-    def _journal(self, event: str, found: Finding | Diagnosis) -> None:
-        """Note in the journal what was printed."""
+    def _journal(self, event: str, found: Finding | Diagnosis, seen_ns: int) -> None:
+        """Note in the journal what was printed, and when what it rests on was seen: what happened
+        until it was printed overtakes it."""
         if self._ranks.journal is not None:
-            self._ranks.journal.said(event, found, doubtful_hosts(found, self._view.host_evidence))
+            hosts = doubtful_hosts(found, self._view.host_evidence)
+            self._ranks.journal.said(event, found, hosts, seen_ns)
 
     def _report_news(
         self, trace: Trace, diagnosis: Diagnosis, *, final: bool, partly: bool, stalled_s: float
@@ -352,7 +354,7 @@ class Monitor:
                 self._say(f"{diagnosis.headline} (the report is in the log of rank 0)")
             elif trace.ranks.keys() - self._ranks.known:
                 self._say(f"{diagnosis.headline} (the report is in the log of another node)")
-                self._journal("verdict", diagnosis)
+                self._journal("verdict", diagnosis, trace.observed_ns)
                 self._note_hang(diagnosis)
             self._end_if_asked()  # the other monitor that has reported ends only its own ranks
             return
@@ -365,7 +367,7 @@ class Monitor:
         self._telling.tell(diagnosis, self.key.run_id if self.key else "")
         if not self._view.sees_part(trace):
             self._others.settled()
-        self._journal("verdict", diagnosis)
+        self._journal("verdict", diagnosis, trace.observed_ns)
         self._note_hang(diagnosis)
         self._end_if_asked()
 

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from hangscope.diagnosis.model import Diagnosis
+from hangscope.diagnosis.processes.stacks import is_library
 from hangscope.report.escape import plain
 from hangscope.trace.files.regular_files import is_own, open_descriptor
 from hangscope.trace.files.source_text import decode_source
@@ -122,9 +123,12 @@ def _may_be_quoted(status: os.stat_result) -> bool:
 
 
 def _main_scripts(diagnosis: Diagnosis) -> Iterator[str]:
-    """The files in which the ranks' main threads began."""
+    """The files in which the ranks' main threads began; of processes that others of the job have
+    started, those of the functions with which they began."""
     for stack in _stacks(diagnosis):
         began = next((frame for frame in reversed(stack) if frame.name == "<module>"), None)
+        if began is None or not os.path.isabs(began.filename):
+            began = next((frame for frame in reversed(stack) if not is_library(frame)), None)
         if began is not None:
             yield began.filename
 

@@ -160,9 +160,9 @@ class KernelWait:
     kind: str = ""
     """``"lock"`` (of a file), ``"locked file"`` (it sleeps with a file open that another process
     has locked), ``"child"``, ``"pipe"`` (empty), ``"full pipe"``, ``"fifo"`` (being opened),
-    ``"socket"``, ``"terminal"`` (nobody types), ``"thread"`` (a lock or condition inside the
-    process), ``"semaphore"`` (in memory that processes share), ``"processor"`` or ``"exec"`` (it
-    now runs another program); empty if unknown."""
+    ``"socket"``, ``"terminal"`` (nobody types), ``"timer"`` (it sleeps), ``"thread"`` (a lock or
+    condition inside the process), ``"semaphore"`` (in memory that processes share),
+    ``"processor"`` or ``"exec"`` (it now runs another program); empty if unknown."""
     what: str = ""
     """The file or terminal, the peer's address, or the CPU quota, if known; `UNREAD_OUTPUT` of a
     child."""

@@ -19,7 +19,7 @@ MINE = Frame("fetch", "/home/me/subprocess.py", 7)
 
 
 def _process(*below: Frame, state: str = "sleeping") -> ProcessState:
-    return ProcessState(1, End.ALIVE, state, stack=(*below, MINE))
+    return ProcessState(1, End.ALIVE, state, stack=(*below, MINE), seen_state=state)
 
 
 @pytest.mark.parametrize(
@@ -146,6 +146,24 @@ def test_advice_for_a_held_process_is_to_release_it() -> None:
     assert missing(process, "on host a").fix == (
         "let the process go on: gdb (pid 7) holds it, on host a"
     )
+
+
+def test_loop_that_sleeps_is_told_from_one_sleep() -> None:
+    """The line of a sleep says nothing of what the loop around it waits for."""
+    process = replace(_process(), wait=KernelWait("timer"))
+    assert blocked_in(process) == ""
+    assert "look at what that loop waits for" in blocked_in(replace(process, wakes=True))
+
+
+def test_wait_for_a_thread_tells_that_there_is_none() -> None:
+    process = replace(_process(Frame("wait", f"{LIB}/threading.py", 327)), lacks_threads=True)
+    assert "none of its other threads runs Python" in blocked_in(process)
+
+
+def test_helper_that_cannot_answer_needs_no_time_limit() -> None:
+    wait = KernelWait("socket", "10.0.0.9:80", helpers=("python (pid 7, stopped)",))
+    process = replace(_process(Frame("poll", f"{LIB}/selectors.py", 415)), wait=wait)
+    assert blocked_in(process).endswith("python (pid 7, stopped))")
 
 
 def test_unknown_state_is_not_described() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.trace.facts import RUNNABLE
-from hangscope.trace.model import Frame, KernelWait, ThreadStack
+from hangscope.trace.model import ExitFacts, Frame, KernelWait, ThreadStack
 
 from .builder import SECOND, START, Job
 
@@ -49,6 +49,7 @@ def test_rank_with_progress_may_be_slow(facts: dict[str, Any]) -> None:
     [
         ((), {"wakeups_hz": 0.2}),  # a wait that polls now and then
         ((), {"wakeups_hz": None}),
+        ((), {"wakeups_hz": 20.0, "wait": KernelWait("timer")}),  # it sleeps between two tries
         ((), {"process_state": "stopped", "stack_moved": True}),
         ((), {"gil_blocked": True, "cpu_busy": 1.0}),
         ((Frame("get", f"{LIB}/queue.py", 180),), {"wakeups_hz": 10.0}),
@@ -74,6 +75,16 @@ def test_rank_without_cpu_time_does_not_hold_the_gil() -> None:
     assert "GIL" not in " ".join((first.why, first.fix, *first.evidence))
     assert "its control group may use 0.1% of one (cpu.max)" in first.fix
     assert "rank 1: getting hardly any CPU time" in first.evidence[-1]
+
+
+def test_end_from_outside_makes_nothing_more_certain() -> None:
+    job = _waited_for(live=False, cpu_busy=0.9)
+    for rank in range(3):
+        end = ExitFacts("signal", signal=9, at_ns=START + int((job.now + 20) * SECOND))
+        job.rank(rank, alive=False, exit=end)
+    found = diagnose(job.trace())
+    assert (found.culprits, found.confidence) == ((1,), Confidence.LIKELY)
+    assert "rank 1 was at work" in found.findings[0].unknowns[0]
 
 
 def test_absent_rank_of_an_ended_job_is_known_to_be_absent() -> None:

@@ -40,6 +40,15 @@ def test_rank_waiting_in_another_collective_is_named() -> None:
     assert "rank 1 in barrier (train.py:52 in save)" in found.summary
 
 
+def test_nobody_is_named_where_all_have_lost_a_connection() -> None:
+    """A fourth rank was killed: where it left the others is no difference between them."""
+    closed = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:9"
+    waits = {0: REDUCE, 1: REDUCE, 2: BARRIER}
+    text = "".join(gave_up(rank, frames, closed) for rank, frames in waits.items())
+    found = diagnose(trace_of(text))
+    assert (found.verdict.value, found.culprits) == ("inconclusive", ())
+
+
 def test_rank_stopped_without_having_waited_is_missing() -> None:
     found = judged({0: REDUCE, 1: REDUCE, 3: REDUCE})
     assert (found.verdict.value, found.culprits) == ("missing_rank", (2,))

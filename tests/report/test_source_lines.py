@@ -31,11 +31,11 @@ def program(folder: Path, name: str = "train.py") -> Frame:
     return Frame("<module>", str(folder / name), 1)
 
 
-def recorded(folder: Path, frame: Frame, boot: str) -> Diagnosis:
-    """A diagnosis of a ring in ``folder`` whose processes began in ``frame``."""
+def recorded(folder: Path, frame: Frame, boot: str, *callers: Frame) -> Diagnosis:
+    """A diagnosis of a ring in ``folder`` whose processes began in ``frame``, or its callers."""
     folder.mkdir(exist_ok=True)
     ring = RingRank(folder, 0, 2, boot_id=boot).ring.path
-    diagnosis = samples.hang(loader=(frame,)).diagnosis
+    diagnosis = samples.hang(loader=(frame, *callers)).diagnosis
     found: Diagnosis = replace(diagnosis, sources=(Source(str(ring), formats.RING, rank=0),))
     return found
 
@@ -46,6 +46,14 @@ def test_job_of_this_machine_is_quoted(tmp_path: Path) -> None:
     assert Sources.of(ours).line(frame) == LINE
     outside = program(tmp_path / "elsewhere")
     assert Sources.of(ours).line(outside) == ""
+
+
+def test_program_of_a_spawned_rank_is_quoted(tmp_path: Path) -> None:
+    """Its main module is no frame of its stack: another process has called the function in it."""
+    frame = program(tmp_path / "code")._replace(name="main")
+    spawned = Frame("spawn_main", "/usr/lib/python3.11/multiprocessing/spawn.py", 122)
+    ours = recorded(tmp_path / "run", frame, boot_id(), spawned, Frame("<module>", "<string>", 1))
+    assert Sources.of(ours).line(frame) == LINE
 
 
 def test_job_of_another_machine_is_quoted_only_on_request(tmp_path: Path) -> None:

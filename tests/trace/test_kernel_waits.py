@@ -123,6 +123,11 @@ def test_pipe_without_another_end(code: str, kind: str, processes: Processes) ->
     assert wait.processes == ()
 
 
+def test_sleep_is_told_from_waits_for_others(processes: Processes) -> None:
+    sleeper = processes.start("import os; os.execvp('sleep', ['sleep', '60'])")
+    assert _waits(sleeper.pid, "timer").processes == ()
+
+
 def test_invisible_process_may_be_at_the_other_end_of_a_pipe(processes: Processes) -> None:
     """For example the container runtime that reads the output of its processes."""
     writer = processes.start("import os; os.write(1, b'x' * 1_000_000)")

@@ -33,8 +33,9 @@ _TELLS = int(Flag.BLOCKING | Flag.ASYNC)
 
 
 def busy(context: Context, cause: Cause) -> str:
-    """For a while, slow and stuck look alike."""
-    if not context.trace.live or not cause.culprits:
+    """For a while, slow and stuck look alike, also where all were ended before it was over."""
+    stopped = all(process.end is End.TORN_DOWN for process in context.processes.values())
+    if not (context.trace.live or stopped) or not cause.culprits:
         return ""
     if not all(_makes_progress(context, rank) for rank in cause.culprits):
         return ""
@@ -42,6 +43,9 @@ def busy(context: Context, cause: Cause) -> str:
     if any(has_left_group(context.trace, r, p.group) for r in cause.culprits for p in places):
         return ""  # it never comes, however long it works
     limit = f"HANGSCOPE_TIMEOUT ({lasting(context.trace.timeout_s)})"
+    if stopped:
+        who = f"{does(cause.culprits, 'was')} at work"
+        return f"whether the job hung: {who}, and may only have taken longer than {limit}"
     who = f"{does(cause.culprits, 'is')} at work"
     return f"whether the job hangs: {who}, and may only take longer than {limit}"
 
@@ -49,13 +53,13 @@ def busy(context: Context, cause: Cause) -> str:
 def _makes_progress(context: Context, rank: int) -> bool:
     """Whether the process was seen to run, not just to poll for what it waits for."""
     process, facts = context.processes.get(rank), context.trace.ranks.get(rank)
-    if process is None or facts is None or process.end is not End.ALIVE:
+    if process is None or facts is None or process.end not in (End.ALIVE, End.TORN_DOWN):
         return False
     if process.wait is not None and process.wait.kind == RUNNABLE:
         return True  # it runs whenever it gets a CPU
     if process.cannot_run:
         return False
-    if process.state == "busy":
+    if process.seen_state == "busy":
         return True
     return not blocked_in(process) and (bool(facts.stack_moved) or process.wakes)
 

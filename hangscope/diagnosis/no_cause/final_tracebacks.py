@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.observability import is_text_alone
+from hangscope.diagnosis.processes.failures import lost_a_peer
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.processes.stacks import base, diverging_frame, user_frames, where
 from hangscope.diagnosis.records.agreement import ONE_SIDED, family
@@ -94,6 +95,8 @@ def from_final_tracebacks(context: Context) -> Finding | None:
     if not groups.isdisjoint(odd) or (silent and _may_have_come(context, silent)):
         return None
     left = _left_well(context, silent)
+    if odd and not left and _all_lost_a_peer(context, waits):
+        return None
     suspects = tuple(left or sorted({*odd, *silent}))
     alone = len(suspects) == 1 and not odd
     if not suspects or (len(suspects) >= len(most) and not alone):
@@ -112,6 +115,13 @@ def _may_have_come(context: Context, silent: Collection[int]) -> bool:
     clashed = any(c.kind == "size_mismatch" for c in context.trace.claims)
     ends = {context.processes[r].end for r in silent if r in context.processes}
     return refused or clashed or not ends <= {End.TORN_DOWN, End.UNKNOWN}
+
+
+def _all_lost_a_peer(context: Context, waits: Collection[int]) -> bool:
+    """Whether none of them had waited in vain: a process that says nothing ended before them, and
+    where it left them need not be where anybody waited for anybody."""
+    errors = [context.trace.ranks[rank].exception for rank in waits]
+    return all(error is not None and lost_a_peer(error) for error in errors)
 
 
 def _by_call(waits: dict[int, _Wait]) -> dict[_Call, list[int]]:

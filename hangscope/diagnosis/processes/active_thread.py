@@ -17,6 +17,7 @@ from hangscope.trace.model import NONE, RankFacts, Stack, ThreadStack, Trace
 _WAITS_FOR_THREAD = re.compile(
     r"(?:^|[\\/])(?:threading|queue)\.py$|[\\/](?:concurrent[\\/]futures|asyncio)[\\/]"
 )
+_BETWEEN_THREADS = re.compile(r"(?:^|[\\/])(?:threading|queue)\.py$")
 _POOL = re.compile(r"[\\/]concurrent[\\/]futures[\\/]thread\.py$")
 _ASKS_FOR_GIL_HZ = 100.0
 """Half of how often a thread asks that waits for the GIL."""
@@ -96,6 +97,19 @@ def awaited_threads(facts: RankFacts, stack: Stack) -> tuple[ThreadStack, ...]:
     now = (t for t in facts.threads if t.sampled_ns == newest_ns and not t.is_main)
     own = [thread for thread in now if thread.stack and _has_users(thread.stack)]
     return tuple(sorted(own, key=lambda thread: not _is_in_pool(thread.stack)))
+
+
+def lacks_threads(facts: RankFacts, stack: Stack) -> bool:
+    """Whether the main thread waits for another thread, in ``stack``, and no other one runs Python.
+
+    What it waits for may have ended; only native code could still call it.
+    """
+    if stack is not facts.main_stack or not any(
+        _BETWEEN_THREADS.search(f.filename) for f in stack[:_INNER]
+    ):
+        return False
+    newest_ns = max((thread.sampled_ns for thread in facts.threads), default=0)
+    return all(thread.is_main for thread in facts.threads if thread.sampled_ns == newest_ns)
 
 
 def has_no_free_thread(facts: RankFacts, issuers: Collection[int], since_ns: int) -> bool:

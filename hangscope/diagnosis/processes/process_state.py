@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from hangscope.diagnosis.processes.active_thread import awaited_threads, working_stack
+from hangscope.diagnosis.processes.active_thread import (
+    awaited_threads,
+    lacks_threads,
+    working_stack,
+)
 from hangscope.diagnosis.processes.failures import (
     NO_FAILURE,
     Failure,
@@ -29,7 +33,7 @@ from hangscope.trace.model import (
 from hangscope.trace.signals import SIGHUP, SIGINT, SIGTERM, codes_of, name_of
 
 LOADER = re.compile(
-    r"(?:^|[^a-z])(?:load|read|fetch)|data_?load|batch|dataset|sampler|__next__|tokeni[sz]e|collate",
+    r"(?:^|[^a-z])(?:load|read(?!y)|fetch)|data_?load|batch|dataset|sampler|__next__|tokeni[sz]e|collate",
     re.I,
 )
 CHECKPOINT = re.compile(r"checkpoint|save|state_dict|serialize", re.I)
@@ -92,8 +96,13 @@ class ProcessState:
     """The ranks among the processes named by ``wait``."""
     awaited: tuple[ThreadStack, ...] = ()
     """Its other threads in the program's own code, if ``stack`` waits for one of its threads."""
+    lacks_threads: bool = False
+    """Whether ``stack`` waits for one of its threads, and no other one ran Python."""
     wakes: bool = False
-    """Whether its main thread keeps waking up, and so is not in one endless call."""
+    """Whether its main thread keeps waking up, and so is not in one endless call; of a process that
+    was ended meanwhile, whether it did."""
+    seen_state: str = ""
+    """Its state when it was last seen alive; ``state`` may tell how it ended."""
     beat_ns: int = 0
     """When its own recorder last ran; 0 if unknown."""
     failure: Failure = NO_FAILURE
@@ -138,8 +147,9 @@ class ProcessState:
                 seen_ns=wait.seen_ns,
             )
         return replace(
-            self, stack=stack, wait=wait, waits_for=(), awaited=(), in_kernel=False, wakes=False
-        )
+            self, stack=stack, wait=wait, waits_for=(), awaited=(), lacks_threads=False,
+            in_kernel=False, wakes=False,
+        )  # fmt: skip
 
     @property
     def aborted(self) -> bool:
@@ -164,8 +174,10 @@ def process_of(
     end = _end_of(facts)
     gone = end not in (End.ALIVE, End.UNKNOWN)
     state, frozen = _alive_state(facts)
+    went_on = _went_on(facts)
+    seen_state = "" if went_on else state
     if gone:  # how a monitor last saw it, unless it went on
-        state = state if frozen and not _went_on(facts) else _GONE[end]
+        state = state if frozen and not went_on else _GONE[end]
     words = _last_words(facts) if gone else ""
     stack = _stack_of(facts, end, thread)
     over = end is End.TORN_DOWN and stack and facts.is_only_leaving  # it was where its stack shows
@@ -182,13 +194,15 @@ def process_of(
         None if over or not facts.phases else facts.phases[-1].name,
         (facts.held_by or "") if state == "stopped" else "",
         in_kernel=not gone and facts.process_state == "disk-sleep",
-        awaited=() if gone else awaited_threads(facts, stack),
-        wakes=bool(facts.alive) and (facts.wakeups_hz or 0.0) > _WAKES_HZ,
+        awaited=() if went_on else awaited_threads(facts, stack),
+        lacks_threads=not went_on and lacks_threads(facts, stack),
+        wakes=not went_on and (facts.wakeups_hz or 0.0) > _WAKES_HZ,
+        seen_state=seen_state,
         beat_ns=facts.heartbeat_ns,
         failure=failure_of(words),
     )
     wait = facts.wait
-    if wait is None or process.stack is not facts.main_stack or _went_on(facts):
+    if wait is None or process.stack is not facts.main_stack or went_on:
         return process
     if wait.kind == RUNNABLE and not _starves(facts, wait):
         wait = replace(wait, kind="")

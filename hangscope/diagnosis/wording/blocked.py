@@ -16,6 +16,7 @@ from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace.facts import RUNNABLE, UNREAD_OUTPUT
 from hangscope.trace.model import KernelWait, Stack
 
+_TRIES_AGAIN = "it sleeps there again and again: look at what that loop waits for"
 _NO_ANSWER = "a peer outside the job does not answer"
 _LIMIT = "; give that call a time limit"
 _COMPILES = (
@@ -95,13 +96,15 @@ def blocked_in(process: ProcessState | None) -> str:
         return ""
     if compiles := _first_match(_COMPILES, [path for path, _ in _below(process)]):
         return compiles
-    if process.state == "busy":
+    if process.seen_state == "busy":
         return ""
     words, details = _with_kernel(_in_library(process), process)
     if not words:
         return _IN_KERNEL if process.in_kernel else ""
-    asks = words == _NO_ANSWER or (process.wait is not None and process.wait.kind == "socket")
-    limit = _LIMIT if asks else ""
+    wait = process.wait
+    stuck = wait is not None and wait.helpers
+    asks = words == _NO_ANSWER or (wait is not None and wait.kind == "socket")
+    limit = _LIMIT if asks and not stuck else ""
     told = ", ".join(dict.fromkeys([*_own_threads(process), *details]))
     return f"{words} ({told}){limit}" if told else f"{words}{limit}"
 
@@ -119,6 +122,8 @@ def _with_kernel(words: str, process: ProcessState) -> tuple[str, tuple[str, ...
     if wait.kind == "thread":
         words = words or "it waits there for a lock, a device or another thread of its own process"
         return words, wait.helpers
+    if wait.kind == "timer":
+        return words or (_TRIES_AGAIN if process.wakes else ""), wait.helpers
     if wait.kind == "semaphore":
         return _in_call(process) or _semaphore(wait, process), wait.helpers
     if not words or wait.kind == "lock":
@@ -128,6 +133,8 @@ def _with_kernel(words: str, process: ProcessState) -> tuple[str, tuple[str, ...
 
 def _own_threads(process: ProcessState) -> list[str]:
     """Where the threads are that the main one may wait for."""
+    if process.lacks_threads:
+        return ["none of its other threads runs Python"]
     shown = process.awaited[:_SHOWN_THREADS]
     return [f"thread {thread.name} is at {where(innermost(thread.stack))}" for thread in shown]
 
@@ -163,7 +170,7 @@ def _in_call(process: ProcessState) -> str:
     Every import takes the lock of its module: one that runs there does not wait for it.
     """
     words = _first_match(_BLOCKED_IN_CALL, [f"{file}:{name}" for file, name in _below(process)])
-    return "" if words == _IMPORTED_ELSEWHERE and process.state == "running" else words
+    return "" if words == _IMPORTED_ELSEWHERE and process.seen_state == "running" else words
 
 
 def _below(process: ProcessState) -> list[tuple[str, str]]:

@@ -49,6 +49,7 @@ _ENDS = [
             "memory",
         ),
         (r"\b(?:nan|inf)\b|loss scale|checkfornan", "not finite"),
+        (r"dataloader worker \(pid.*(?:segmentation fault|illegal instruction|aborted)", "native"),
         (r"dataloader worker \(pid", "loader died"),
         (
             r"device-side assert|illegal (?:memory access|address|instruction)|"
@@ -190,7 +191,7 @@ def _doing(process: ProcessState | None, *, blocked: bool) -> str:
     if blocked:
         return "blocked"
     loads = LOADER.search(frame_names(process)) is not None
-    if process is not None and (process.state in _WORKS or process.wakes):
+    if process is not None and (process.seen_state in _WORKS or process.wakes):
         return "slow data" if loads else "slow"
     return "data" if loads else "elsewhere"
 

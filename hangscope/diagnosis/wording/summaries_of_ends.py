@@ -31,7 +31,8 @@ def crashed(context: Context, cause: Cause, place: Place | None) -> Words:
     )
     summary = f"{capital(rank_s(cause.culprits))} crashed: {how}"
     if place is not None:
-        summary += f"; others wait for {verb(cause.culprits, 'it')} in {title_of(context, place)}"
+        waiting = f"others wait for {verb(cause.culprits, 'it')} in {title_of(context, place)}"
+        summary = f"{summary.rstrip('.')}; {waiting}"
     if everybody_is(context, cause.culprits):
         return Words(summary, "no rank is left to wait for it")
     if place is None and all(is_late_abort(context.processes[rank]) for rank in cause.culprits):

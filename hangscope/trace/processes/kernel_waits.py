@@ -104,8 +104,9 @@ def _wait_in_function(function: str, pid: int, locks: FileLocks, proc: Path) -> 
         return KernelWait("lock", lock.path, lock.holders) if lock is not None else KernelWait()
     if function.endswith("nanosleep"):
         lock = locks.held_and_open(pid)
-        kind = "locked file"
-        return KernelWait(kind, lock.path, lock.holders) if lock is not None else KernelWait()
+        if lock is None:
+            return KernelWait("timer")
+        return KernelWait("locked file", lock.path, lock.holders)
     if "do_wait" in function or "wait4" in function:
         living = [c for c in children_of(pid, proc) if state_of(c, proc) != "ended"]
         named = [child for child in living if child in _syscall_arguments(pid, proc)[:2]]
