@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Collection
+from itertools import takewhile
 
 from hangscope.diagnosis.processes.stacks import in_python, is_library
 from hangscope.trace.model import NONE, RankFacts, Stack, ThreadStack, Trace
@@ -102,14 +103,15 @@ def awaited_threads(facts: RankFacts, stack: Stack) -> tuple[ThreadStack, ...]:
 def lacks_threads(facts: RankFacts, stack: Stack) -> bool:
     """Whether the main thread waits for another thread, in ``stack``, and no other one runs Python.
 
-    What it waits for may have ended; only native code could still call it.
+    What it waits for may have ended. Libraries that wait in Python may be called from native code.
     """
-    if stack is not facts.main_stack or not any(
-        _BETWEEN_THREADS.search(f.filename) for f in stack[:_INNER]
-    ):
+    below = list(takewhile(is_library, stack))
+    waits = any(_BETWEEN_THREADS.search(frame.filename) for frame in below[:_INNER])
+    if stack is not facts.main_stack or not waits:
         return False
     newest_ns = max((thread.sampled_ns for thread in facts.threads), default=0)
-    return all(thread.is_main for thread in facts.threads if thread.sampled_ns == newest_ns)
+    now = [thread for thread in facts.threads if thread.sampled_ns == newest_ns]
+    return all(in_python(f.filename) for f in below) and all(thread.is_main for thread in now)
 
 
 def has_no_free_thread(facts: RankFacts, issuers: Collection[int], since_ns: int) -> bool:
