@@ -41,6 +41,13 @@ MISMATCHES = frozenset(
     }
 )
 """Verdicts about operations that met and are incompatible."""
+NEVER_CAME = frozenset({Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED})
+"""Verdicts about ranks that live, and have not issued what others wait for."""
+ENDED = frozenset({Verdict.RANK_CRASHED, Verdict.RANK_EXITED})
+"""Verdicts about ranks whose end was seen."""
+GONE = ENDED | {Verdict.RANK_LOST}
+UNDECIDED = frozenset({Verdict.INCONCLUSIVE, Verdict.QUIESCENT})
+"""Verdicts that name nobody."""
 
 
 class Confidence(str, Enum):

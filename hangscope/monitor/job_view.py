@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hangscope.diagnosis.engine import diagnose
-from hangscope.diagnosis.model import Diagnosis
+from hangscope.diagnosis.model import ENDED, Diagnosis
 from hangscope.diagnosis.waiting.without_timeout import LEAST_S
 from hangscope.monitor.activity import as_healthy
 from hangscope.monitor.host_evidence import (
@@ -21,7 +21,7 @@ from hangscope.monitor.host_evidence import (
 )
 from hangscope.monitor.local_ranks import TICK_S, LocalRanks
 from hangscope.monitor.other_nodes import OtherNodes, may_span_nodes
-from hangscope.monitor.partial_view import ENDED, needs_other_nodes, restricted_to_seen
+from hangscope.monitor.partial_view import needs_other_nodes, restricted_to_seen
 from hangscope.monitor.rank_state import is_heartbeat_late
 from hangscope.monitor.sibling_runs import SiblingRuns
 from hangscope.trace.digests.hosts import HostMap

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hangscope.diagnosis.model import Diagnosis, Verdict
-from hangscope.monitor.partial_view import ENDED
+from hangscope.diagnosis.model import ENDED, Diagnosis, Verdict
 from hangscope.monitor.rank_state import has_failed, is_shutting_down
 from hangscope.trace.model import RankFacts, Trace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
+from hangscope.diagnosis.model import ENDED, Confidence, Diagnosis, Verdict
 from hangscope.diagnosis.wording.phrases import capital, in_operation, rank_s
 from hangscope.monitor.host_evidence import HostEvidence
 from hangscope.trace.digests.hosts import Host, hosts_s
@@ -15,10 +15,6 @@ _FIX = (
     "HangScope switched on, and look at the log of its node; or run `hangscope analyze` over the "
     "run directories of all nodes"
 )
-
-
-ENDED = frozenset({Verdict.RANK_CRASHED, Verdict.RANK_EXITED})
-"""Verdicts for which the node where it happened has the best evidence."""
 
 
 def needs_other_nodes(diagnosis: Diagnosis) -> bool:

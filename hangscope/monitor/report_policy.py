@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hangscope.diagnosis.model import MISMATCHES, Diagnosis, Finding, Verdict
+from hangscope.diagnosis.model import ENDED, MISMATCHES, Diagnosis, Finding, Verdict
 
-_FINAL = MISMATCHES | {Verdict.RANK_CRASHED, Verdict.RANK_EXITED}
+_FINAL = MISMATCHES | ENDED
 
 Cause = tuple[str, tuple[int, ...], str, int | None]
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from hangscope.diagnosis.model import Diagnosis, Finding, Verdict
+from hangscope.diagnosis.model import ENDED, Diagnosis, Finding, Verdict
 from hangscope.monitor.activity import Activity, as_healthy
 from hangscope.monitor.clock_steps import ClockSteps
 from hangscope.monitor.config import MonitorConfig
@@ -23,7 +23,7 @@ from hangscope.monitor.log_output import print_line, print_report
 from hangscope.monitor.metrics.publishing import Publishing
 from hangscope.monitor.mishaps import MOST_IN_SUCCESSION, Mishaps
 from hangscope.monitor.other_nodes import DELIVER_VERDICT_S
-from hangscope.monitor.partial_view import ENDED, stopped_host, unexplained_end
+from hangscope.monitor.partial_view import stopped_host, unexplained_end
 from hangscope.monitor.processes import ProcessWatch
 from hangscope.monitor.report_claims import claim_report
 from hangscope.monitor.report_policy import ReportPolicy, cause_of, is_final

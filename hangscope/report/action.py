@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from hangscope.diagnosis.model import MISMATCHES, Confidence, Diagnosis, Finding, Verdict
+from hangscope.diagnosis.model import (
+    ENDED,
+    MISMATCHES,
+    NEVER_CAME,
+    UNDECIDED,
+    Confidence,
+    Diagnosis,
+    Finding,
+    Verdict,
+)
 
-_ELSEWHERE = frozenset({*MISMATCHES, Verdict.MISSING_RANK, Verdict.DEADLOCK_CYCLE,
-                        Verdict.P2P_UNMATCHED, Verdict.RANK_EXITED})  # fmt: skip
+_OF_PROGRAM = MISMATCHES | NEVER_CAME | ENDED | {Verdict.DEADLOCK_CYCLE}
 """Verdicts on what the program did."""
 _BETWEEN_SIDES = frozenset({*MISMATCHES, Verdict.DEADLOCK_CYCLE})
 """Those that are sure even where it is not known which side is wrong: nobody can go on."""
@@ -34,10 +42,9 @@ def action_of(diagnosis: Diagnosis) -> dict[str, Any] | None:
     if first.hosts and (first.verdict is Verdict.RANK_LOST or first.hosts_silent):
         return {"do": "exclude", "hosts": list(first.hosts), "why": why}
     places = _places(first)
-    if places and (first.verdict in _ELSEWHERE or first.verdict is Verdict.RANK_CRASHED):
+    if places and first.verdict in _OF_PROGRAM:
         return {"do": "fix", "at": places[0], "why": why}
-    quiet = (Verdict.INCONCLUSIVE, Verdict.QUIESCENT)
-    return {"do": "wait" if first.verdict in quiet else "restart", "why": why}
+    return {"do": "wait" if first.verdict in UNDECIDED else "restart", "why": why}
 
 
 def _places(finding: Finding) -> list[str]:

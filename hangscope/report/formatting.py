@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hangscope.diagnosis.duration_text import duration
-from hangscope.diagnosis.model import Confidence, Diagnosis, Finding, RankReport, Side, Verdict
+from hangscope.diagnosis.model import (
+    ENDED,
+    Confidence,
+    Diagnosis,
+    Finding,
+    RankReport,
+    Side,
+    Verdict,
+)
 from hangscope.report.escape import plain
 from hangscope.trace.dtypes import readable_dtype
 from hangscope.trace.model import Frame
@@ -113,9 +121,6 @@ def arguments(side: Side) -> str:
     return "  ".join(p for p in parts if p)
 
 
-_ENDED = (Verdict.RANK_CRASHED, Verdict.RANK_EXITED)
-
-
 def side_status(side: Side, finding: Finding) -> str:
     """A side's status in a word or two: ``waiting 12 s``, ``elsewhere``, ``lost``."""
     if side.op is not None:
@@ -124,7 +129,7 @@ def side_status(side: Side, finding: Finding) -> str:
         return "elsewhere"
     if finding.verdict is Verdict.RANK_LOST:
         return "lost"
-    return "gone" if finding.verdict in _ENDED else "elsewhere"
+    return "gone" if finding.verdict in ENDED else "elsewhere"
 
 
 def short_path(path: str) -> str:

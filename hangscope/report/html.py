@@ -17,7 +17,7 @@ import jinja2
 
 from hangscope._version import __version__
 from hangscope.diagnosis.duration_text import duration
-from hangscope.diagnosis.model import Diagnosis, Finding, RankReport, Side, Verdict
+from hangscope.diagnosis.model import UNDECIDED, Diagnosis, Finding, RankReport, Side, Verdict
 from hangscope.report import palette
 from hangscope.report.escape import plain
 from hangscope.report.formatting import (
@@ -129,7 +129,7 @@ def _final(value: Any) -> Any:
 def _tone(verdict: Verdict) -> str:
     if verdict is Verdict.HEALTHY:
         return "good"
-    return "unsure" if verdict in (Verdict.INCONCLUSIVE, Verdict.QUIESCENT) else "bad"
+    return "unsure" if verdict in UNDECIDED else "bad"
 
 
 def _moment(time_ns: int) -> str:

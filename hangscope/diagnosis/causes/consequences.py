@@ -9,7 +9,7 @@ from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.graph.store_places import waits_in_store
-from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.model import NEVER_CAME, Verdict
 from hangscope.diagnosis.observability import cut_off, end_is_unseen
 from hangscope.diagnosis.processes.process_state import in_communication, is_unseen
 from hangscope.diagnosis.records.kinds import is_on_host
@@ -19,16 +19,12 @@ from hangscope.trace.units import SECOND_NS
 
 _UNSEEN_NS = 2 * SECOND_NS
 """How long an unobserved end may have come after the rank's last sign of life."""
-_OF_WAITING = frozenset(
-    {
-        Verdict.MISSING_RANK,
-        Verdict.P2P_UNMATCHED,
-        Verdict.STUCK_COLLECTIVE,
-        Verdict.DEADLOCK_CYCLE,
-        Verdict.RANK_LOST,
-        Verdict.INCONCLUSIVE,
-    }
-)
+_OF_WAITING = NEVER_CAME | {
+    Verdict.STUCK_COLLECTIVE,
+    Verdict.DEADLOCK_CYCLE,
+    Verdict.RANK_LOST,
+    Verdict.INCONCLUSIVE,
+}
 """Verdicts that the failure of an awaited rank may look like."""
 
 
@@ -224,7 +220,7 @@ def _clear_lost(context: Context, causes: list[Cause]) -> list[Cause]:
 
 def _unrecorded(context: Context, cause: Cause) -> bool:
     """Whether a cause names only ranks that are alive and left no record."""
-    names = cause.verdict in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED) and cause.culprits
+    names = cause.verdict in NEVER_CAME and cause.culprits
     return bool(names) and context.unrecorded.issuperset(cause.culprits)
 
 
@@ -241,9 +237,6 @@ def _own_crash_before(context: Context, cause: Cause, mismatch: Cause) -> bool:
     return bool(ends) and all(e and mismatch.began_ns and e < mismatch.began_ns for e in ends)
 
 
-_NEVER_CAME = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED)
-
-
 def stands_before(context: Context, cause: Cause, mismatch: Cause) -> bool:
     """Whether members of the mismatch stand at an earlier operation of its group, for ranks that
     have not come there.
@@ -251,7 +244,7 @@ def stands_before(context: Context, cause: Cause, mismatch: Cause) -> bool:
     Nothing overtakes within a group: the operations that differ have not begun.
     """
     found = mismatch.mismatch
-    if found is None or cause.verdict not in (*_NEVER_CAME, Verdict.RANK_LOST):
+    if found is None or cause.verdict not in NEVER_CAME | {Verdict.RANK_LOST}:
         return False
     return bool(cause.culprits) and any(
         not place.p2p
@@ -269,7 +262,7 @@ def stands_beside(context: Context, cause: Cause, mismatch: Cause) -> bool:
     found = mismatch.mismatch
     if found is None or found.completed_by_all or cause.involved.isdisjoint(mismatch.involved):
         return False
-    if cause.verdict not in _NEVER_CAME or cause.issued_extra or cause.crossed:
+    if cause.verdict not in NEVER_CAME or cause.issued_extra or cause.crossed:
         return False
     return (
         bool(cause.culprits)

@@ -15,7 +15,7 @@ from hangscope.diagnosis.causes.first_meetings import or_meeting_first
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.faults.contest import SURE, measures
 from hangscope.diagnosis.faults.expect import Conduct, Departure, conduct_of, is_new
-from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.model import NEVER_CAME, Confidence, Verdict
 from hangscope.diagnosis.processes.process_state import End, in_communication
 from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.wording.phrases import capital, describe, rank_s
@@ -28,7 +28,7 @@ _LARGE_GROUP = 64
 _SEVERAL = 2
 _WEAK = 0.5
 _PAST = 8
-_OF_THE_ABSENT = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED, Verdict.RANK_LOST)
+_OF_THE_ABSENT = NEVER_CAME | {Verdict.RANK_LOST}
 
 
 def with_departures(context: Context, causes: list[Cause]) -> list[Cause]:

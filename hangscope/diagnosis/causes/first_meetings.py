@@ -12,12 +12,12 @@ from collections.abc import Collection
 
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.model import NEVER_CAME, Confidence, Verdict
 from hangscope.diagnosis.observability import cut_off, snapshots
 from hangscope.diagnosis.wording.phrases import capital, does, rank_s
 from hangscope.trace.model import NONE
 
-_OF_THE_ABSENT = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED, Verdict.RANK_LOST)
+_OF_THE_ABSENT = NEVER_CAME | {Verdict.RANK_LOST}
 _MOST_NAMED = 16
 _MOST_COMPARED = 256
 _STEPS = 2

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.model import NEVER_CAME, Confidence, Verdict
 from hangscope.diagnosis.pattern.uneven_exchanges import (
     UnevenExchange,
     suspects_of,
@@ -23,7 +23,7 @@ def blame_left_over(context: Context, cause: Cause) -> Cause | None:
     What one of the two left over has not finished since. On a device, the accused may wait for it
     without any record, while the other one waits for what the accused would issue next.
     """
-    if cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED) or cause.crossed:
+    if cause.verdict not in NEVER_CAME or cause.crossed:
         return None
     if not cause.culprits or any(context.is_observed(rank) for rank in cause.culprits):
         return None

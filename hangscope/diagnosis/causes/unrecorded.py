@@ -8,7 +8,7 @@ from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.faults.contest import seen_to_depart
 from hangscope.diagnosis.graph.places import Place
-from hangscope.diagnosis.model import Confidence, Verdict
+from hangscope.diagnosis.model import NEVER_CAME, Confidence, Verdict
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.records.kinds import is_on_host
 from hangscope.diagnosis.wording.phrases import capital, rank_s
@@ -45,7 +45,7 @@ def blame_missing_receive(context: Context, cause: Cause) -> Cause:
     Either the accused went elsewhere after sending, or the other left the receive out and went on.
     A rank that alone deviated is the likelier one; overwritten records show no pattern.
     """
-    if cause.verdict not in (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED) or cause.crossed:
+    if cause.verdict not in NEVER_CAME or cause.crossed:
         return cause
     if len(cause.culprits) != 1 or context.is_observed(*cause.culprits):
         return cause

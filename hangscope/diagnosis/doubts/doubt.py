@@ -6,7 +6,7 @@ of it. So the order of the rows does not matter: the lowest cap counts, and no c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from enum import IntEnum
 from typing import NamedTuple
@@ -45,7 +45,7 @@ class Doubt(NamedTuple):
     name: str
     cap: Cap
     applies: Callable[[Context, Cause], str]
-    of: tuple[Verdict, ...] = ()
+    of: Collection[Verdict] = ()
 
 
 def capped(context: Context, cause: Cause, doubts: Iterable[Doubt]) -> Cause:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.doubts import accused, completions, missing_evidence, moments
 from hangscope.diagnosis.doubts.doubt import Cap, Doubt
-from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.model import NEVER_CAME, Verdict
 
 _MISSING = (Verdict.MISSING_RANK,)
-_ABSENT = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED)
 _STUCK = (Verdict.STUCK_COLLECTIVE,)
 _CRASHED = (Verdict.RANK_CRASHED,)
 
-_Rows = Mapping[Callable[[Context, Cause], str], tuple[Verdict, ...]]
+_Rows = Mapping[Callable[[Context, Cause], str], Collection[Verdict]]
 """What is looked at, and the verdicts that it may cast doubt on; all if empty."""
 
 _LIKELY: _Rows = {
@@ -31,7 +30,7 @@ _LIKELY: _Rows = {
     missing_evidence.own_report: (),
     moments.clocks: (),
     moments.silent_node: (),
-    moments.short_wait: (*_ABSENT, *_STUCK),
+    moments.short_wait: (*NEVER_CAME, *_STUCK),
     moments.fell_silent: _STUCK,
     moments.undated: _STUCK,
     moments.dumped_early: (),
@@ -42,15 +41,15 @@ _LIKELY: _Rows = {
     completions.end_unrecorded: _STUCK,
     completions.pairs_unrecorded: _MISSING,
     completions.last_end_unrecorded: _MISSING,
-    accused.busy: _ABSENT,
+    accused.busy: NEVER_CAME,
     accused.held_up: _MISSING,
-    accused.equal_sides: _ABSENT,
+    accused.equal_sides: NEVER_CAME,
     accused.unseen: (),
     accused.nothing_listed: _MISSING,
     accused.rank_by_order: (),
     accused.unobservable: (),
     accused.uncreated_group: _MISSING,
-    accused.unfinished_send: _ABSENT,
+    accused.unfinished_send: NEVER_CAME,
     accused.polled_lock: (),
     accused.status_unseen: (Verdict.RANK_EXITED,),
     accused.reaction: _CRASHED,
@@ -65,7 +64,7 @@ _NOBODY: _Rows = {
     missing_evidence.one_rank_more: _STUCK,
     missing_evidence.unnamed_sender: (Verdict.DEADLOCK_CYCLE,),
     missing_evidence.newest_records_lost: (),
-    missing_evidence.excerpt: _ABSENT,
+    missing_evidence.excerpt: NEVER_CAME,
     missing_evidence.ended_unnamed: _STUCK,
     moments.staggered: _MISSING,
     moments.went_on: (),

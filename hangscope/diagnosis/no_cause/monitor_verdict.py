@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.model import Confidence, Finding, Verdict
+from hangscope.diagnosis.model import UNDECIDED, Confidence, Finding, Verdict
 from hangscope.diagnosis.observability import recorded_ranks
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.records.coverage import rank_bounds
@@ -18,12 +18,11 @@ from hangscope.trace.model import Claim
 from hangscope.trace.verdict_codec import OWN_VERDICT
 
 _NOTHING = (Verdict.HEALTHY, Verdict.INCONCLUSIVE)
-_NOBODY = (Verdict.INCONCLUSIVE, Verdict.QUIESCENT)
 
 
 def with_monitor_verdict(context: Context, findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """The findings, preceded by the monitor's verdict if that rests on more evidence."""
-    undecided = all(finding.verdict in _NOBODY for finding in findings)
+    undecided = all(finding.verdict in UNDECIDED for finding in findings)
     lost = frozenset() if undecided else _without_record(context)
     said = _said(context) if undecided or lost else None
     if said is None:

@@ -13,15 +13,15 @@ import numpy as np
 
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.model import NEVER_CAME, Verdict
 from hangscope.diagnosis.observability import is_followed, named_locally, snapshots
 from hangscope.diagnosis.records.frontier import UNKNOWN, Bools
 from hangscope.diagnosis.waiting.wait_duration import SLOW_S, is_beyond_any_timeout
 from hangscope.trace.model import Flag, Trace
 from hangscope.trace.units import SECOND_NS
 
-_ACCUSING = (Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED, Verdict.STUCK_COLLECTIVE)
-_OF_WAITING = (*_ACCUSING, Verdict.DEADLOCK_CYCLE)
+_ACCUSING = NEVER_CAME | {Verdict.STUCK_COLLECTIVE}
+_OF_WAITING = _ACCUSING | {Verdict.DEADLOCK_CYCLE}
 _SLOW_NS = 60 * SECOND_NS
 _EARLY_PART = 4
 """A dump written in the first quarter of the others' wait was written early."""

@@ -14,7 +14,7 @@ from hangscope.diagnosis.duration_text import lasting
 from hangscope.diagnosis.exits.dead_threads import died_of, thread_has_ended
 from hangscope.diagnosis.graph.lock_places import is_lock, lock_in_words
 from hangscope.diagnosis.graph.places import Place
-from hangscope.diagnosis.model import Verdict
+from hangscope.diagnosis.model import GONE, Verdict
 from hangscope.diagnosis.processes.failures import is_secondary
 from hangscope.diagnosis.processes.process_state import ProcessState
 from hangscope.diagnosis.processes.shorten import shortened
@@ -232,7 +232,6 @@ def _works_at(stack: Stack) -> Frame | None:
 
 
 _ENDS_OF_DATA = ("StopIteration", "StopAsyncIteration", "queue.Empty")
-_ENDED = (Verdict.RANK_CRASHED, Verdict.RANK_EXITED, Verdict.RANK_LOST)
 _MOST_TEXT = 120
 
 
@@ -263,7 +262,7 @@ def handled_alone(context: Context, cause: Cause) -> Handled | None:
     failed wait is nobody's own.
     """
     handling = flagged(context.trace.records["flags"], Flag.HANDLING)
-    if not handling.any() or cause.verdict in _ENDED:
+    if not handling.any() or cause.verdict in GONE:
         return None
     ranks = context.trace.records["rank"]
     rows = {int(ranks[row]): int(row) for row in _rows(context, cause) if handling[row]}

@@ -10,7 +10,7 @@ from hangscope.diagnosis.cause import Cause, shown_place
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.exits.vanished_hosts import UNHEARD
 from hangscope.diagnosis.graph.places import Place
-from hangscope.diagnosis.model import Finding, GroupRef, Verdict
+from hangscope.diagnosis.model import GONE, Finding, GroupRef
 from hangscope.diagnosis.wording.advice import advice
 from hangscope.diagnosis.wording.evidence import evidence
 from hangscope.diagnosis.wording.phrases import capital
@@ -66,9 +66,6 @@ def _subject(context: Context, cause: Cause, place: Place | None) -> _Subject:
     return _Subject(group, None if place.phase else place.seq, context.place_op(place))
 
 
-_ENDED = (Verdict.RANK_CRASHED, Verdict.RANK_EXITED, Verdict.RANK_LOST)
-
-
 def with_hosts(context: Context, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """The findings with the names of their culprits' hosts, in a job of several hosts.
 
@@ -94,7 +91,7 @@ def _with_hosts(context: Context, finding: Finding, ranks_of: dict[str, list[int
     named = replace(finding, hosts=tuple(names), hosts_silent=unheard)
     whole = {rank for host in hosts for rank in host.ranks} == set(finding.culprits)
     several = all(len(host.ranks) > 1 for host in hosts)
-    if not (whole and several and finding.verdict in _ENDED and all(map(_left_no_word, facts))):
+    if not (whole and several and finding.verdict in GONE and all(map(_left_no_word, facts))):
         return named
     told = finding.summary[:1].lower() + finding.summary[1:]
     summary = f"{capital(hosts_s(hosts))} fell silent: {told}"
