@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 import numpy as np
 
@@ -37,10 +38,11 @@ from hangscope.diagnosis.records.coverage import (
 )
 from hangscope.diagnosis.records.frontier import Frontiers, Ints
 from hangscope.diagnosis.records.pairing import Half, pending_halves
-from hangscope.trace.model import NONE, Flag, Records, Signature, Stack, Trace, flagged
+from hangscope.trace.model import NONE, Flag, Signature, Stack, Trace, flagged
 from hangscope.trace.units import SECOND_NS
 
 _NO_TIME_S = 1e-6
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,11 @@ class Inferred:
     """Clocks that disagreed between hosts were aligned."""
     halves: frozenset[int] = frozenset()
     """Rows of sends and receives that count as unfinished because the other side issued fewer."""
+
+
+def _of_trace(function: Callable[[Trace], _T]) -> cached_property[_T]:
+    """What a function tells of the trace, worked out once."""
+    return cached_property(lambda context: function(context.trace))
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,19 @@ class Context:
     waits: Waits
     inferred: Inferred = Inferred()
 
+    bounds = _of_trace(rank_bounds)
+    known_ranks = _of_trace(known_ranks)
+    gaps = _of_trace(gaps)
+    unlisted = _of_trace(unlisted)
+    without_order = _of_trace(without_order)
+    kinds = _of_trace(kinds_of_groups)
+    unreadable = _of_trace(unreadable)
+    unrecorded = _of_trace(unrecorded)
+    of_text = _of_trace(of_text)
+    partly_recorded = _of_trace(partly_recorded)
+    unfinished_alone = _of_trace(unfinished_alone)
+    hidden = _of_trace(hidden_ranks)
+
     @cached_property
     def from_logs_alone(self) -> bool:
         """Whether no operation was recorded: all were inferred from text."""
@@ -84,39 +104,9 @@ class Context:
         return process is not None and process.is_observed
 
     @cached_property
-    def bounds(self) -> dict[int, tuple[int, int]]:
-        """Each rank's slice of the records."""
-        return rank_bounds(self.trace)
-
-    @cached_property
-    def known_ranks(self) -> frozenset[int]:
-        """All ranks, also those that left nothing."""
-        return known_ranks(self.trace)
-
-    @cached_property
-    def gaps(self) -> tuple[int, ...]:
-        """Ranks that left nothing: others, groups or gaps in the numbering show that they exist."""
-        return gaps(self.trace)
-
-    @cached_property
-    def unlisted(self) -> tuple[int, ...]:
-        """Those of `gaps` that no group lists: the lists were derived from the given dumps."""
-        return unlisted(self.trace)
-
-    @cached_property
     def overrun(self) -> frozenset[int]:
         """Ranks whose oldest unfinished operation may have been overwritten in the ring."""
         return overrun_ranks(self.trace, self.front)
-
-    @cached_property
-    def without_order(self) -> frozenset[int]:
-        """Ranks for which a log reports several waits but not which of them began first."""
-        return without_order(self.trace)
-
-    @cached_property
-    def kinds(self) -> list[object]:
-        """For each group a key of its mesh dimension: groups with equal keys are siblings."""
-        return kinds_of_groups(self.trace)
 
     @cached_property
     def groups_alike(self) -> dict[tuple[object, int], list[int]]:
@@ -157,21 +147,6 @@ class Context:
         return [family(s.op) for s in self.trace.signatures]
 
     @cached_property
-    def unreadable(self) -> dict[int, str]:
-        """Ranks whose file exists but cannot be read, and why."""
-        return unreadable(self.trace)
-
-    @cached_property
-    def unrecorded(self) -> frozenset[int]:
-        """Ranks of which nothing tells what they issued. Cached: it reads all records."""
-        return unrecorded(self.trace)
-
-    @cached_property
-    def of_text(self) -> frozenset[int]:
-        """Ranks that are known from printed text alone."""
-        return of_text(self.trace)
-
-    @cached_property
     def on_record(self) -> frozenset[int]:
         """Ranks of which something tells what they issued."""
         return frozenset(self.trace.ranks) - self.unrecorded
@@ -189,19 +164,9 @@ class Context:
         return self.front.of_rank()
 
     @cached_property
-    def partly_recorded(self) -> frozenset[int]:
-        """Ranks whose watchdog speaks, but not of what they wait in."""
-        return partly_recorded(self.trace)
-
-    @cached_property
     def lists_in_part(self) -> bool:
         """Whether ranks recorded unfinished operations alone, and not because their file is cut."""
         return bool(self.unfinished_alone - cut_off(self.trace))
-
-    @cached_property
-    def unfinished_alone(self) -> frozenset[int]:
-        """Ranks whose records are of unfinished operations alone."""
-        return unfinished_alone(self.trace)
 
     @cached_property
     def blank(self) -> frozenset[int]:
@@ -213,11 +178,6 @@ class Context:
             return frozenset()  # otherwise they list everything a rank ever issued
         heard_from = {*self.bounds, *self.front.rank.tolist()}
         return frozenset(r for r in self.trace.ranks.keys() & self.on_record if r not in heard_from)
-
-    @cached_property
-    def hidden(self) -> frozenset[int]:
-        """Ranks whose records do not go back to their first operation."""
-        return hidden_ranks(self.trace)
 
     @cached_property
     def pending_halves(self) -> list[Half]:
@@ -344,21 +304,22 @@ class Context:
         """The row of a rank's collective, given its sequence number in the group, or -1."""
         return collective_row(self.trace, self.front, self.bounds, group, rank, seq)
 
-    def records_in(self, rank: int, group: int) -> Records:
-        """A rank's records of a group, in order; none if nothing of the rank is recorded."""
+    def rows_in(self, rank: int, **columns: int) -> Ints:
+        """Rows of a rank's records with these values, as of ``group`` or ``peer``, in order."""
         low, high = self.bounds.get(rank, (0, 0))
         part = self.trace.records[low:high]
-        found: Records = part[part["group"] == group]
+        here = np.ones(len(part), bool)
+        for name, value in columns.items():
+            here &= part[name] == value
+        found: Ints = low + np.flatnonzero(here)
         return found
 
     def last_in_group(self, rank: int, group: int) -> tuple[int, int]:
         """Number and row (or -1) of the rank's last collective in a group; (0, -1) if none."""
-        low, high = self.bounds.get(rank, (0, 0))
-        part = self.trace.records[low:high]
-        hits = np.flatnonzero((part["group"] == group) & self.front.collective[low:high])
-        if len(hits):
-            row = int(low + hits[-1])
-            return int(self.trace.records["collective_seq"][row]), row
+        rows = self.rows_in(rank, group=group)
+        rows = rows[self.front.collective[rows]]
+        if len(rows):
+            return int(self.trace.records["collective_seq"][rows[-1]]), int(rows[-1])
         for pair in self.pairs_of_rank.get(rank, ()):
             if self.front.group[pair] == group:
                 return max(int(self.front.enqueued[pair]), 0), NONE

@@ -32,7 +32,7 @@ from hangscope.diagnosis.exits.stops import Stop, external_stop
 from hangscope.diagnosis.exits.vanished_hosts import accuse_all_vanished, with_vanished
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.groups.memberships import with_credible_members
-from hangscope.diagnosis.model import Diagnosis, Verdict
+from hangscope.diagnosis.model import Diagnosis
 from hangscope.diagnosis.no_cause.monitor_verdict import overcome, with_monitor_verdict
 from hangscope.diagnosis.no_cause.nothing_found import without_cause
 from hangscope.diagnosis.processes.embedded_exceptions import with_original_exceptions
@@ -42,7 +42,6 @@ from hangscope.diagnosis.records.mismatch import diverged_before, mismatches
 from hangscope.diagnosis.records.refused_calls import with_refused_calls
 from hangscope.diagnosis.records.unobserved_p2p import with_unpaired_halves
 from hangscope.diagnosis.waiting import wait_duration
-from hangscope.diagnosis.waiting.early_dumps import overtaken, without_dumps_of
 from hangscope.diagnosis.waiting.graph_builder import GraphBuilder
 from hangscope.diagnosis.waiting.snapshots import Snapshot, snapshot_of
 from hangscope.diagnosis.waiting.without_timeout import (
@@ -98,24 +97,7 @@ def diagnose(trace: Trace) -> Diagnosis:
 
 
 def _judge(trace: Trace) -> Diagnosis:
-    """The diagnosis of a trace, taking its groups as given.
-
-    If a few dumps that were written too early leave it inconclusive, the diagnosis without these
-    dumps counts.
-    """
-    found, context = _judged(trace)
-    if found.verdict is not Verdict.INCONCLUSIVE:
-        return found
-    too_early = overtaken(context)
-    if not 0 < 2 * len(too_early) < len(trace.ranks):
-        return found
-    others, _ = _judged(without_dumps_of(trace, too_early))
-    named = set(others.culprits)
-    return others if named and not named & {*trace.missing_ranks, *too_early} else found
-
-
-def _judged(trace: Trace) -> tuple[Diagnosis, Context]:
-    """The diagnosis, and what it rests on."""
+    """The diagnosis of a trace, taking its timeout as given."""
     trace, inferred = _comparable(trace)
     job = _standstill(trace, inferred)
     found = [acquitted(job.context, cause) for cause in _causes(job.context)]
@@ -144,7 +126,7 @@ def _judged(trace: Trace) -> tuple[Diagnosis, Context]:
     notes += overcome(job.context)
     findings = with_unreachable_hosts(job.context, with_hosts(job.context, findings))
     findings = with_common_hosts(job.context, findings)
-    return answer(job.context, findings, notes), job.context
+    return answer(job.context, findings, notes)
 
 
 def _comparable(given: Trace) -> tuple[Trace, Inferred]:

@@ -43,6 +43,8 @@ MISMATCHES = frozenset(
 """Verdicts about operations that met and are incompatible."""
 NEVER_CAME = frozenset({Verdict.MISSING_RANK, Verdict.P2P_UNMATCHED})
 """Verdicts about ranks that live, and have not issued what others wait for."""
+AWAITED = NEVER_CAME | {Verdict.RANK_LOST}
+"""The same, or about ranks that left nothing."""
 ENDED = frozenset({Verdict.RANK_CRASHED, Verdict.RANK_EXITED})
 """Verdicts about ranks whose end was seen."""
 GONE = ENDED | {Verdict.RANK_LOST}

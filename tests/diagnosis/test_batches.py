@@ -212,33 +212,6 @@ def test_batch_with_one_operation_less_differs_as_a_whole(tmp_path: Path) -> Non
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.COLLECTIVE_MISMATCH, (3,))
 
 
-def test_difference_inside_a_batch_explains_a_hang_right_after_it(tmp_path: Path) -> None:
-    """``_coalescing_manager`` over all-reduces, one fewer on rank 1: torch completes the batches,
-    and no rank completes the next operation."""
-    bare: dict[str, Any] = {
-        "input_sizes": [],
-        "output_sizes": [],
-        "input_dtypes": [],
-        "output_dtypes": [],
-    }
-    rows = {}
-    for rank in range(4):
-        sizes = [[16], [17]] if rank == 1 else [[16], [17], [18]]
-        types = ["Float"] * len(sizes)
-        inside = entry(
-            2, "nccl:allreduce_coalesced",
-            input_sizes=sizes, output_sizes=sizes, input_dtypes=types, output_dtypes=types,
-        )  # fmt: skip
-        whole = entry(2, "nccl:coalesced", record_id=2, **bare)
-        # The one that did less does not count as the last to arrive there.
-        stuck = pending(3, record_id=3, time_created_ns=inside["time_created_ns"] + 10 - rank)
-        rows[rank] = [entry(1), inside, whole, stuck]
-        rows[rank][2]["time_created_ns"] += 20 * (rank == 2)
-    found = judged(tmp_path, rows)
-    assert (found.verdict, found.culprits) == (Verdict.SHAPE_MISMATCH, (1,))
-    assert (found.confidence, len(found.findings)) == (Confidence.LIKELY, 1)
-
-
 def test_partner_of_a_blocked_batch_is_waiting_too(tmp_path: Path) -> None:
     """Rank 2 cannot reach its batch because of rank 3, which left nothing. So rank 1's batch is
     stuck, and rank 0's exchange with it is no network failure."""

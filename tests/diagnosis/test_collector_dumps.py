@@ -193,8 +193,9 @@ def test_majority_is_not_accused_for_what_a_few_completed() -> None:
 
 
 @pytest.mark.parametrize("listed", [True, False])
-def test_of_two_members_the_other_may_have_issued_less_unless_recorded(listed: bool) -> None:
-    """The one that cannot complete what the other completed is usually stuck on its device."""
+def test_of_two_members_the_one_that_cannot_finish_is_likely_stuck(
+    listed: bool,
+) -> None:
     job = Job(4)
     pair = job.group(0, 1)
     for _ in range(3):
@@ -212,7 +213,6 @@ def test_of_two_members_the_other_may_have_issued_less_unless_recorded(listed: b
     found = diagnose(job.trace())
     told = (found.verdict.value, found.culprits, found.confidence.value)
     assert told == ("stuck_collective", (0,), "likely")
-    assert any("compare the sizes" in text for text in found.findings[0].unknowns) is not listed
 
 
 def test_cycle_is_reported_without_the_lost_rank_despite_its_waiters() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from hangscope.diagnosis.causes.cycle_breakers import breakers_of, smallest_breaking_side
 from hangscope.diagnosis.graph.components import cycles_without
+from hangscope.diagnosis.graph.cycle_graph import CycleGraph
 from hangscope.diagnosis.graph.places import Place, Waits
 
 
@@ -41,7 +41,7 @@ def test_rank_that_breaks_a_cycle_is_on_every_path() -> None:
             for _ in range(rng.randint(2, 9))
         ]
         expected = [r for r in sorted(ranks) if not goes_round(places, ranks - {r})]
-        assert breakers_of(places, ranks) == expected
+        assert sorted(CycleGraph(places, ranks).breakers) == expected
         found.add(len(expected))
     assert found >= {0, 1, 2, 3}
 
@@ -49,14 +49,14 @@ def test_rank_that_breaks_a_cycle_is_on_every_path() -> None:
 def test_every_member_of_a_ring_breaks_the_cycle() -> None:
     size = 3000  # checking the whole ring once per rank would take minutes
     ring = [place((rank,), ((rank + 1) % size,)) for rank in range(size)]
-    assert breakers_of(ring, set(range(size))) == list(range(size))
-    assert smallest_breaking_side(ring, set(range(size))) == ()
+    assert sorted(CycleGraph(ring, set(range(size))).breakers) == list(range(size))
+    assert CycleGraph(ring, set(range(size))).smallest_side == ()
 
 
 def test_fewest_ranks_waiting_at_one_place_break_a_cycle_together() -> None:
     two = [place((0, 1), (2, 3, 4)), place((2, 3, 4), (0, 1))]
-    assert breakers_of(two, set(range(5))) == []
-    assert smallest_breaking_side(two, set(range(5))) == (0, 1)
+    assert sorted(CycleGraph(two, set(range(5))).breakers) == []
+    assert CycleGraph(two, set(range(5))).smallest_side == (0, 1)
 
 
 def test_cycle_is_found_although_other_ranks_proceed_late() -> None:

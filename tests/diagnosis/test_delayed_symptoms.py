@@ -179,25 +179,6 @@ def _chunks(newest: tuple[int, ...]) -> tuple[Verdict, tuple[int, ...], Confiden
     return found.verdict, found.culprits, found.confidence
 
 
-def test_member_unable_to_complete_a_gather_that_others_completed_is_named() -> None:
-    """Dumps do not show the root: it is a rank with room for all parts, and one rank is absent."""
-    job = Job(4)
-    job.steps(3)
-    for rank in range(4):
-        out = (16,) if rank == 0 else None
-        job.op(rank, "gather", size=(4,), out=out, reduce_op=None, done=rank in (1, 2))
-    for rank in (1, 2):
-        job.op(rank, done=False)
-    trace = job.trace()
-    no_room = tuple(
-        replace(s, output_sizes=()) if s.op == "gather" and s.output_sizes == ((4,),) else s
-        for s in trace.signatures
-    )
-    found = diagnose(replace(trace, signatures=no_room))
-    assert (found.verdict, found.culprits) == (Verdict.STUCK_COLLECTIVE, (3,))
-    assert found.confidence is Confidence.LIKELY
-
-
 def test_wrapped_ring_shows_that_a_group_was_never_used() -> None:
     """Two columns of three, and pairs: rank 2 skips its pair, and only it reaches the end."""
     job = Job(6)

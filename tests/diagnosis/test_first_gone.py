@@ -138,7 +138,7 @@ def test_exception_of_a_ranks_own_was_first() -> None:
 def test_nobody_is_named_if_nobody_is_left_to_be_the_first(text: str) -> None:
     answer = found(text)
     assert blame(answer) == ("inconclusive", ())
-    assert "lost connections" in answer.summary
+    assert "connection between ranks failed" in answer.summary
 
 
 def test_rank_that_others_outlived_is_named_on_the_word_of_one() -> None:
@@ -161,7 +161,7 @@ def test_watchdog_dates_the_loss_that_its_rank_raises() -> None:
     late = timeout(1, 20).replace("12:10:01.", "12:10:09.") + lost(1, 13)
     answer = found(raised(0, REMOTE) + watchdog + late)
     assert blame(answer) == ("inconclusive", ())
-    assert answer.summary.startswith("Ranks 0, 1 lost connections")
+    assert answer.summary.startswith("A connection between ranks failed (reported by ranks 0, 1)")
 
 
 def test_abort_of_a_rank_that_lost_a_peer_is_not_its_own_failure() -> None:

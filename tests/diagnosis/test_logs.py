@@ -273,21 +273,12 @@ def test_rank_before_the_first_place_of_a_group_is_no_member() -> None:
     assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
 
 
-@pytest.mark.parametrize(("op", "named"), [("BROADCAST", (2,)), ("REDUCE", ())])
-def test_rank_unable_to_complete_what_several_others_completed_is_named(
-    op: str, named: tuple[int, ...]
-) -> None:
-    """A root needs no other rank, but two of the others got their part; a sum may be sent and
-    lost."""
+@pytest.mark.parametrize("op", ["BROADCAST", "REDUCE"])
+def test_rank_unable_to_complete_what_several_others_completed_may_be_a_victim(op: str) -> None:
     text = timeout(2, 11, op) + "".join(timeout(rank, 12) for rank in (0, 1, 3))
     found = diagnose(trace_of(text))
-    assert (found.verdict.value, found.culprits) == ("stuck_collective", named)
-    assert found.confidence.value == "likely"
-
-
-def test_of_two_ranks_the_one_that_completed_a_broadcast_may_be_its_root() -> None:
-    found = diagnose(trace_of(timeout(1, 11, "BROADCAST") + timeout(0, 12)))
     assert (found.verdict.value, found.culprits) == ("stuck_collective", ())
+    assert found.confidence.value == "likely"
 
 
 def test_cycle_known_only_from_a_log_is_likely() -> None:

@@ -79,22 +79,9 @@ def _skipped(idle: Stack = _IDLE, at_s: float = 50) -> Job:
     return job
 
 
-def test_smaller_side_is_named_if_no_thread_is_left_that_could_come() -> None:
-    expected = (Verdict.DEADLOCK_CYCLE, (3,), Confidence.LIKELY)
-    assert judged(_skipped().trace()) == expected
-
-
 @pytest.mark.parametrize(("idle", "at_s"), [(_WRITES, 50), (_IDLE, 0)])
 def test_thread_that_may_still_come_accuses_no_rank(idle: Stack, at_s: float) -> None:
     """It is at work, or it was seen before the others began to wait."""
     found = diagnose(_skipped(idle, at_s).trace())
     assert (found.verdict, found.culprits) == (Verdict.INCONCLUSIVE, ())
     assert "py-spy dump" in found.findings[0].fix
-
-
-def test_sides_of_equal_size_are_all_named() -> None:
-    job = _skipped()
-    (row,) = (row for row in job.rows[-4:] if row["rank"] == 2)
-    row["group"], row["thread"] = 0, 102
-    _seen(job, 2, _SENDS, _IDLE)
-    assert judged(job.trace()) == (Verdict.DEADLOCK_CYCLE, (0, 1, 2, 3), Confidence.AMBIGUOUS)

@@ -6,7 +6,7 @@
 * `graph_causes` asks the graph: its `sinks` are alive and elsewhere, or have ended (`crashes`,
   `awaited_ranks`), or are `lost`; a place that all have reached is stuck, perhaps with members that
   are `unfit`; `cycles` and `p2p_cycles` decide who closed a circle;
-* `departures`, `first_meetings`, `unrecorded`, `left_over_halves` and `dropped_halves` ask whether
+* `departures`, `first_meetings`, `left_over_halves` and `dropped_halves` ask whether
   what is not on record explains the waiting as well;
 * `sibling_causes` puts what is one mistake in several groups together, `consequences` drops what
   follows from another cause and puts the first one first.

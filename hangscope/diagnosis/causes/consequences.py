@@ -9,7 +9,7 @@ from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.graph.store_places import waits_in_store
-from hangscope.diagnosis.model import NEVER_CAME, Verdict
+from hangscope.diagnosis.model import AWAITED, NEVER_CAME, Verdict
 from hangscope.diagnosis.observability import cut_off, end_is_unseen
 from hangscope.diagnosis.processes.process_state import in_communication, is_unseen
 from hangscope.diagnosis.records.kinds import is_on_host
@@ -19,10 +19,9 @@ from hangscope.trace.units import SECOND_NS
 
 _UNSEEN_NS = 2 * SECOND_NS
 """How long an unobserved end may have come after the rank's last sign of life."""
-_OF_WAITING = NEVER_CAME | {
+_OF_WAITING = AWAITED | {
     Verdict.STUCK_COLLECTIVE,
     Verdict.DEADLOCK_CYCLE,
-    Verdict.RANK_LOST,
     Verdict.INCONCLUSIVE,
 }
 """Verdicts that the failure of an awaited rank may look like."""
@@ -151,7 +150,7 @@ def _without_what_mismatches_explain(context: Context, causes: list[Cause]) -> l
 
 def _may_follow(context: Context, cause: Cause, mismatch: Cause) -> bool:
     """Whether a cause that involves ranks of a mismatch may be its consequence."""
-    if _is_over(mismatch) and not _hangs_behind(context, cause, mismatch):
+    if _is_over(mismatch):
         return False
     if stands_before(context, cause, mismatch) or stands_beside(context, cause, mismatch):
         return False
@@ -166,21 +165,6 @@ def _is_mismatch(cause: Cause) -> bool:
 def _is_over(cause: Cause) -> bool:
     """Whether it is a mismatch that every member has finished."""
     return cause.mismatch is not None and cause.mismatch.completed_by_all
-
-
-def _hangs_behind(context: Context, cause: Cause, diverged: Cause) -> bool:
-    """Whether nobody finishes the operation right after batches that differ.
-
-    The rank with fewer operations in its batch meets the others' remaining ones with its next
-    operation, and torch may note the end of a batch before NCCL has launched it.
-    """
-    found = diverged.mismatch
-    if found is None or found.inside < 0 or cause.culprits:
-        return False
-    stuck = context.waits.at(cause.places)
-    return cause.verdict is Verdict.STUCK_COLLECTIVE and any(
-        place.group == found.group and place.seq == found.seq + 1 for place in stuck
-    )
 
 
 def _clear_lost(context: Context, causes: list[Cause]) -> list[Cause]:
@@ -244,7 +228,7 @@ def stands_before(context: Context, cause: Cause, mismatch: Cause) -> bool:
     Nothing overtakes within a group: the operations that differ have not begun.
     """
     found = mismatch.mismatch
-    if found is None or cause.verdict not in NEVER_CAME | {Verdict.RANK_LOST}:
+    if found is None or cause.verdict not in AWAITED:
         return False
     return bool(cause.culprits) and any(
         not place.p2p

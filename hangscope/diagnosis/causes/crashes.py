@@ -129,8 +129,7 @@ def accuse_first_gone(context: Context, causes: list[Cause]) -> list[Cause]:
         return kept
     if _is_told(context, found):
         return [_first_gone(context, found)]
-    unnamed = [c for c in causes if recorded and not c.culprits]
-    return unnamed or [_unknown_first(context, found)]
+    return [c for c in causes if recorded and not c.culprits]
 
 
 def _is_echo(context: Context, cause: Cause, found: LostPeers) -> bool:
@@ -177,27 +176,6 @@ def _first_gone(context: Context, found: LostPeers) -> Cause:
         began_ns=found.began_ns,
         victims=found.outlived.union(found.lost_ns),
         words=words,
-        evidence=_said(found),
-    )
-
-
-def _unknown_first(context: Context, found: LostPeers) -> Cause:
-    """Ranks lost their peers, and it does not show whose end was the first."""
-    beyond = f"whether there is a rank {max(context.known_ranks) + 1}, which left nothing"
-    return Cause(
-        Verdict.INCONCLUSIVE,
-        (),
-        confidence=Confidence.LIKELY,
-        began_ns=found.began_ns,
-        victims=found.outlived.union(found.lost_ns),
-        words=Words(
-            f"{capital(rank_s(found.lost_ns))} lost connections to other ranks, and nothing on "
-            "record says which rank was gone first",
-            _WHY,
-            "look for a rank that ended otherwise: the launcher's table, the logs of other nodes, "
-            "the kernel's log (memory, Xid); if there is none, the network failed",
-        ),
-        unknowns=(f"how {rank_s(found.first)} ended" if found.first else beyond,),
         evidence=_said(found),
     )
 

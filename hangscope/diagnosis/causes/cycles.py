@@ -7,16 +7,15 @@ from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.causes.awaited_ranks import UNKNOWN_KEY_SETTER
-from hangscope.diagnosis.causes.cycle_breakers import breakers_of, places_at, smallest_breaking_side
 from hangscope.diagnosis.causes.p2p_cycles import Row, p2p_cycle_cause, weighed
 from hangscope.diagnosis.context import Context
+from hangscope.diagnosis.graph.cycle_graph import CycleGraph
 from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.graph.store_places import PREFIX
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.pattern.majority import may_be_tie
 from hangscope.diagnosis.pattern.unordered_groups import order_is_arbitrary
-from hangscope.diagnosis.processes.active_thread import has_no_free_thread
 from hangscope.diagnosis.processes.process_state import in_communication
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace.model import NONE
@@ -50,7 +49,7 @@ def cycle_cause(
 
     ``fellow_suspects``: the ranks of equally shaped cycles beside it in sibling groups.
     """
-    here = places_at(context, places)
+    here = context.waits.at(sorted(places))
     cause = Cause(
         Verdict.DEADLOCK_CYCLE,
         tuple(sorted(ranks)),
@@ -107,10 +106,8 @@ def _through_a_key(context: Context, cause: Cause, ranks: set[int]) -> Cause:
 def _collective_cycle(context: Context, cause: Cause, row: Row) -> Cause:
     """Decide who is to blame for a cycle of collectives only; if undecided, all its ranks are
     accused."""
-    here = places_at(context, cause.places)
+    here = context.waits.at(sorted(cause.places))
     if order_is_arbitrary(context, row.ranks, here):
-        if all(_has_no_free_thread(context, rank, here) for rank in row.ranks):
-            return _smaller_side(context, cause, here)
         nobody = cause.naming_nobody(
             "what holds these ranks up: they have come to these groups in different orders before, "
             "as threads do, and went on"
@@ -134,16 +131,6 @@ def _waits_beside_what_is_due(context: Context, rank: int, here: list[Place]) ->
     return bool(waiting and due) and waiting.isdisjoint(due) and NONE not in waiting | due
 
 
-def _has_no_free_thread(context: Context, rank: int, here: list[Place]) -> bool:
-    """Whether no thread of a rank could still issue what others wait for: each waits here, or for
-    such a thread."""
-    records = context.trace.records
-    rows = [context.row_of(p.group, rank, p.seq) for p in here if rank in p.waiters]
-    since_ns = max((int(records["created_ns"][row]) for row in rows), default=0)
-    issuers = [int(records["thread"][row]) for row in rows]
-    return NONE not in rows and has_no_free_thread(context.trace.ranks[rank], issuers, since_ns)
-
-
 def _smaller_side(context: Context, cause: Cause, here: list[Place]) -> Cause:
     """Where the order of the groups says nothing, only numbers decide."""
     if len(cause.sides) == 2 and not _is_even(context, cause.sides, here):
@@ -159,8 +146,9 @@ def _is_even(context: Context, sides: tuple[tuple[int, ...], ...], here: list[Pl
 
 def _blame(context: Context, cause: Cause, row: Row) -> Cause:
     """The cycle with the ranks that explain it as culprits; all of them if nothing decides."""
-    ranks, sides, here = set(row.ranks), cause.sides, places_at(context, cause.places)
-    breakers = breakers_of(here, ranks)
+    ranks, sides, here = set(row.ranks), cause.sides, context.waits.at(sorted(cause.places))
+    graph = CycleGraph(here, ranks)
+    breakers = sorted(graph.breakers)
     even = len(sides) == 2 and _is_even(context, sides, here)
     shown: tuple[int, ...] = ()
     if len(breakers) == 1:
@@ -170,7 +158,7 @@ def _blame(context: Context, cause: Cause, row: Row) -> Cause:
     settled = weighed(context, cause, row, shown)
     if settled is not None:
         return settled
-    few = () if shown or breakers or even else smallest_breaking_side(here, ranks)
+    few = () if shown or breakers or even else graph.smallest_side
     # Any breaker alone explains the cycle; a rank that only waits for one of them does not.
     culprits = few or (() if shown else tuple(breakers)) or tuple(sorted(ranks))
     sure = Confidence.LIKELY if few else Confidence.AMBIGUOUS
@@ -188,11 +176,10 @@ def _doubt_unfinished(cause: Cause, here: list[Place]) -> Cause:
 
 def _through_a_lock(context: Context, cause: Cause, ranks: set[int]) -> Cause:
     """The holder of a file lock waits for ranks that cannot arrive before they get the lock."""
-    places = places_at(context, cause.places)
-    breakers = breakers_of(places, ranks)
+    places = context.waits.at(sorted(cause.places))
     lock = next(p for p in places if is_lock(p))
     holders = tuple(sorted(ranks.intersection(lock.targets)))
-    alone = len(breakers) == 1 and holders == tuple(breakers)
+    alone = len(holders) == 1 and CycleGraph(places, ranks).breakers == {*holders}
     return replace(
         cause,
         culprits=holders if alone else tuple(sorted(ranks)),

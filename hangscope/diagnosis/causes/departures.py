@@ -15,9 +15,11 @@ from hangscope.diagnosis.causes.first_meetings import or_meeting_first
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.faults.contest import SURE, measures
 from hangscope.diagnosis.faults.expect import Conduct, Departure, conduct_of, is_new
-from hangscope.diagnosis.model import NEVER_CAME, Confidence, Verdict
+from hangscope.diagnosis.model import AWAITED, Confidence, Verdict
 from hangscope.diagnosis.processes.process_state import End, in_communication
 from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
+from hangscope.diagnosis.records.kinds import is_on_host
+from hangscope.diagnosis.records.pairing import Half
 from hangscope.diagnosis.wording.phrases import capital, describe, rank_s
 from hangscope.trace.model import NONE
 from hangscope.trace.units import SECOND_NS
@@ -28,7 +30,6 @@ _LARGE_GROUP = 64
 _SEVERAL = 2
 _WEAK = 0.5
 _PAST = 8
-_OF_THE_ABSENT = NEVER_CAME | {Verdict.RANK_LOST}
 
 
 def with_departures(context: Context, causes: list[Cause]) -> list[Cause]:
@@ -61,18 +62,17 @@ def _once(causes: Iterable[Cause]) -> list[Cause]:
 def or_departed(context: Context, cause: Cause, named: Collection[int] = ()) -> Cause:
     """The cause, with ranks accused instead or as well that departed from what was expected.
 
-    Nothing changes where the process of an accused rank was seen to be elsewhere.
+    Nothing changes where the process of an accused rank was seen to be elsewhere, unless somebody
+    owes it a half.
     """
     accused = cause.culprits
-    if cause.verdict not in _OF_THE_ABSENT or not 0 < len(accused) <= _MOST_RANKS:
+    if cause.verdict not in AWAITED or not 0 < len(accused) <= _MOST_RANKS:
         return cause
     if cause.mismatch is not None or cause.crossed or cause.conflict or cause.issued_extra:
         return cause
-    if any(context.is_observed(rank) for rank in accused):
-        return cause
     if any(_began_something(context, rank) for rank in accused):
         return cause
-    found = [one for one in _departed(context, cause) if one.rank not in named]
+    found = [one for one in _suspects(context, cause) if one.rank not in named]
     if not 0 < len(found) <= max(len(accused), _SEVERAL):
         return cause  # what so many do is the program's own way
     sure = all(one.weight >= SURE for one in found) and not _departed_too(context, cause)
@@ -101,6 +101,50 @@ class _Departed:
     row: int
     why: str
     weight: float
+
+
+def _suspects(context: Context, cause: Cause) -> list[_Departed]:
+    """Who may be to blame instead of the accused, or as well."""
+    owing = _owing(context, cause)
+    observed = [rank for rank in cause.culprits if context.is_observed(rank)]
+    if observed and (not owing or context.processes[observed[0]].cannot_run):
+        return []
+    found = _departed(context, cause)
+    if observed:  # it may ask again and again for what another one has left out
+        return [_without_half(owing[one.rank], one.weight) for one in found if one.rank in owing]
+    if found or _departed_too(context, cause):
+        return found
+    return [_without_half(half) for half in owing.values() if half.is_send]
+
+
+def _without_half(half: Half, weight: float = _WEAK) -> _Departed:
+    """The partner of a half, which has left out its own, as one that departed."""
+    did = "received what" if half.is_send else "sent what"
+    rest = "sent" if half.is_send else "is to receive"
+    return _Departed(half.peer, NONE, half.row, f"never {did} rank {half.rank} {rest}", weight)
+
+
+def _owing(context: Context, cause: Cause) -> dict[int, Half]:
+    """Ranks held up by the cause that may have left out the other half of what the only accused one
+    sends on a device, or is to receive: it may wait for that where no record shows it."""
+    if cause.words.summary:
+        return {}  # what the halves show has been weighed
+    held_up = context.waits.waiters_at(cause.places) | cause.victims
+    return {
+        half.peer: half
+        for half in context.pending_halves
+        if (half.rank,) == cause.culprits and half.peer in held_up
+        if (half.matched is False or (half.is_send and half.matched is None))
+        and not _goes_by_itself(context, half)
+    }
+
+
+def _goes_by_itself(context: Context, half: Half) -> bool:
+    """Whether it is sent by a host, which waits for nobody unless its program does; or perhaps to
+    a rank that a made-up list of members lacks."""
+    signature = context.signature(half.row)
+    listed = context.trace.groups[half.group].listed or half.rank not in context.unfinished_alone
+    return half.is_send and (not listed or signature is None or is_on_host(signature))
 
 
 def _departed(context: Context, cause: Cause) -> list[_Departed]:

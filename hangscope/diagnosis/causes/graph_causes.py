@@ -9,7 +9,7 @@ from hangscope.diagnosis.cause import Cause, Words, began
 from hangscope.diagnosis.causes.cycles import cycle_cause, ranks_with_sends_only
 from hangscope.diagnosis.causes.failed_devices import blame_failed_device
 from hangscope.diagnosis.causes.left_over_halves import blame_left_over
-from hangscope.diagnosis.causes.lost import or_lost
+from hangscope.diagnosis.causes.lost import accuse_unseen, or_lost
 from hangscope.diagnosis.causes.sibling_cycles import Cycle, ranks_of_sibling_cycles
 from hangscope.diagnosis.causes.sinks import (
     DisjointSets,
@@ -23,22 +23,15 @@ from hangscope.diagnosis.causes.unfit import (
     wait_for_unlisted,
     waits_for_unlisted,
 )
-from hangscope.diagnosis.causes.unrecorded import (
-    accuse_unseen,
-    blame_missing_receive,
-    blame_missing_send,
-)
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.differences.world_conflicts import note_loopback, world_conflict
 from hangscope.diagnosis.exits.dead_threads import ranks_of_dead_threads
 from hangscope.diagnosis.graph.components import components, cycles_without
-from hangscope.diagnosis.graph.places import INIT, Place
+from hangscope.diagnosis.graph.places import INIT
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.observability import cut_off, cut_short
 from hangscope.diagnosis.wording.phrases import label_of, rank_s, title_of
-from hangscope.trace.model import NONE, Group
-
-_SMALLER = "{} issued something smaller, which is no longer on record"
+from hangscope.trace.model import Group
 
 
 def graph_causes(context: Context) -> list[Cause]:
@@ -80,7 +73,7 @@ def graph_causes(context: Context) -> list[Cause]:
     lost = {r for r in roots if context.left_nothing(r)}
     if lost:  # a cycle that stands without them is not their doing
         causes += _cycles(context, cycles_without(waits, lost))
-    causes = _with_suspects(context, _doubt_sends_before(context, causes))
+    causes = _with_suspects(context, causes)
     causes += _device(context)
     causes += sink_causes(context, roots)
     return [_with_other_evidence(context, cause) for cause in causes]
@@ -100,30 +93,18 @@ def _with_other_evidence(context: Context, cause: Cause) -> Cause:
     cause = note_loopback(context, accuse_unseen(context, cause))
     reachers = context.waits.reachers(cause.culprits, cause.places)
     cause = replace(cause, victims=cause.victims | (reachers - set(cause.culprits)))
-    left_over = blame_left_over(context, cause)
-    paired = left_over or blame_missing_send(context, blame_missing_receive(context, cause))
-    return blame_failed_device(context, paired)
+    return blame_failed_device(context, blame_left_over(context, cause) or cause)
 
 
 def _sent_into_a_cycle(context: Context, rank: int) -> bool:
     """Whether a rank it sent to ultimately waits for itself."""
     waits = context.waits
-    partners = {t for place in waits.of(rank) for t in place.targets}
-    for partner in partners:
-        reached = {partner}
-        queue = [partner]
-        seen: set[int] = set()
-        while queue:
-            for index in waits.out(queue.pop()):
-                if index in seen:
-                    continue
-                seen.add(index)
-                targets = set(waits.places[index].targets)
-                if partner in targets:
-                    return True
-                queue += targets - reached
-                reached |= targets
-    return False
+    partners = {target for place in waits.of(rank) for target in place.targets}
+    return any(
+        not waits.reachers([partner]).isdisjoint(place.targets)
+        for partner in partners
+        for place in waits.at(waits.out(partner))
+    )
 
 
 def _device(context: Context) -> list[Cause]:
@@ -161,39 +142,21 @@ def _clear_majority(context: Context, cause: Cause) -> Cause:
     halfway.
     """
     waits = context.waits
-    perhaps_smaller: set[int] = set()
     for index in cause.places:
         place = waits.places[index]
         stuck = [r for r in cause.culprits if waits.device[r] == index]
         few = sorted({r for r in place.members if r in context.trace.ranks} - set(stuck))
-        untold = ""
-        if few and not _is_on_record(context, place, few):
-            untold = _SMALLER.format(rank_s(few))
         if len(stuck) > len(few) > 0 and len(place.members) > 2:
             few = sorted(set(place.done) - set(stuck)) or few
             words = Words(
                 f"Most members of {label_of(context, place.group)} ({rank_s(stuck)}) cannot finish "
                 f"{title_of(context, place)}, and {rank_s(few)} could",
-                "the network failed half-way through" + (f", or {untold}" if untold else ""),
+                f"the network failed half-way through, or {rank_s(few)} passed something smaller",
                 "compare the sizes that all members pass there; if they are equal, check the "
-                "network and the devices of the members"
-                if untold
-                else "",
+                "network and the devices of the members",
             )
-            victims = frozenset(cause.culprits)
-            nobody = replace(cause, culprits=(), victims=victims, words=words)
-            return nobody.with_first([index])
-        if len(stuck) == len(few) and untold:
-            perhaps_smaller.update(few)
-    if not perhaps_smaller:
-        return cause
-    untold = _SMALLER.format(rank_s(perhaps_smaller))
-    return cause.with_unknown(f"whether {untold}: compare the sizes that are passed there")
-
-
-def _is_on_record(context: Context, place: Place, ranks: list[int]) -> bool:
-    """Whether the records still show what these members issued at a place they have finished."""
-    return place.p2p or any(context.row_of(place.group, r, place.seq) != NONE for r in ranks)
+            return replace(cause.accusing((), cause.confidence), words=words).with_first([index])
+    return cause
 
 
 def _stuck(context: Context, index: int) -> Cause:
@@ -217,37 +180,6 @@ def _stuck(context: Context, index: int) -> Cause:
     members = place.members if place.p2p else ()
     victims = set(place.waiters).difference(cause.culprits).union(members)
     return replace(cause, victims=frozenset(victims))
-
-
-def _doubt_sends_before(context: Context, causes: list[Cause]) -> list[Cause]:
-    """What follows an unfinished send is stuck only if that send blocks nobody.
-
-    If all ranks send before they receive and sends wait for their receivers, all wait in a cycle.
-    """
-    places = context.waits.places
-    sends = {p.half.rank: p.row for p in reversed(places) if p.weak and p.half is not None}
-
-    def stands_behind_a_send(cause: Cause) -> bool:
-        stuck = cause.verdict is Verdict.STUCK_COLLECTIVE and not cause.culprits
-        here = [(places[i], rank) for i in cause.places for rank in places[i].waiters]
-        return stuck and any(
-            rank in sends and sends[rank] < _row_at(context, place, rank) for place, rank in here
-        )
-
-    return [
-        cause.doubted(
-            "sends that were issued before have not finished either: if they wait for their "
-            "receivers, these ranks wait for each other in a cycle"
-        )
-        if stands_behind_a_send(cause)
-        else cause
-        for cause in causes
-    ]
-
-
-def _row_at(context: Context, place: Place, rank: int) -> int:
-    """The row in which a rank waits at a place, or -1."""
-    return place.row if place.p2p else context.row_of(place.group, rank, place.seq)
 
 
 def _with_suspects(context: Context, causes: list[Cause]) -> list[Cause]:

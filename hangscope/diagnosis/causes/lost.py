@@ -110,6 +110,22 @@ def _presumed_beyond(context: Context) -> int:
     return int(is_text_alone(context.trace) and lacks_last_rank(context.trace))
 
 
+def accuse_unseen(context: Context, cause: Cause) -> Cause:
+    """Of two ranks without a record, accuse the one without any sign of life.
+
+    The other's process is seen to live: its record was just not collected.
+    """
+    ranks, accused = context.trace.ranks, cause.culprits
+    if cause.verdict is not Verdict.MISSING_RANK or not context.unrecorded.issuperset(accused):
+        return cause
+    never = {r for p in context.waits.at(cause.places) for r in p.unknown if r not in ranks}
+    if not accused or not 0 < len(never) * 2 < len(ranks) + len(never):
+        return cause  # if half the world shows no sign of life, the collection failed
+    named = cause.accusing(tuple(sorted(never)), cause.confidence)
+    untold = f"what {rank_s(accused)} issued is not on record"
+    return replace(named, verdict=Verdict.RANK_LOST, unknowns=()).doubted(untold)
+
+
 def or_lost(context: Context, cause: Cause) -> Cause:
     """A device that alone cannot finish what several have, beside a member that left nothing.
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from hangscope.diagnosis.cause import Cause
-from hangscope.diagnosis.causes.cycle_breakers import breakers_of, places_at, smallest_breaking_side
 from hangscope.diagnosis.causes.dropped_halves import blamed_for_dropping
 from hangscope.diagnosis.causes.left_over_halves import explained_by_left_over
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.faults.contest import contest
+from hangscope.diagnosis.graph.cycle_graph import CycleGraph
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.trace.model import NONE
@@ -49,7 +49,7 @@ def p2p_cycle_cause(context: Context, cause: Cause, row: Row) -> Cause:
     first = _first_halves(context, ranks)
     halves = [i for i in cause.places if waits.places[i].p2p]
     unmatched = [i for i in halves if _stands_at(context, waits.places[i], first)] or halves
-    places = places_at(context, cause.places)
+    places = context.waits.at(sorted(cause.places))
     settled = blamed_for_dropping(context, cause) or explained_by_left_over(context, cause, ranks)
     if settled is not None:
         return settled
@@ -65,9 +65,9 @@ def p2p_cycle_cause(context: Context, cause: Cause, row: Row) -> Cause:
 
 def _gone_ahead(places: list[Place], ranks: set[int]) -> tuple[int, ...]:
     """The one rank, or the few, that wait for the rest of the cycle in collectives."""
-    breakers = breakers_of(places, ranks)
-    one = set(breakers) if len(breakers) == 1 < len(ranks) - 1 else set()
-    few = one or set(smallest_breaking_side(places, ranks))
+    graph = CycleGraph(places, ranks)
+    one = graph.breakers if len(graph.breakers) == 1 < len(ranks) - 1 else set()
+    few = one or set(graph.smallest_side)
     alone = few and _in_collectives(places, ranks, few)
     # Other ranks that arrived there without holding anybody up may be right to be there.
     return tuple(sorted(few)) if alone and set(_who_wait_with(places, few)) == few else ()
@@ -85,8 +85,8 @@ def _without_half(
         return ()
     if odd:
         return odd
-    breakers = breakers_of(places, set(row.ranks))
-    return (breakers[0],) if len(breakers) == 1 else ()
+    breakers = CycleGraph(places, set(row.ranks)).breakers
+    return tuple(breakers) if len(breakers) == 1 else ()
 
 
 def _may_be_either(context: Context, row: Row, unmatched: list[int]) -> bool:
@@ -183,7 +183,7 @@ def _went_on_without_half(
     Several did so only if each waits where its own partner has arrived but is held up by that half.
     A partner that has not arrived there may have left something out itself.
     """
-    places = places_at(context, unmatched)
+    places = context.waits.at(sorted(unmatched))
     waiting = {r for place in places for r in place.waiters}
     wanted = {r for place in places for r in place.absent} & ranks
     ends = wanted - waiting

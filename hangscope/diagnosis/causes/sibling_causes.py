@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hangscope.diagnosis.cause import Cause, shown_place
-from hangscope.diagnosis.causes.cycle_breakers import places_at
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence, Finding, Verdict
 from hangscope.diagnosis.wording.phrases import rank_s
@@ -65,7 +64,7 @@ class _Shapes:
 
     def _of_cycle(self, cause: Cause) -> _Shape:
         """The places of a cycle; unique to it if one of them has no group."""
-        here = places_at(self._context, cause.places)
+        here = self._context.waits.at(cause.places)
         if any(place.group < 0 for place in here):
             return (cause.places,)
         edges = {

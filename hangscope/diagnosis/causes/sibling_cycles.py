@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from hangscope.diagnosis.causes.cycle_breakers import places_at
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 
@@ -41,7 +40,7 @@ def _shape(context: Context, ranks: set[int], places: set[int]) -> frozenset[_Ed
             _positions(context, place, ranks.intersection(place.waiters)),
             _positions(context, place, ranks.intersection(place.targets)),
         )
-        for place in places_at(context, places)
+        for place in context.waits.at(places)
         if place.group >= 0
     )
 

@@ -1,6 +1,6 @@
 """Places where everybody stands, and members that do not carry out their part.
 
-A member may be double, or unserved by a root. A host that did not run ahead, as the others did,
+A member may be double. A host that did not run ahead, as the others did,
 failed inside the operation: a living host goes on enqueueing on a device until it needs a result.
 Members may stand in operations too far apart to be one sequence. And a group that was made by
 hand may span several jobs (trainers, inference engines): nothing of its others is on record.
@@ -18,54 +18,19 @@ from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Verdict
 from hangscope.diagnosis.processes.process_state import in_communication
-from hangscope.diagnosis.records.agreement import family
 from hangscope.diagnosis.records.kinds import is_on_host
 from hangscope.diagnosis.wording.phrases import capital, does, label_of, rank_s, title_of, verb
 from hangscope.trace.job_selection.duplicate_ranks import duplicate_ranks
 from hangscope.trace.model import NONE, Flag
-
-_FROM_ONE = ("broadcast", "scatter")
 
 
 def blame_unfit(context: Context, index: int, cause: Cause) -> Cause:
     """Blame a stuck place on ranks that do not carry out their part of it."""
     place = context.waits.places[index]
     double = sorted(duplicate_ranks(context.trace).keys() & {*place.waiters, *place.members})
-    odd = tuple(double) or _unserved(context, place)
-    if odd:
-        return replace(cause, culprits=odd, confidence=Confidence.LIKELY)
+    if double:
+        return replace(cause, culprits=tuple(double), confidence=Confidence.LIKELY)
     return blame_stayed(context, place, cause)
-
-
-def _unserved(context: Context, place: Place) -> tuple[int, ...]:
-    """The few ranks that cannot finish a one-to-all or all-to-one operation others could finish.
-
-    One of those that could finish may be the root of a one-to-all, which needs nobody; the rest
-    have received their part. In an all-to-one the root waits for those few, and only the root has
-    room for all parts.
-    """
-    signature = context.signature(place.row)
-    if signature is None or place.absent or place.unknown:
-        return ()
-    stuck, what = set(place.waiters), family(signature.op)
-    if what == "gather":
-        stuck -= set(_collecting(context, place))
-        if len(place.waiters) - len(stuck) != 1:
-            return ()
-    elif what not in _FROM_ONE:
-        return ()
-    return tuple(sorted(stuck)) if len(place.done) > max(len(stuck), 1) else ()
-
-
-def _collecting(context: Context, place: Place) -> list[int]:
-    """The waiters with room for everybody's part."""
-    records = context.trace.records
-    with_room = {
-        int(records["rank"][row])
-        for row in context.rows_at(place.group, place.seq).tolist()
-        if (what := context.signature(row)) is not None and what.output_sizes
-    }
-    return sorted(with_room & set(place.waiters))
 
 
 _WAITED = 5

@@ -148,13 +148,12 @@ def _is_new(context: Context, rank: int, row: int, of: _Of) -> bool:
     That only counts if their exchange had settled: more than half of the past without anything new.
     Data-dependent sizes, and tags that count, are new all the time.
     """
-    low, _ = context.bounds.get(rank, (0, 0))
-    part, record = context.trace.records[low:row], context.trace.records[row]
-    here = (part["group"] == record["group"]) & (part["peer"] == record["peer"])
-    op = context.families[int(record["signature"])]
-    rows = (low + np.flatnonzero(here & (part["signature"] >= 0))).tolist()
-    signatures = context.trace.records["signature"]
-    past = [of(context, r) for r in rows if context.families[int(signatures[r])] == op]
+    records = context.trace.records
+    group, peer, op = (int(records[name][row]) for name in ("group", "peer", "signature"))
+    rows = context.rows_in(rank, group=group, peer=peer)
+    rows = rows[(rows < row) & (records["signature"][rows] >= 0)]
+    alike = zip(rows.tolist(), records["signature"][rows].tolist(), strict=True)
+    past = [of(context, r) for r, it in alike if context.families[it] == context.families[op]]
     first = {value: i for i, value in reversed([*enumerate(past)])}
     return bool(past) and of(context, row) not in first and max(first.values()) * 2 + 1 < len(past)
 
@@ -182,45 +181,8 @@ def _all_to_all(context: Context, place: Place) -> SizeConflict | None:
     if total_in == total_out:
         return None
     text = f"{total_in} elements are sent and {total_out} expected"
-    if len(members) == 2:
-        return SizeConflict(tuple(sorted(members)), "numel", False, text)
-    odd = _out_of_step(context, place)
-    return SizeConflict(odd, "numel", bool(odd), text)
-
-
-def _out_of_step(context: Context, place: Place) -> tuple[int, ...]:
-    """The few ranks that send back what the previous operation brought while the others do not.
-
-    Or that do not while the others do: experts receive tokens and return them, so a rank that left
-    one of the two out, or repeated it, is half a step off.
-    """
-    for number in (place.seq, place.seq + 1):
-        returns = {r: _returns(context, r, place.group, number) for r in place.members}
-        told = {r: known for r, known in returns.items() if known is not None}
-        back = [r for r, known in told.items() if known]
-        fewer = min(back, [r for r in told if r not in back], key=len)
-        if fewer and len(fewer) * 2 < len(told) and len(told) * 2 > len(place.members):
-            return tuple(sorted(fewer))
-    return ()
-
-
-def _returns(context: Context, rank: int, group: int, number: int) -> bool | None:
-    """Whether a rank's all-to-all sends what the previous one brought, and vice versa.
-
-    None if one of the two is not recorded, or both directions are the same.
-    """
-    records, signatures = context.trace.records, context.trace.signatures
-    low, high = context.bounds.get(rank, (0, 0))
-    part = records[low:high]
-    here = (part["group"] == group) & context.front.collective[low:high]
-    found = [np.flatnonzero(here & (part["collective_seq"] == n)) for n in (number - 1, number)]
-    if not all(map(len, found)):
-        return None
-    old, new = (signatures[int(part["signature"][rows[0]])] for rows in found)
-    if family(old.op) != "all_to_all" or family(new.op) != "all_to_all":
-        return None
-    brought, sent = (output_numel(old), input_numel(old)), (input_numel(new), output_numel(new))
-    return None if brought[0] == brought[1] else brought == sent
+    either = tuple(sorted(members)) if len(members) == 2 else ()
+    return SizeConflict(either, "numel", False, text)
 
 
 def _parts(

@@ -64,6 +64,21 @@ def one_of_several(context: Context, cause: Cause) -> str:
     return last_end_unrecorded(context, cause) or pairs_unrecorded(context, cause)
 
 
+def sends_before(context: Context, cause: Cause) -> str:
+    """If all ranks send before they receive, and sends wait for their receivers, all wait in a
+    cycle."""
+    sends = {p.half.rank: p.row for p in context.waits.places if p.weak and p.half is not None}
+    behind = any(
+        sends.get(rank, row) < row
+        for place in context.waits.at(cause.places)
+        for rank in place.waiters
+        for row in [place.row if place.p2p else context.row_of(place.group, rank, place.seq)]
+    )
+    if cause.culprits or not behind:
+        return ""
+    return "sends that were issued before have not finished either: they may wait in a cycle"
+
+
 def _is_hidden(context: Context, row: int) -> bool:
     return row < 0 or bool(int(context.trace.records["flags"][row]) & _HIDDEN)
 

@@ -39,6 +39,7 @@ _LIKELY: _Rows = {
     moments.failed_unrecorded: (),
     completions.counters_only: (),
     completions.end_unrecorded: _STUCK,
+    completions.sends_before: _STUCK,
     completions.pairs_unrecorded: _MISSING,
     completions.last_end_unrecorded: _MISSING,
     accused.busy: NEVER_CAME,

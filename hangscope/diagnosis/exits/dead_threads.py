@@ -49,7 +49,7 @@ def thread_has_ended(context: Context, rank: int, group: int) -> bool:
     made for each single operation ends after it.
     """
     facts = context.trace.ranks.get(rank)
-    own = context.records_in(rank, group)[-_SEVERAL:]
+    own = context.trace.records[context.rows_in(rank, group=group)[-_SEVERAL:]]
     if facts is None or len(own) < _SEVERAL or len(set(own["thread"].tolist())) > 1:
         return False
     thread, newest_ns = int(own["thread"][-1]), int(own["created_ns"][-1])

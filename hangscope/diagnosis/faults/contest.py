@@ -158,10 +158,6 @@ class _Case:
         found = (r for r, its in self._conduct.items() if its.past is False and not its.departures)
         return frozenset(found)
 
-    def has_departed(self, rank: int) -> bool:
-        """Whether anything speaks against a rank."""
-        return rank in self._conduct and self._conduct[rank].worst()[0] > 0
-
     def is_seen(self, accused: frozenset[int]) -> bool:
         """Whether all of the accused were seen to depart, and something is known of all others.
 
@@ -177,19 +173,6 @@ class _Case:
         if not (known and self._is_whole):
             return False  # a member that left no record could stand with either side
         return all(conduct[r].worst(accused)[0] >= SURE for r in accused)
-
-
-def seen_to_depart(
-    context: Context, ranks: Collection[int], places: list[Place], *, surely: bool = True
-) -> tuple[int, ...]:
-    """Those of these ranks that were seen to depart from what was expected, unless all were."""
-    case = _Case(context, frozenset(ranks), places)
-    found = [
-        rank
-        for rank in sorted(ranks)
-        if (case.is_seen(frozenset([rank])) if surely else case.has_departed(rank))
-    ]
-    return tuple(found) if len(found) < len(ranks) else ()
 
 
 def measures(context: Context, ranks: Collection[int], places: list[Place]) -> list[int]:

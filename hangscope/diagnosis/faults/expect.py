@@ -199,9 +199,9 @@ def _votes(context: Context, own: Stream, asked: Iterable[int], *, careful: bool
     found, kinds = {}, defaultdict(frozenset, context.streams.kinds_of_rank)
     for rank in asked:
         other = context.streams.of(rank)
-        aligned = _aligned(own, other) if rank != own.rank else None
-        if aligned is not None:
-            a, b = aligned
+        starts = _aligned(own, other) if rank != own.rank else None
+        if starts is not None:
+            a, b = starts
             known = min(len(own) - a, len(other) - b)
             differs = np.flatnonzero(own.what[a : a + known] != other.what[b : b + known])
             alike = int(differs[0]) if len(differs) else known

@@ -21,6 +21,7 @@ class CycleGraph:
 
     def __init__(self, places: list[Place], ranks: set[int]) -> None:
         self._ranks = ranks
+        self._waiting = {tuple(r for r in place.waiters if r in ranks) for place in places}
         self._after: dict[int, list[int]] = {rank: [] for rank in ranks}
         for index, place in enumerate(places):
             self._after[~index] = sorted(ranks.intersection(place.targets))
@@ -56,6 +57,17 @@ class CycleGraph:
                 return {first, *self._on_every_way_around(first)}
             candidates &= around
         return set()
+
+    @property
+    def smallest_side(self) -> tuple[int, ...]:
+        """The smallest set of ranks at one place whose removal breaks the cycle.
+
+        They have all done the same, which nobody else did. Empty if two places are equally small.
+        """
+        few = [w for w in self._waiting if 1 < len(w) * 2 < len(self._ranks)]
+        found = [w for w in sorted(few, key=len) if self.breaks(w)]
+        alone = len(found) == 1 or (len(found) > 1 and len(found[0]) < len(found[1]))
+        return tuple(sorted(found[0])) if alone else ()
 
     def _cycle(self, without: Collection[int]) -> set[int]:
         """The nodes of one cycle that avoids all of these; empty if there is none."""

@@ -39,6 +39,10 @@ _CLAIM_VERDICTS = {
 _CLAIM_ORDER = list(_CLAIM_VERDICTS)
 _SAME_MOMENT_NS = SECOND_NS
 _KEY = "look for the rank that had to set that key in the store, and at the wait's timeout"
+_FIRST = (
+    "look for a rank that ended otherwise: the launcher's table, the logs of other nodes, the "
+    "kernel's log (memory, Xid); if there is none, the network failed"
+)
 
 
 def accused_by_exceptions(context: Context) -> Finding | None:
@@ -240,7 +244,7 @@ def _failed_of_the_unknown(context: Context, failed: tuple[int, ...]) -> Finding
         (
             True,
             "Communication between ranks failed, and nothing on record says who broke it",
-            _KEY if "" not in keys else say(Verdict.STUCK_COLLECTIVE).fix,
+            _KEY if "" not in keys else _FIRST,
         ),
     )
     summary, fix = next((summary, fix) for applies, summary, fix in rows if applies)

@@ -27,6 +27,10 @@ _REPORTED = (
     "run directory with the evidence",
 )
 """Why HangScope's own report in a log is no verdict, and what to do."""
+_STOPPED = (
+    "The job was told to stop from outside, and nothing in this log shows whether it was hanging, "
+    "or why"
+)
 _COMPARE = (
     "compare where the ranks are: one that is not communicating may be the one the others wait "
     "for; stacks of more ranks, dumps or the job's log would tell more"
@@ -61,14 +65,21 @@ def nobody(
     )
 
 
-def inconclusive(context: Context) -> Finding:
-    """The finding that something hangs or failed, with everything known about it and what to do."""
+def inconclusive(context: Context, *, stopped: bool = False) -> Finding:
+    """The finding that something hangs or failed, with everything known about it and what to do.
+
+    ``stopped``: somebody ended the job, and no rank said before that it waited: a hang would look
+    the same.
+    """
     claims, missing = context.trace.claims, context.trace.missing_ranks
     standing, met = places_of_stacks(context), rendezvous_advice(context.trace.claims)
     fix = met or (_COMPARE if standing else undecided(context).fix)
     if context.trace.unranked_processes and not met:
         fix = how_to_identify(context)
     summary, why = signs(context), "the evidence does not show who is waited for"
+    if stopped:
+        summary = _STOPPED
+        why = "waiting ranks log nothing until a timeout of theirs expires, and none had expired"
     said = _own_words(context)
     if said and is_text_alone(context.trace):
         # Without any other sign, that is all there is.
@@ -83,27 +94,6 @@ def inconclusive(context: Context) -> Finding:
         fix,
         evidence=(*places_of_waits(context), *standing, *own, *logged),
         unknowns=(f"{rank_s(missing)} left no record",) if missing else (),
-    )
-
-
-def stopped_on_request(context: Context, words: str) -> Finding:
-    """Somebody ended the job, and no rank said before that it waited: a hang would look the
-    same."""
-    before = "nothing in this log shows whether it was hanging, or why"
-    why = "waiting ranks log nothing until a timeout of theirs expires, and none had expired"
-    fix = (
-        "if its last step came long before, it hung: run it with HANGSCOPE=1, or take the stacks "
-        "of all ranks (py-spy dump) before stopping it"
-    )
-    if said := _own_words(context):
-        before = f"HangScope had said before: {said[0]}"
-        why, fix = _REPORTED
-    return nobody(
-        f"The job was told to stop from outside, and {before}",
-        why,
-        fix,
-        victims=context.processes,
-        evidence=(f"log: {shortened(words)}",),
     )
 
 

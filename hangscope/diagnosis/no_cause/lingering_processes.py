@@ -21,7 +21,7 @@ from hangscope.diagnosis.wording.blocked import blocked_in
 from hangscope.diagnosis.wording.phrases import capital, rank_s, verb
 from hangscope.diagnosis.wording.stack_summary import places_of_threads
 from hangscope.trace.facts import STALE_HEARTBEATS
-from hangscope.trace.model import RankFacts, ThreadStack
+from hangscope.trace.model import RankFacts
 from hangscope.trace.units import SECOND_NS
 
 _TEARDOWN_S = 30.0
@@ -114,31 +114,37 @@ def _lingers(context: Context, facts: RankFacts, process: ProcessState) -> _Ling
 
 def _why(facts: RankFacts, process: ProcessState, since_ns: int) -> tuple[str, str]:
     """What keeps the process alive, and what to do about it."""
+    waits = blocked_in(process)
     if process.wait is not None and process.wait.kind == "child":
         return (
-            blocked_in(process),
+            waits,
             "end that process before the program's last line, or start it as a daemon "
             "(multiprocessing joins all others at exit)",
         )
+    inside = f": {waits}" if waits else ""
     if _is_torn_down(facts):
-        detail = f" ({words})" if (words := blocked_in(process)) else ""
         return (
-            f"what runs last when it exits does not return{detail}",
+            f"what runs last when it exits does not return{inside}",
             "py-spy dump --native shows where it is: functions registered with atexit before "
             "HangScope, or a library's own teardown (a device, a C++ thread)",
         )
     sampled = max((t.sampled_ns for t in facts.threads if t.source == "sample"), default=0)
     now = [t for t in facts.threads if t.sampled_ns == sampled and sampled > since_ns]
     main = next((t.stack for t in now if t.is_main), ())
-    if is_over(main):
-        kept_by = [t for t in now if t.daemon is False and not t.is_main]
-        return _threads(kept_by)
-    frame = innermost(main)
-    at = f" at {where(frame)}" if frame is not None else ""
-    inside = f": {words}" if (words := blocked_in(process)) else ""
+    if not is_over(main):
+        at = where(innermost(main)) or "what runs at exit"
+        return f"{at} does not return{inside}", f"look at {at}: it runs when the program exits"
+    kept_by = [t for t in now if t.daemon is False and not t.is_main]
+    names = "a non-daemon thread (py-spy dump shows which)"
+    if kept_by:
+        own = [frame for frame in kept_by[0].stack if not is_library(frame)]
+        at = where(own[0] if own else kept_by[0].stack[-1])
+        more = f" and {len(kept_by) - 1} more" if len(kept_by) > 1 else ""
+        names = f"thread {kept_by[0].name} ({at}){more}"
     return (
-        f"a function that runs at exit is{at}{inside}" if at else "it has begun to exit",
-        f"look{at or ' at what runs at exit'}: it does not return",
+        f"it waits for {names}",
+        "tell that thread to stop and join it before the program's last line (executors wait for "
+        "their tasks), or start it with daemon=True: Python waits for every non-daemon thread",
     )
 
 
@@ -151,44 +157,19 @@ def _is_torn_down(facts: RankFacts) -> bool:
     return facts.observed_ns - facts.heartbeat_ns > beats_ns
 
 
-def _threads(kept_by: list[ThreadStack]) -> tuple[str, str]:
-    """For the threads that Python waits for."""
-    if not kept_by:
-        return (
-            "it waits for a non-daemon thread",
-            "py-spy dump shows which thread that is: let it end before the program's last line, or "
-            "make it a daemon",
-        )
-    first = kept_by[0]
-    # The user's innermost line; without one, the outermost line.
-    own = [frame for frame in first.stack if not is_library(frame)]
-    at = where(own[0] if own else first.stack[-1])
-    more = f" and {len(kept_by) - 1} more" if len(kept_by) > 1 else ""
-    fix = (
-        f"tell thread {first.name} to stop and join it before the program's last line (executors "
-        "wait for their tasks), or start it with daemon=True: Python waits for every non-daemon "
-        "thread"
-    )
-    return f"it waits for thread {first.name} ({at}){more}", fix
-
-
 def _finding(left: list[_Lingering], stood_s: float) -> Finding:
     alike: dict[str, list[int]] = defaultdict(list)
     for one in left:
         alike[one.why].append(one.rank)
     why, first = next(iter(alike.items()))
-    one, several = left[0], len(left) > 1
-    processes = "their processes" if several else "its process"
-    lasts = f"ago and {processes} {'have' if several else 'has'} not ended"
-    if not all(one.alive for one in left):
-        lasts = f"before {processes} {'were' if several else 'was'} stopped"
-    over = "programs of {} were" if several else "program of {} was"
+    ranks = [one.rank for one in left]
+    is_up = all(one.alive for one in left)
     of = f" on {rank_s(first)}" if len(alike) > 1 else ""
     found = nobody(
-        f"The {over.format(rank_s(o.rank for o in left))} over {lasting(stood_s)} {lasts}: {why}"
-        f"{of}",
+        f"The program of {rank_s(ranks)} was over {lasting(stood_s)} "
+        f"{'ago' if is_up else 'before its end'}, and the process did not end: {why}{of}",
         "no rank waits in a collective: the launcher waits for the processes to end",
-        one.fix,
+        left[0].fix,
         verdict=Verdict.QUIESCENT,
         evidence=tuple(f"{rank_s(those)}: {words}" for words, those in alike.items())[:_SHOWN],
     )

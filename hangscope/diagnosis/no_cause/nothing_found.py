@@ -13,7 +13,6 @@ from hangscope.diagnosis.no_cause.final_tracebacks import from_final_tracebacks
 from hangscope.diagnosis.no_cause.inconclusive import (
     ended_unseen,
     inconclusive,
-    stopped_on_request,
     unearned,
 )
 from hangscope.diagnosis.no_cause.lingering_processes import lingering
@@ -30,7 +29,7 @@ from hangscope.diagnosis.observability import is_text_alone
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.waiting.snapshots import Snapshot
 from hangscope.diagnosis.wording.stack_summary import by_stacks
-from hangscope.trace.model import Claim, Trace
+from hangscope.trace.model import Claim
 
 _SEEN_BY_LAUNCHER = "launcher_failure"
 _DISTRESS = frozenset(
@@ -114,8 +113,7 @@ def _ended_from_outside(context: Context, killed: str, moving: bool) -> Finding 
         if (found := never_began(context)) is not None:
             return found
     if is_text_alone(trace) and not len(trace.records):
-        stopped = _stopped(trace)
-        return stopped_on_request(context, stopped.text if stopped is not None else killed)
+        return inconclusive(context, stopped=True)
     return None
 
 
@@ -153,21 +151,16 @@ def _failed_or_stopped(context: Context, ends: Sequence[End]) -> Finding | None:
         return inconclusive(context)
     if any(e is End.CRASHED for e in ends):
         return secondary_failures(context)
-    stopped = _stopped(trace)
-    if stopped is None:
+    if not any(claim.details.stopped for claim in trace.claims):
         return None
-    if any(_failed_before(c, stopped) for c in trace.claims):
-        return inconclusive(context)
-    return stopped_on_request(context, stopped.text) if not len(trace.records) else None
+    failed = any(_failed_by_itself(claim) for claim in trace.claims)
+    return None if len(trace.records) and not failed else inconclusive(context, stopped=not failed)
 
 
-def _failed_before(claim: Claim, stopped: Claim) -> bool:
-    """Whether a statement is about a failure before the job was told to stop."""
-    if claim.details.dead_thread:
-        return True
+def _failed_by_itself(claim: Claim) -> bool:
+    """Whether a statement is about a failure of an unknown rank before the job was told to stop."""
     failed = claim.details.unattributed or (claim.kind in _FAILURES and not claim.accused)
-    later = 0 < stopped.at_ns < claim.at_ns or claim.details.after_stop
-    return bool(failed and not later)
+    return bool(claim.details.dead_thread or (failed and not claim.details.after_stop))
 
 
 def _tells_of_signals(context: Context, claim: Claim) -> bool:
@@ -175,8 +168,3 @@ def _tells_of_signals(context: Context, claim: Claim) -> bool:
     ends = [context.trace.ranks[r].exit for r in claim.accused if r in context.trace.ranks]
     by_signal = all(end is not None and end.signal is not None for end in ends)
     return claim.kind == _SEEN_BY_LAUNCHER and bool(ends) and by_signal
-
-
-def _stopped(trace: Trace) -> Claim | None:
-    """The first line of a log which says that the job was told to stop."""
-    return next((c for c in trace.claims if c.details.stopped), None)

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-from itertools import takewhile
 
 import numpy as np
 import numpy.typing as npt
 
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.processes.stacks import base
 from hangscope.diagnosis.records.kinds import is_on_host, records_where
 from hangscope.diagnosis.records.mismatch import Mismatch
 from hangscope.trace.model import Flag, Stack
@@ -17,8 +15,6 @@ from hangscope.trace.model import Flag, Stack
 _STARTS_THREAD = re.compile(
     r"(?:^|[\\/])threading\.py$|[\\/]concurrent[\\/]futures[\\/]thread\.py$"
 )
-_C10D = ("distributed_c10d.py", "c10d_logger.py", "_functional_collectives.py")
-_POOL = re.compile(r"[\\/]concurrent[\\/]futures[\\/]thread\.py$")
 
 
 def race_of_threads(context: Context, mismatch: Mismatch) -> bool:
@@ -39,8 +35,7 @@ def race_of_threads(context: Context, mismatch: Mismatch) -> bool:
         if thread == facts.pid:
             main = True
             continue
-        low, high = context.bounds[rank]
-        own = low + np.flatnonzero(records["group"][low:high] == mismatch.group)
+        own = context.rows_in(rank, group=mismatch.group)
         users = records["thread"][own]
         started = any(_STARTS_THREAD.search(f.filename) for f in context.stack(part.row)[-3:])
         foreign |= not started  # autograd's, say
@@ -61,7 +56,7 @@ def began_unseen(context: Context, mismatch: Mismatch) -> bool:
         if _started_with(context.stack(part.row)) is None or thread <= 0:
             return False
         for rank in part.ranks:
-            own = context.records_in(rank, mismatch.group)
+            own = records[context.rows_in(rank, group=mismatch.group)]
             here = own["collective_seq"] == mismatch.seq
             earlier = own["thread"][own["collective_seq"] < mismatch.seq]
             issued_ns = int(own["created_ns"][here].max(initial=0))
@@ -71,12 +66,6 @@ def began_unseen(context: Context, mismatch: Mismatch) -> bool:
             ):
                 return False
     return True
-
-
-def handed_to_a_pool(stack: Stack) -> bool:
-    """Whether the collective itself was submitted to a pool: no user function in between."""
-    inner = list(takewhile(lambda frame: not _POOL.search(frame.filename), stack))
-    return 0 < len(inner) < len(stack) and all(base(f.filename) in _C10D for f in inner)
 
 
 def _take_turns(threads: npt.NDArray[np.int64]) -> bool:

@@ -193,10 +193,9 @@ class _Issued:
 
     def halves(self, rank: int, peer: int, group: int, *, sending: bool) -> Ints:
         """Rows of what a rank sends to a peer, or receives from it, in a group."""
-        low, high = self.context.bounds.get(rank, (0, 0))
-        part = self.context.trace.records[low:high]
-        is_one = (part["peer"] == peer) & (part["group"] == group)
-        found: Ints = low + np.flatnonzero(is_one & (self._sending[part["signature"]] == sending))
+        rows = self.context.rows_in(rank, peer=peer, group=group)
+        signatures = self.context.trace.records["signature"][rows]
+        found: Ints = rows[self._sending[signatures] == sending]
         return found
 
     def operation(self, row: int) -> str:

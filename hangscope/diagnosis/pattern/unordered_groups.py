@@ -17,6 +17,8 @@ from hangscope.diagnosis.graph.places import Place
 
 _MOST_RANKS = 32
 _MOST_GROUPS = 4
+_LAST = 256
+"""So many of a rank's newest calls of a group are compared."""
 
 
 def order_is_arbitrary(context: Context, ranks: Iterable[int], places: Iterable[Place]) -> bool:
@@ -38,17 +40,16 @@ def _counts(
 ) -> list[dict[int, int]]:
     """Per rank in both groups: how many calls of ``one`` it had issued by each call of
     ``other``."""
-    groups = context.trace.groups
-    both = set(groups[one].ranks) & set(groups[other].ranks)
-    return [
-        {
-            seq: calls
-            for (group, seq), (calls, _) in _progress_in(context, rank, one).items()
-            if group == other and seq < below
-        }
-        for rank in ranks
-        if rank in both
-    ]
+    groups, numbers = context.trace.groups, context.trace.records["collective_seq"]
+    found = []
+    for rank in sorted({*ranks}.intersection(groups[one].ranks, groups[other].ranks)):
+        low, high = context.bounds.get(rank, (0, 0))
+        group = context.trace.records["group"][low:high]
+        collective, seqs = context.front.collective[low:high], numbers[low:high]
+        calls = np.maximum.accumulate(np.where(collective & (group == one), seqs, 0))
+        rows = np.flatnonzero(collective & (group == other) & (seqs < below) & (calls > 0))[-_LAST:]
+        found.append(dict(zip(seqs[rows].tolist(), calls[rows].tolist(), strict=True)))
+    return found
 
 
 def _caught_up(counts: Sequence[dict[int, int]]) -> bool:
@@ -62,21 +63,3 @@ def _caught_up(counts: Sequence[dict[int, int]]) -> bool:
         if apart and any(seq > apart[0] and first[seq] == its[seq] for seq in common):
             return True
     return False
-
-
-def _progress_in(context: Context, rank: int, group: int) -> dict[tuple[int, int], tuple[int, int]]:
-    """How far the rank was in ``group`` (collectives, p2p) when it issued each collective of other
-    groups."""
-    low, high = context.bounds.get(rank, (0, 0))
-    records = context.trace.records[low:high]
-    here = records["group"] == group
-    collective = context.front.collective[low:high]
-    pair = here & (records["peer"] >= 0)
-    done = np.maximum.accumulate(np.where(here & collective, records["collective_seq"], 0))
-    pairs = np.maximum.accumulate(np.where(pair, records["p2p_seq"], 0))
-    rows = np.flatnonzero(collective & ~here)[-256:]
-    return {
-        (int(records["group"][r]), int(records["collective_seq"][r])): (int(done[r]), int(pairs[r]))
-        for r in rows.tolist()
-        if done[r] > 0 or pairs[r] > 0
-    }

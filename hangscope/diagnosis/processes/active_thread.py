@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection
 from itertools import takewhile
 
 from hangscope.diagnosis.processes.stacks import in_python, is_library
@@ -112,17 +111,6 @@ def lacks_threads(facts: RankFacts, stack: Stack) -> bool:
     newest_ns = max((thread.sampled_ns for thread in facts.threads), default=0)
     now = [thread for thread in facts.threads if thread.sampled_ns == newest_ns]
     return all(in_python(f.filename) for f in below) and all(thread.is_main for thread in now)
-
-
-def has_no_free_thread(facts: RankFacts, issuers: Collection[int], since_ns: int) -> bool:
-    """Whether every thread of a rank was seen, after ``since_ns``, to be one of ``issuers`` (native
-    ids) or to wait for another thread: nobody is left who could issue anything."""
-    newest_ns = max((thread.sampled_ns for thread in facts.threads), default=0)
-    now = [thread for thread in facts.threads if thread.sampled_ns == newest_ns]
-    ids = {thread: facts.pid if thread.is_main else thread.native_id for thread in now}
-    return newest_ns > since_ns and all(
-        ids[thread] in issuers or _waits(thread.stack) for thread in now
-    )
 
 
 def _is_in_pool(stack: Stack) -> bool:

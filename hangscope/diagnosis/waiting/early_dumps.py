@@ -7,8 +7,6 @@ longer waits where its dump says so, and where it is now is not recorded.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from hangscope.diagnosis.cause import Cause
@@ -17,7 +15,7 @@ from hangscope.diagnosis.model import NEVER_CAME, Verdict
 from hangscope.diagnosis.observability import is_followed, named_locally, snapshots
 from hangscope.diagnosis.records.frontier import UNKNOWN, Bools
 from hangscope.diagnosis.waiting.wait_duration import SLOW_S, is_beyond_any_timeout
-from hangscope.trace.model import Flag, Trace
+from hangscope.trace.model import Flag
 from hangscope.trace.units import SECOND_NS
 
 _ACCUSING = NEVER_CAME | {Verdict.STUCK_COLLECTIVE}
@@ -75,19 +73,6 @@ def stood_still(context: Context) -> bool:
     """Whether the dumps' dates show that somebody had waited for long."""
     waited_s = context.longest_wait_s(context.waits.places)
     return waited_s >= SLOW_S and not is_beyond_any_timeout(context, waited_s)
-
-
-def without_dumps_of(trace: Trace, ranks: frozenset[int]) -> Trace:
-    """The trace as if these ranks had left no dump."""
-    gone = np.array(sorted(ranks), np.int64)
-    return replace(
-        trace,
-        records=trace.records[~np.isin(trace.records["rank"], gone)],
-        members=trace.members[~np.isin(trace.members["rank"], gone)],
-        ranks={r: facts for r, facts in trace.ranks.items() if r not in ranks},
-        sources=tuple(s for s in trace.sources if s.rank not in ranks),
-        world_size=trace.world_size or max(trace.ranks) + 1,
-    )
 
 
 def dumped_before(context: Context, cause: Cause) -> tuple[int, ...]:

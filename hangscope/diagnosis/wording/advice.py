@@ -14,7 +14,7 @@ from hangscope.diagnosis.graph.lock_places import is_lock
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.model import Confidence, Side, Verdict
 from hangscope.diagnosis.observability import counts_on
-from hangscope.diagnosis.pattern.thread_races import handed_to_a_pool, race_of_threads
+from hangscope.diagnosis.pattern.thread_races import race_of_threads
 from hangscope.diagnosis.processes.process_state import End
 from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
 from hangscope.diagnosis.records.agreement import numel
@@ -36,7 +36,6 @@ from hangscope.diagnosis.wording.playbook import Advice, say
 from hangscope.diagnosis.wording.rank_advice import for_rank, missing, with_dead_thread
 from hangscope.diagnosis.wording.summaries import Crossing, crossing
 from hangscope.trace.job_selection.duplicate_ranks import duplicate_ranks
-from hangscope.trace.model import NONE
 
 _COMMUNICATION_HOOK = re.compile(r"distributed[/\\]algorithms[/\\]ddp_comm_hooks[/\\]")
 _AT_JOINS_END = re.compile(r"distributed[/\\]algorithms[/\\]join\.py:__exit__$")
@@ -92,8 +91,6 @@ def _mismatch(context: Context, cause: Cause, found: Mismatch, sides: tuple[Side
         _is_issued_by_others(context, found.group, side, sides) for side in sides
     ):
         advice = say("two threads")
-    elif all(handed_to_a_pool(side.full_stack) for side in sides):
-        advice = say("pool of threads")
     if found.leaving(context.trace.records):
         advice = say("leave together")
     lines = diverging_lines(sides[1], sides[0]) if len(sides) > 1 else []
@@ -142,8 +139,8 @@ def _is_ahead(context: Context, cause: Cause, found: Mismatch) -> bool:
 def _follows_as_before(context: Context, row: int) -> bool:
     """Whether the rank's previous operation in the group has been followed by this one before."""
     records = context.trace.records
-    low = context.bounds[int(records["rank"][row])][0]
-    here = low + np.flatnonzero(records["group"][low : row + 1] == records["group"][row])
+    here = context.rows_in(int(records["rank"][row]), group=int(records["group"][row]))
+    here = here[here <= row]
     calls = np.stack([records["signature"][here], records["stack"][here]], axis=1)
     before, after = calls[:-1], calls[1:]
     same = (before == before[-1:]).all(axis=1) & (after == after[-1:]).all(axis=1)
@@ -212,11 +209,8 @@ def _takes_sizes_in_turn(context: Context, found: Mismatch, sides: tuple[Side, .
     if all(in_backward(side) for side in sides):
         return False  # buckets have advice of their own
     records = context.trace.records
-    rank = int(records["rank"][found.parts[0].row])
-    low, high = context.bounds[rank]
-    issued = records[low:high]
-    here = (issued["group"] == found.group) & (issued["collective_seq"] <= found.seq)
-    rows = np.flatnonzero(here)[-_LAST:] + low
+    rows = context.rows_in(int(records["rank"][found.parts[0].row]), group=found.group)
+    rows = rows[records["collective_seq"][rows] <= found.seq][-_LAST:]
     sizes = [
         numel(signature.input_sizes)
         for row in rows.tolist()
@@ -308,9 +302,7 @@ def _for_cycle(context: Context, cause: Cause, advice: Advice, sides: tuple[Side
     if both and not _reduce_early(cause, reducing, others):
         return say("buckets")
     if _crossed_handles(context, cause, sides):
-        again = _all_of_a_world(context, cause)
-        who = rank_s(cause.culprits)
-        return say("another world", ranks=who) if again else say("crossed handles", line=lines[0])
+        return say("crossed handles", line=lines[0])
     if _same_half_first(context, cause, sides):
         return say("same half first", verb=sides[0].op or "recv")
     crossed = crossing(context, cause)
@@ -359,12 +351,6 @@ def _crossed_handles(context: Context, cause: Cause, sides: tuple[Side, ...]) ->
         and bool(sides[0].stack)
         and len({(s.stack, s.op, s.input_sizes) for s in sides}) == 1
     )
-
-
-def _all_of_a_world(context: Context, cause: Cause) -> bool:
-    """Whether the groups are default groups: one was created after the other was destroyed."""
-    groups = {place.group for place in context.waits.at(cause.places)} - {NONE}
-    return all(context.trace.groups[g].desc == "default_pg" for g in groups)
 
 
 def _same_half_first(context: Context, cause: Cause, sides: tuple[Side, ...]) -> bool:

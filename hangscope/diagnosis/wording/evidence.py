@@ -144,12 +144,9 @@ def _last_exchanges(context: Context, cause: Cause, rank: int) -> list[str]:
         half = place.half
         if half is None or half.peer != rank or rank not in place.absent:
             continue
-        low, high = context.bounds.get(rank, (0, 0))
-        part = records[low:high]
-        rows = np.flatnonzero((part["peer"] == half.rank) & (part["group"] == half.group)) + low
         own = [
             row
-            for row in rows.tolist()
+            for row in context.rows_in(rank, peer=half.rank, group=half.group).tolist()
             if (signature := context.signature(row)) and is_sending(signature) != half.is_send
         ][-_MOST_PAIRS:]
         verb = "received from" if half.is_send else "sent to"

@@ -13,9 +13,8 @@ import numpy as np
 from hangscope.diagnosis.cause import Cause
 from hangscope.diagnosis.context import Context
 from hangscope.diagnosis.model import Confidence
-from hangscope.diagnosis.processes.stacks import innermost, user_frames, where
+from hangscope.diagnosis.processes.stacks import innermost, where
 from hangscope.diagnosis.wording.phrases import rank_s
-from hangscope.trace.model import NONE
 
 _MOST_ACCUSED = 8
 _OFTEN = 2
@@ -23,11 +22,9 @@ _OFTEN = 2
 
 
 class _Stand(NamedTuple):
-    """Where a rank is, and how often it had issued anything in the same group from there."""
+    """Where a rank is, and how often it had issued the same from there."""
 
     at: str
-    new: str
-    """The outermost of the user's lines in which it had never been."""
     passed: int
 
 
@@ -45,31 +42,22 @@ def first_times(context: Context, cause: Cause) -> list[str]:
         return []
     stands = {rank: _stand(context, cause, rank) for rank in accused}
     found = {rank: stand for rank, stand in stands.items() if stand is not None}
-    new = [rank for rank, stand in found.items() if not stand.passed and stand.new]
+    new = [rank for rank, stand in found.items() if not stand.passed]
     usual = [rank for rank, stand in found.items() if stand.passed >= _OFTEN]
     if not new or not usual or len(new) + len(usual) < len(accused):
         return []
     return [
-        f"{rank_s(new)} had never come to {found[new[0]].new} before; {rank_s(usual)} had come "
+        f"{rank_s(new)} had never come to {found[new[0]].at} before; {rank_s(usual)} had come "
         f"{min(found[rank].passed for rank in usual)} times or more to {found[usual[0]].at}"
     ]
 
 
 def _stand(context: Context, cause: Cause, rank: int) -> _Stand | None:
     """What the rank issued where it differs from others, or what it waits in; None if unknown."""
-    records, stacks = context.trace.records, context.trace.stacks
-    low, high = context.bounds.get(rank, (0, 0))
+    own = context.streams.of(rank)
+    here = context.front.unfinished[own.rows]
     if cause.mismatch is not None:
-        row = context.row_of(cause.mismatch.group, rank, cause.mismatch.seq)
-    else:
-        row = low + int(next(iter(np.flatnonzero(context.front.unfinished[low:high])), NONE - low))
-    if row == NONE or records["stack"][row] == NONE:
-        return None
-    past = records[low:row]
-    past = past[past["stack"] != NONE]
-    own = user_frames(stacks[int(records["stack"][row])])
-    here = past["stack"][past["group"] == records["group"][row]].tolist()
-    known = {stack: user_frames(stacks[stack]) for stack in {*past["stack"].tolist()}}
-    seen = {(f.filename, f.line) for stack in known for f in stacks[stack]}
-    new = next((f for f in reversed(own) if (f.filename, f.line) not in seen), None)
-    return _Stand(where(innermost(own)), where(new), sum(known[stack] == own for stack in here))
+        here = own.rows == context.row_of(cause.mismatch.group, rank, cause.mismatch.seq)
+    at = next(iter(np.flatnonzero(here)), None)
+    line = where(innermost(context.stack(int(own.rows[at])))) if at is not None else ""
+    return _Stand(line, int((own.what[:at] == own.what[at]).sum())) if line else None

@@ -132,8 +132,7 @@ def been_there(
     """
     records, facts = context.trace.records, context.trace.ranks
     for rank in sorted(ranks)[:_MOST_ASKED]:
-        low, high = context.bounds.get(rank, (0, 0))
-        rows = np.flatnonzero(records["group"][low:high] == group)[-_WINDOW:] + low
+        rows = context.rows_in(rank, group=group)[-_WINDOW:]
         rows = rows if newest else rows[:-1]
         threads = facts[rank].threads if newest and rank in facts else ()
         if any(user_frames(thread.stack)[-1:] == stack[-1:] for thread in threads if thread.stack):

@@ -89,11 +89,6 @@ _SAYINGS: dict[str, tuple[str, str]] = {
         "rank; close them explicitly, on all ranks in the same step",
         "D19, D21",
     ),
-    "another world": (
-        "{ranks} and the others are in different worlds: call destroy_process_group and "
-        "init_process_group again on all ranks, or on none",
-        "D19, D21",
-    ),
     "guarded or early": (  # the ranks are at a line that is new to all
         f"{_GUARD}; if it comes after a loop, {{ranks}} left that loop early or skipped a step "
         "(`continue`, a caught exception): let all ranks decide that together",
@@ -107,8 +102,8 @@ _SAYINGS: dict[str, tuple[str, str]] = {
     ),
     "crossed handles": (  # one line, with another group of the same members on each rank
         "{line} uses a different group on one side, with the same members: create the groups in "
-        "the same order on every rank (dist.new_group tells them apart by their order); if that is "
-        "so already, take them in the same order at that line",
+        "the same order on every rank (dist.new_group and init_process_group tell them apart by "
+        "their order); if that is so already, take them in the same order at that line",
         "D19",
     ),
     "splits": (
@@ -135,12 +130,8 @@ _SAYINGS: dict[str, tuple[str, str]] = {
     ),
     "two threads": (
         "two threads issue operations in this group, so their order differs from rank to rank: "
-        "give the thread a group of its own (dist.new_group)",
-        "D19",
-    ),
-    "pool of threads": (
-        "what is submitted to a thread pool runs in a different order on each rank: await each "
-        "collective before submitting the next, or give each its own group (dist.new_group)",
+        "give the thread a group of its own (dist.new_group), or await each operation before the "
+        "next is submitted",
         "D19",
     ),
     "communication hook": (
