@@ -70,29 +70,30 @@ install: $(STAMP) ## make .venv with HangScope and all it needs
 demo: $(STAMP)   ## a real 4-rank job with a real hang, and the verdict on it
 	@$(BIN)/hangscope demo
 
-# Jobs wait most of their time: with two processes more than there are cores these stay busy. Tests
+# Jobs wait most of their time: with four processes more than there are cores these stay busy. Tests
 # that look at one job (xdist_group) run in one process. The demos' hangs (alone) have the machine to
 # themselves, two at a time. No stage can stand still: a test has its limit
 # (tests/conftest.py), and a stage has one, too.
 CORES   := $(shell nproc)
-WORKERS := $(shell expr $(CORES) + 2)
+WORKERS := $(shell expr $(CORES) + 4)
 WITHIN  := $(BIN)/python -m tools.within
 PYTEST  := $(BIN)/python -m pytest -q --dist loadgroup
 NO_TORCH := tests/diagnosis tests/lateness tests/replay tests/report tests/ring tests/trace \
 	$(wildcard tests/test_*.py)
 JOB_TESTS := $(filter-out $(NO_TORCH) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
-# Without "slow", unless all is asked for.
+# Without "slow", unless all is asked for; without "long" in the inner loop.
 SHORT = and not slow
+QUICK = and not long
 
 check: style     ## the inner loop: diagnosis, trace, ring, report, fixtures, style, types, docs
-	@$(MAKE) --no-print-directory -j3 types docs quick-tests
+	@$(MAKE) --no-print-directory -j3 QUICK='$(QUICK)' types docs quick-tests
 
 quick-tests: $(STAMP)
-	$(WITHIN) 1200 $(PYTEST) -n $(CORES) -m 'not alone and not long $(SHORT)' $(NO_TORCH)
+	$(WITHIN) 1800 $(PYTEST) -n $(CORES) -m 'not alone $(QUICK) $(SHORT)' $(NO_TORCH)
 	$(BIN)/hangscope replay fixtures
 
+test: QUICK =
 test: check      ## check, what takes longer, and a real job for each promise; what CI runs
-	$(WITHIN) 600 $(PYTEST) -n $(CORES) -m 'long $(SHORT)' $(NO_TORCH)
 	$(WITHIN) 2400 $(PYTEST) -n $(WORKERS) --maxprocesses 8 -m 'not alone $(SHORT)' $(JOB_TESTS)
 	$(WITHIN) 900 $(PYTEST) -n 2 -m 'alone $(SHORT)' tests/demo
 

@@ -320,7 +320,6 @@ def test_mouse_selects_and_opens() -> None:
     ("name", "size"),
     [
         ("hang", (20, 8)),
-        ("hang", (200, 50)),
         ("hostile", (40, 12)),
         ("hostile", (160, 40)),
         ("healthy", (80, 24)),
