@@ -29,7 +29,9 @@ from tests.recording.launcher import (  # noqa: E402
     recording,
 )
 
-pytestmark = pytest.mark.xdist_group("compiled")
+# Compiling against torch's headers takes half a minute of processor time: more than the usual limit
+# on a crowded machine.
+pytestmark = [pytest.mark.xdist_group("compiled"), pytest.mark.timeout(900)]
 
 RESULT = "RESULT [1.0, 1.0, 1.0, 1.0]"
 HIDES_REDUCE_OPS = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 6)
