@@ -16,7 +16,7 @@ import pytest
 from hangscope.monitor.process_table import process_table
 from hangscope.monitor.sibling_ranks import sibling_ranks
 from hangscope.monitor.starting_ranks import StartingRanks
-from tests.real_jobs import environment, run
+from tests.real_jobs import environment, run_each
 
 _PARENT = """
 import subprocess, sys, time
@@ -110,7 +110,7 @@ def spawned(tmp_path: Path, does: str, **extra: str) -> str:
     script.write_text(_SPAWNED.format(does=does))
     variables = environment(HANGSCOPE="1", HANGSCOPE_DIR=str(tmp_path / "runs"), **extra)
     command = [sys.executable, str(script), str(tmp_path / "store")]
-    return run(command, variables, timeout_s=120).output
+    return run_each(command, [variables], timeout_s=120, new=True).output
 
 
 @pytest.mark.timed
