@@ -129,6 +129,8 @@ def seen_event(
         "stack_moved": facts.stack_moved,
         "wakeups_hz": None if facts.wakeups_hz is None else round(facts.wakeups_hz, 2),
     }
+    if facts.helpers_busy is not None:
+        event["helpers_busy"] = round(facts.helpers_busy, 3)
     if not recorded:
         event["recorded"] = False
         if facts.is_placed_by_order:

@@ -260,6 +260,9 @@ class RankFacts:
     """The main thread's stack differed between two looks."""
     wakeups_hz: float | None = None
     """How often per second the main thread was scheduled between two looks."""
+    helpers_busy: float | None = None
+    """CPU seconds that its child processes used per second between two looks, both while its main
+    thread was asleep."""
     phases: tuple[Phase, ...] = ()
     """Open phases, outermost first; the last one is the current phase."""
     initialized: bool | None = None

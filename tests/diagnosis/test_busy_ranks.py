@@ -77,6 +77,15 @@ def test_rank_without_cpu_time_does_not_hold_the_gil() -> None:
     assert "rank 1: getting hardly any CPU time" in first.evidence[-1]
 
 
+@pytest.mark.parametrize(("kind", "doubtful"), [("child", True), ("thread", True), ("lock", False)])
+def test_child_process_at_work_may_be_awaited(kind: str, doubtful: bool) -> None:
+    found = diagnose(_waited_for(helpers_busy=0.9, wait=KernelWait(kind)).trace())
+    assert found.culprits == (1,)
+    assert (found.confidence is Confidence.LIKELY) is doubtful
+    if doubtful:
+        assert "what rank 1 has started is at work" in found.findings[0].unknowns[0]
+
+
 def test_end_from_outside_makes_nothing_more_certain() -> None:
     job = _waited_for(live=False, cpu_busy=0.9)
     for rank in range(3):

@@ -27,6 +27,7 @@ from hangscope.trace.processes.descriptors import processes_at_other_end
 from hangscope.trace.processes.kernel_waits import (
     children_of,
     describe_process,
+    helper_ticks,
     main_thread_wait,
 )
 from tests.live_rings import RingRank
@@ -121,6 +122,16 @@ def test_pipe_without_another_end(code: str, kind: str, processes: Processes) ->
     if not wait.alone:
         pytest.skip("others' descriptors are hidden here")
     assert wait.processes == ()
+
+
+def test_work_of_child_processes_is_counted(processes: Processes) -> None:
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while True: pass'])"
+    parent = processes.start(code)
+    _waits(parent.pid, "child")
+    before, until_s = helper_ticks(parent.pid), time.monotonic() + 20
+    while helper_ticks(parent.pid) <= before:
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
 
 
 def test_sleep_is_told_from_waits_for_others(processes: Processes) -> None:

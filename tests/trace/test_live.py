@@ -24,7 +24,15 @@ from hangscope.trace.processes.file_locks import FileLocks
 from hangscope.trace.processes.process import _own_namespace, look_here
 from tests.live_rings import RingRank
 
-_TIMED = {"observed_ns", "cpu_busy", "wakeups_hz", "stack_moved", "wait", "oldest_record_id"}
+_TIMED = {
+    "observed_ns",
+    "cpu_busy",
+    "wakeups_hz",
+    "stack_moved",
+    "wait",
+    "helpers_busy",
+    "oldest_record_id",
+}
 
 
 def content(trace: Trace) -> list[tuple[Any, ...]]:

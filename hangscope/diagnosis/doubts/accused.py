@@ -27,6 +27,11 @@ _MEETINGS = frozenset({"barrier", "_barrier", "report", "wait_for_everyone", "wa
 """Functions of frameworks that return once every worker has called them."""
 _REMOTE = re.compile(r"[\\/]torch[\\/](?:distributed[\\/]rpc|futures)[\\/]")
 """A call of a function on another rank, which leaves no record."""
+_HELPERS_BUSY = 0.08
+"""CPU seconds per second from which on child processes are at work; on a crowded machine they get
+little more."""
+_NOT_FOR_HELPERS = frozenset({"lock", "locked file", "fifo", "terminal", "timer"})
+"""Kinds of `KernelWait` that a child process at work does not end."""
 _COUNTED_NS = 3 * SECOND_NS
 _TELLS = int(Flag.BLOCKING | Flag.ASYNC)
 """How a send was meant."""
@@ -43,11 +48,12 @@ def busy(context: Context, cause: Cause) -> str:
     if any(has_left_group(context.trace, r, p.group) for r in cause.culprits for p in places):
         return ""  # it never comes, however long it works
     limit = f"HANGSCOPE_TIMEOUT ({lasting(context.trace.timeout_s)})"
+    who = does(cause.culprits, "was" if stopped else "is")
+    if any(_is_helped(context, rank) for rank in cause.culprits):
+        who = f"what {does(cause.culprits, 'has')} started {'was' if stopped else 'is'}"
     if stopped:
-        who = f"{does(cause.culprits, 'was')} at work"
-        return f"whether the job hung: {who}, and may only have taken longer than {limit}"
-    who = f"{does(cause.culprits, 'is')} at work"
-    return f"whether the job hangs: {who}, and may only take longer than {limit}"
+        return f"whether the job hung: {who} at work, and may only have taken longer than {limit}"
+    return f"whether the job hangs: {who} at work, and may only take longer than {limit}"
 
 
 def _makes_progress(context: Context, rank: int) -> bool:
@@ -59,9 +65,17 @@ def _makes_progress(context: Context, rank: int) -> bool:
         return True  # it runs whenever it gets a CPU
     if process.cannot_run:
         return False
-    if process.seen_state == "busy":
+    if process.seen_state == "busy" or _is_helped(context, rank):
         return True
     return not blocked_in(process) and (bool(facts.stack_moved) or process.wakes)
+
+
+def _is_helped(context: Context, rank: int) -> bool:
+    """Whether the process is blocked, perhaps until one of its child processes is done, and those
+    compute."""
+    process, facts = context.processes[rank], context.trace.ranks[rank]
+    others = process.wait is not None and process.wait.kind in _NOT_FOR_HELPERS
+    return (facts.helpers_busy or 0.0) > _HELPERS_BUSY and not others
 
 
 def held_up(context: Context, cause: Cause) -> str:

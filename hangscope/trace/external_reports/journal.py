@@ -12,6 +12,7 @@ JSON lines. The first names the format and the run; every other is an event::
     {"event": "notice", ...}  # the same fields: what was said early; readers of verdicts pass it by
     {"event": "seen", "rank": 0, "pid": 4709, "at_ns": 0, "alive": true, "state": "sleeping",
      "gil_blocked": false, "cpu_busy": 0.0, "stack_moved": false, "wakeups_hz": 0.1,
+     "helpers_busy": 0.9,
      "wait": {"kind": "child", "names": ["git fetch (pid 4720)"], "since_ns": 0, "seen_ns": 0},
      "threads": [{"name": "MainThread", "main": true, "source": "signal", "at_ns": 0,
      "frames": [["step", "train.py", 7]]}]}
@@ -69,6 +70,7 @@ _MOST = 1 << 31
 
 _SEEN = frozenset({
     "alive", "held_by", "wait", "gil_blocked", "cpu_busy", "wakeups_hz", "stack_moved", "threads",
+    "helpers_busy",
 })  # fmt: skip
 """The fields of `RankFacts` that an observation states under their own names."""
 

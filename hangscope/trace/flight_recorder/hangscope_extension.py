@@ -26,7 +26,8 @@ VERDICTS = "verdicts"
 _EXITS = frozenset({"clean", "exception", "code", "signal", "oom", "unknown"})
 _TOLD = frozenset({
     "observed_ns", "phases", "threads", "alive", "process_state", "held_by", "gil_blocked", "wait",
-    "cpu_busy", "heartbeat_ns", "heartbeat_interval_s", "stack_moved", "wakeups_hz", "initialized",
+    "cpu_busy", "heartbeat_ns", "heartbeat_interval_s", "stack_moved", "wakeups_hz",
+    "helpers_busy", "initialized",
     "finalized", "rendezvous", "declared", "freed_ns", "started_ns", "unobservable", "exit",
     "exception", "handled",
 })  # fmt: skip

@@ -12,6 +12,7 @@ from hangscope.ring.header import RingHeader
 from hangscope.ring.reader import RingReader, decode_text
 from hangscope.trace.facts import RUNNABLE
 from hangscope.trace.model import KernelWait, RankFacts, Stack, ThreadStack
+from hangscope.trace.processes.kernel_waits import helper_ticks
 from hangscope.trace.processes.process import ProcessLook, is_local, look_here
 from hangscope.trace.rings.facts import LocksNow, Texts, facts_of
 
@@ -30,6 +31,8 @@ class Comparison(NamedTuple):
     """Whether the stack moved."""
     wakeups_hz: float | None = None
     """How often per second the main thread was scheduled."""
+    helpers_busy: float | None = None
+    """CPU seconds per second of its child processes."""
 
 
 _NOT_COMPARED = Comparison()
@@ -50,6 +53,8 @@ class ProcessView:
     cpu_ticks: int = 0
     cpu_at_s: float = 0.0
     slices: int | None = None
+    helper_ticks: int | None = None
+    """None unless its main thread was asleep."""
     progress: tuple[Stack, ...] = ()
     wait: KernelWait | None = None
     """What it waited for at the last observation."""
@@ -91,11 +96,14 @@ class ProcessView:
             rank=rank, texts=texts, newest_call=self._call_after, look=look, locks_now=locks_now,
         )  # fmt: skip
         if facts.alive and facts.pid:
-            busy, moved, wakeups_hz = self._compare(look, _progress_stacks(facts))
+            helpers = helper_ticks(facts.pid) if facts.process_state == "sleeping" else None
+            stacks = _progress_stacks(facts)
+            busy, moved, wakeups_hz, helpers_busy = self._compare(look, stacks, helpers)
             wait = self._since(None if moved else facts.wait, busy)
             facts = replace(
-                facts, cpu_busy=busy, stack_moved=moved, wakeups_hz=wakeups_hz, wait=wait
-            )
+                facts, cpu_busy=busy, stack_moved=moved, wakeups_hz=wakeups_hz, wait=wait,
+                helpers_busy=helpers_busy,
+            )  # fmt: skip
         self.facts = facts
         return facts
 
@@ -116,7 +124,9 @@ class ProcessView:
         self.wait = wait
         return wait
 
-    def _compare(self, look: ProcessLook, progress: tuple[Stack, ...]) -> Comparison:
+    def _compare(
+        self, look: ProcessLook, progress: tuple[Stack, ...], helpers: int | None
+    ) -> Comparison:
         """Compare this observation with the last one."""
         now_s = time.monotonic()
         passed_s = now_s - self.cpu_at_s
@@ -124,15 +134,22 @@ class ProcessView:
             return self.compared
         if self.cpu_at_s:
             used_s = (look.cpu_ticks - self.cpu_ticks) / portable.TICKS_PER_S
+            before, after = self.helper_ticks, helpers
+            helped_s = (
+                max(0, after - before) / portable.TICKS_PER_S
+                if after is not None and before is not None
+                else None
+            )
             known = look.slices is not None and self.slices is not None
             woke = (look.slices or 0) - (self.slices or 0) if known else None
             self.compared = Comparison(
                 max(0.0, used_s / passed_s),
                 progress != self.progress,
                 None if woke is None else max(0.0, woke / passed_s),
+                None if helped_s is None else helped_s / passed_s,
             )
         self.cpu_ticks, self.cpu_at_s, self.progress = look.cpu_ticks, now_s, progress
-        self.slices = look.slices
+        self.slices, self.helper_ticks = look.slices, helpers
         return self.compared
 
 

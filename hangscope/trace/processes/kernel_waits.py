@@ -30,6 +30,8 @@ _IN_SOCKET = re.compile(r"^(?:wait_woken|sk_|inet_|unix_|__skb_|tcp_|skb_)")
 _TERMINAL = re.compile(r"/dev/(?:pts/\d+|tty\w*|console)$")
 _STATUS = 49
 """Index of the wait status among the fields of ``stat`` after the name."""
+_USER_TIME = 11
+"""Index of the user time; the system time follows it."""
 _POLL = struct.Struct("=iHH")
 _MOST_POLLED = 16
 _STATES = {"T": "stopped", "t": "stopped", "Z": "ended"}
@@ -201,6 +203,12 @@ def children_of(pid: int, proc: Path = PROC) -> list[int]:
     """
     words = " ".join(lines_of(proc / str(pid) / "task" / str(pid) / "children")).split()
     return [int(word) for word in words if word.isdecimal()][:_MOST_CHILDREN]
+
+
+def helper_ticks(pid: int, proc: Path = PROC) -> int:
+    """The CPU time that the children of a process's main thread have used, in clock ticks."""
+    stats = (stat_of(child, proc) for child in children_of(pid, proc))
+    return sum(int(fields[_USER_TIME]) + int(fields[_USER_TIME + 1]) for fields in stats if fields)
 
 
 def state_of(pid: int, proc: Path = PROC) -> str:
