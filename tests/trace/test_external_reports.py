@@ -201,6 +201,16 @@ def test_watchdog_of_an_engine_says_whose_stacks_it_takes() -> None:
     assert trace.ranks[6].threads[0].stack[0].line == 78
 
 
+def test_processes_of_an_engine_that_compute_nothing_are_no_ranks() -> None:
+    text = (
+        "Process 9: {}\nPython v3.12.3 (/usr/bin/python3.12)\n\n"
+        'Stuck here: Thread 9 (idle): "MainThread"\n    poll (popen_fork.py:27)\n'
+    )
+    assert trace_of(text.format("sglang::scheduler_PP1_TP0")).unranked_processes
+    for title in ("sglang::data_parallel_controller", "VLLM::APIServer"):
+        assert not trace_of(text.format(title)).unranked_processes
+
+
 def test_native_stack_is_its_processs() -> None:
     trace = trace_of(
         "Process 88693: sglang::scheduler_PP2_TP1\nPython v3.12.3 (/usr/bin/python3.12)\n\n"

@@ -210,3 +210,24 @@ def test_traceback_without_its_last_line_is_all_that_a_log_tells() -> None:
     found = diagnose(trace_of("".join(f"{head}{line}\n" for line in lines)))
     assert found.culprits == ()
     assert "cut off (shm_broadcast.py:511 in dequeue)" in found.findings[0].summary
+
+
+_FRAMES = (
+    '  File "/job/train.py", line 40, in main\n    step(batch)\n'
+    '  File "/job/train.py", line 12, in step\n    return table[key]\n'
+)
+
+
+def test_a_traceback_whose_beginning_is_cut_off_is_one() -> None:
+    labelled = "".join(f"[rank1]: {line}\n" for line in _FRAMES.splitlines())
+    exception = trace_of(labelled + "[rank1]: KeyError: 'lr'\n").ranks[1].exception
+    assert exception is not None
+    assert [frame.name for frame in exception.stack] == ["step", "main"]
+    glued = "train.py --lr 1Traceback (most recent call last):\n" + _FRAMES + "KeyError: 'lr'\n"
+    assert "KeyError: 'lr'" in diagnose(trace_of(glued)).summary
+
+
+def test_frames_alone_are_neither_an_exception_nor_a_process() -> None:
+    diagnosis = diagnose(trace_of(_FRAMES + "epoch 3 done\nValueError: no\n"))
+    assert "end at /job/train.py:12 in step" in diagnosis.summary
+    assert "ValueError" not in diagnosis.summary

@@ -193,3 +193,22 @@ def test_of_exceptions_without_a_rank_the_one_that_is_no_echo_is_reported() -> N
     found = diagnose(trace_of(text))
     assert (found.verdict.value, found.culprits) == ("inconclusive", ())
     assert any("ValueError: bad sample 71" in line for line in found.findings[0].evidence)
+
+
+def test_what_is_killed_after_it_fell_silent_ended_by_somebodys_hand() -> None:
+    silent = "[2025-03-09 00:57:15 TP{}] Watchdog timeout (self.watchdog_timeout=300)\n"
+    found = diagnose(trace_of(silent.format(0) + silent.format(1) + "Killed\n"))
+    assert found.summary.startswith("There was no sign of progress for too long (reported by ranks")
+
+
+def test_an_abort_beside_a_failed_device_is_no_watchdogs() -> None:
+    failed = "HW Exception by GPU node-4 (Agent handle: 0x1ebc04e0) reason :GPU Hang\n"
+    ended = "failed (exitcode: -6) local_rank: 0 (pid: 819025) of binary: /usr/bin/python3\n"
+    found = diagnose(trace_of(failed + ended))
+    assert found.summary.startswith("A device failed and rank 0 aborted")
+    assert "watchdog" in diagnose(trace_of(ended)).summary
+
+
+def test_time_that_mpirun_prints_before_its_tag_hides_no_rank() -> None:
+    text = "Mon Dec 10 08:18:05 2018[1,8]<stderr>:[n1:7:0:7] ud_iface.c:732  UCX Fatal: timeout\n"
+    assert [claim.reporter for claim in trace_of(text).claims] == [8]

@@ -236,6 +236,12 @@ def _failed_of_the_unknown(context: Context, failed: tuple[int, ...]) -> Finding
             crash(what, "").fix,
         ),
         (
+            all(h.aborted for h in processes)
+            and any(c.kind == "device_error" and not c.accused for c in context.trace.claims),
+            f"A device failed and {rank_s(failed)} aborted; nothing on record says whose device",
+            "",
+        ),
+        (
             all(h.aborted for h in processes),
             f"{who} aborted, as a watchdog does after waiting too long, and nothing on record says "
             "for whom",

@@ -61,6 +61,8 @@ class LoggedException:
     line: int = 0
     last_line: int = 0
     uncaught: bool = False
+    beheaded: bool = False
+    """The log begins, or goes on, in the middle of its traceback."""
     survived: bool = False
     """Its writer trained on after it."""
     thread_name: str = "MainThread"

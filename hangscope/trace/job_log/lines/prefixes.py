@@ -38,7 +38,10 @@ _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("torchx", re.compile(r"\[?[A-Za-z_]\w*?(?P<node>\d+)\|(?P<local_rank>\d+)\]?:\s?")),
     (
         "mpi",
-        re.compile(r"\[(?:\d+,)?(?:mpirank:)?(?P<task>\d+)(?:,[\w\-]+)?\]<std(?:err|out)>:\s?"),
+        re.compile(
+            r"(?:[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})?"
+            r"\[(?:\d+,)?(?:mpirank:)?(?P<task>\d+)(?:,[\w\-]+)?\]<std(?:err|out)>:\s?"
+        ),
     ),
     (
         "vllm",

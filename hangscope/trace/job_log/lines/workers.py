@@ -14,6 +14,10 @@ _TITLE = re.compile(
 """The title that the engine gives its process, as ``ps`` and ``py-spy`` show it."""
 
 
+_SERVES = re.compile(r"sglang::(?!scheduler)\w|VLLM::(?:APIServer|DPCoordinator)", re.I)
+"""Titles of the engines' other processes, which compute nothing."""
+
+
 def rank_of_places(places: Mapping[str, str | None]) -> str | None:
     """The rank of a worker that is labelled with its places in the dimensions of a mesh.
 
@@ -25,6 +29,11 @@ def rank_of_places(places: Mapping[str, str | None]) -> str | None:
     if not (tensor and first_stage):
         return None
     return places.get("ep") or (None if int(places.get("dp") or 0) else tensor)
+
+
+def is_title_of_helper(title: str) -> bool:
+    """Whether a process of that title only passes on what others compute."""
+    return _SERVES.match(title) is not None
 
 
 def rank_of_title(title: str) -> int | None:

@@ -88,6 +88,7 @@ class Readers:
             Reader(self._announced.read, debug_traces.WORDS),
             Reader(self._table.read, form=elastic_table.FORM, follows=self._table.follows),
             Reader(self._ras.read, form=ras.FORM, follows=self._ras.follows),
+            Reader(self._raised.read_loose, tracebacks.LOOSE),
             *_OF_ROWS,
         )
         self._followers = [(1 << i, r.follows) for i, r in enumerate(self._all) if r.follows]
@@ -106,11 +107,11 @@ class Readers:
     def finish(self, attempt: Attempt) -> None:
         """Record what is known only once the log has ended."""
         self._table.finish(attempt)
-        self._raised.finish(attempt)
         for tell in [*attempt.at_end.values()]:
             tell()
         self._ras.finish(attempt)
         self._announced.finish(attempt)
+        self._raised.finish(attempt)
 
     def read(self, line: LogLine, attempt: Attempt) -> None:
         """Offer the line to open reports and then to one reader after another, until one

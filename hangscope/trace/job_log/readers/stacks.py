@@ -11,7 +11,7 @@ from hangscope.trace import clean
 from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.notes import ProcessStacks
 from hangscope.trace.job_log.lines.line import LogLine, Writer
-from hangscope.trace.job_log.lines.workers import rank_of_title
+from hangscope.trace.job_log.lines.workers import is_title_of_helper, rank_of_title
 from hangscope.trace.job_log.readers.native import NativeFrames
 from hangscope.trace.model import Frame, ThreadStack
 
@@ -26,7 +26,7 @@ _LONGEST_HEADING = 120
 _HEADING_NEAR = 4
 """Maximum distance from a heading above a py-spy dump to its first line."""
 _SPY_THREAD = re.compile(
-    r"^\s*Thread (?:(?P<ident>0x[0-9A-Fa-f]+|\d+) )?\((?:idle|active)[^)]*\)"
+    r"^.{0,200}?Thread (?:(?P<ident>0x[0-9A-Fa-f]+|\d+) )?\((?:idle|active)[^)]*\)"
     r"(?::? \"(?P<name>[^\"]*)\")?\s*$"
 )
 _SPY_FRAME = re.compile(
@@ -57,6 +57,7 @@ FORM = re.compile(
     r"^\s*(?:Process \d|Python v\d|(?:Current )?Thread |Stack \(|"
     r"Traceback (?:for|\(most recent call f)|"
     r"=== Rank \d|<h\d>Rank \d|#\d|\(C\) File|frame #\d+: 0x)|"
+    r"Thread (?:\w+ )?\((?:idle|active)|"
     rf"^(?=.{{0,{_LONGEST_HEADING}}}\Z).*rank",
     re.I | re.S,
 )
@@ -149,7 +150,7 @@ class Stacks:
         argument, local = _RANK_ARGUMENT.search(command), _LOCAL_ARGUMENT.search(command)
         if seen.rank is None:
             seen.rank = int(argument.group(1)) if argument else self._named_above(line)
-        if rank_of_title(command) is not None:
+        if rank_of_title(command) is not None or is_title_of_helper(command):
             seen.called = command[:_LONGEST_HEADING]
         if seen.rank is None and seen.local_rank is None and local:
             seen.local_rank = int(local.group(1))

@@ -8,14 +8,13 @@ from hangscope.trace import clean
 from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.notes import LoggedException
 from hangscope.trace.job_log.lines.line import NOBODY, LogLine, Writer
-from hangscope.trace.model import Frame
+from hangscope.trace.model import ClaimDetails, Frame
 
 _FRAME = re.compile(r'^\s*File "([^"]{1,400})", line (\d{1,8}), in (\S.{0,200}?)\s*$')
 _GROUP = re.compile(r"^\s*\+ Exception Group Traceback \(most recent call last\)")
 _RAIL = re.compile(r"^\s*(?:\| ?|\+-[+\-]*(?: \d+ -+)?)")
 """What Python draws in front of the tracebacks inside an `ExceptionGroup`."""
 _HEAD = re.compile(r"^\s*(?:\^C)*(?P<box>╭─+ )?Traceback \(most recent call last\)")
-_LOGGED = re.compile(r": Traceback \(most recent call last\):\s*$")
 _OF_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
 """A checkpoint tells all ranks why some of them failed."""
 _DURING = "During handling of the above exception, another exception occurred"
@@ -45,7 +44,9 @@ WORDS = (
     "Traceback (most recent", "Exception in thread ", _DURING, _DIRECT_CAUSE, "Error: ",
     "Exception: ",
 )  # fmt: skip
-HEADS = ("Traceback", "Exception in thread ", "Error:", "Exception:", "Exception Group")
+LOOSE = ('", line ',)
+"""In every frame."""
+HEADS = ("Traceback", "Exception in thread ", "Error:", "Exception:", "Exception Group", *LOOSE)
 """Beginnings of what is read here."""
 _PROGRESS = re.compile(
     r"\b(?:step|iter(?:ation)?|epoch|batch|loss|lr|grad_norm|tokens|samples|throughput)s?\b.{0,40}?\d",
@@ -82,6 +83,8 @@ class Tracebacks:
         self._grouped: set[Writer] = set()
         self._printed: dict[Writer, LoggedException] = {}
         """The newest exception of each writer that may go on after it."""
+        self._loose = LoggedException()
+        """The newest frames without a head and an end."""
         self.inside = 0
         """The newest line inside a traceback, before the one with the exception."""
 
@@ -101,9 +104,9 @@ class Tracebacks:
         line = self._without_rail(key, line)
         if self._links(key, line.text):
             return True
-        head = _HEAD.match(line.text) or (line.rank is not None and _LOGGED.search(line.text))
+        head = _HEAD.match(line.text)
         if head:
-            self._begin(key, line, boxed=bool(head.groupdict().get("box")))
+            self._begin(key, line, boxed=bool(head["box"]))
             return True
         current = self._open.get(key)
         if current is None:
@@ -115,6 +118,9 @@ class Tracebacks:
             self.inside = line.number
             return True
         raised = RAISED.match(line.text.strip()) if current.frames else None
+        if current.beheaded and not _ERROR_ALONE.match(line.text.strip()):
+            self._loose = self._open.pop(key)  # what others print does not come between
+            return False
         if raised is None:
             patience = _LINES_TO_ITS_END if current.frames else _LINES_TO_ITS_FRAMES
             if line.number - current.line > patience:
@@ -126,12 +132,28 @@ class Tracebacks:
             _file(current, line, attempt)
         return False  # other readers may understand the message
 
+    def read_loose(self, line: LogLine, attempt: Attempt) -> bool:
+        """Record a frame to which no head is known. Returns whether the line was one."""
+        key = line.writer
+        if _FRAME.match(line.text) is None or key in self._open:
+            return False
+        self._begin(key, line, boxed=False)
+        self._open[key].beheaded = True
+        return self._is_body(key, self._open[key], line.text)
+
     def finish(self, attempt: Attempt) -> None:
         """Of a log that tells nothing else, the traceback that is cut off is all there is."""
-        for trouble in self._open.values():
-            if trouble.frames and not attempt.tells():
+        for trouble in [*self._open.values(), self._loose]:
+            if not trouble.frames or attempt.tells():
+                continue
+            trouble.frames.reverse()
+            if trouble.beheaded:  # of an exception, or of a process that was looked at
+                inner = trouble.frames[0]
+                text = f"the frames of a stack or traceback end at {inner.filename}:{inner.line} "
+                stands = ClaimDetails(stands=True)
+                attempt.infer("other", text + f"in {inner.name}", trouble.at_ns, details=stands)
+            else:
                 trouble.type_name = "an exception whose last line is cut off"
-                trouble.frames.reverse()
                 attempt.raised.anonymous.append(trouble)
 
     def _without_rail(self, key: Writer, line: LogLine) -> LogLine:

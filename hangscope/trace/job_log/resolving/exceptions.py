@@ -9,6 +9,7 @@ from hangscope.trace.helper_stacks import describe_helper
 from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.notes import LoggedException, UnattributedException
 from hangscope.trace.job_log.lines.line import Machine
+from hangscope.trace.job_log.lines.workers import is_title_of_helper
 from hangscope.trace.job_log.readers.stacks import threads_of
 from hangscope.trace.job_log.resolving.ends import spans_nodes
 from hangscope.trace.job_log.rows.gloo import is_wait_failure
@@ -131,7 +132,7 @@ def attribute_stacks(attempt: Attempt) -> None:
             rank = processes.of_local(seen.local_rank, seen.machine)
             rank = seen.local_rank if rank is None and not several else rank
         main = next((t.stack for t in threads_of(seen) if t.is_main), ())
-        if not main or describe_helper(main):
+        if not main or describe_helper(main) or is_title_of_helper(seen.called):
             attempt.helpers += any(frames for _, _, frames in seen.threads)
         elif rank is None:
             rest.append(seen)
@@ -168,7 +169,7 @@ def claim_unattributed(attempt: Attempt) -> None:
     next thing to look at; and if a log contains nothing else, they are all it says.
     """
     raised = [*attempt.raised.anonymous, *attempt.raised.unranked]
-    own = [t for t in raised if not is_wait_failure(t.message) and t.kind not in _NO_FAILURES]
+    own = [t for t in raised if not in_communication(t) and t.kind not in _NO_FAILURES]
     if not attempt.stated and not any(notes.tells() for notes in attempt.ranks.values()):
         own = [*(printed.trouble for printed in attempt.raised.survived), *raised][-1:]
     shown = {(t.type_name, mask_numbers(t.message.partition("\n")[0])): t for t in reversed(own)}

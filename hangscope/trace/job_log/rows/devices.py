@@ -130,9 +130,12 @@ def _signalled(said: Said, attempt: Attempt, number: int | None = None) -> bool:
     elif line.local_rank is not None:
         failure = LauncherFailure(line.local_rank, None, -number, line.at_ns, line.machine)
         attempt.ends.failures.append(failure)
-    elif line.pid is not None:
-        attempt.claim("launcher_failure", line, certain=False)
-    return any(known is not None for known in (line.rank, line.local_rank, line.pid))
+    elif (pid := line.pid or said.number("pid")) is not None:
+        known = attempt.processes.of_pid(pid, line.machine)
+        attempt.claim("launcher_failure", line, accused=(known,), certain=False)
+    else:
+        return False
+    return True
 
 
 def _kernel(said: Said, attempt: Attempt) -> None:
@@ -158,13 +161,15 @@ ROWS = (
         r"memory access was encountered|detected during the execution|assert triggered|"
         r"unknown error|failure|error))|"
         r"(?P<fault>Memory access fault by GPU node-\d+|\w+_DEVICE_LOST\b|"
+        r"\bring \S+ timeout, signaled seq=|amdgpu: GPU reset begin|"
         r"NVRM: .{0,80}?fallen off the bus|Unable to determine the device handle for GPU[ \d]|"
         r"HW Exception by GPU node-\d+.{0,80}?reason ?: ?GPU Hang)", _device,
         "torch.AcceleratorError: CUDA error: device-side assert triggered",
         "RuntimeError: CUDA error: uncorrectable ECC error encountered",
         "Memory access fault by GPU node-2 (Agent handle: 0x5600) on address 0x7f00. Reason: "
         "Unknown.",
-        "HW Exception by GPU node-4 (Agent handle: 0x55) reason :GPU Hang"),
+        "HW Exception by GPU node-4 (Agent handle: 0x55) reason :GPU Hang",
+        "amdgpu 0000:03:00.0: amdgpu: ring comp_1.1.1 timeout, signaled seq=70, emitted seq=72"),
     row("device-kernel", "remark",
         r"^\*? *\d+ .{0,80}\bActive\b.{0,200}?\b(?P<kernel>nccl\w*Kernel\w*|ncclDevKernel\w*)",
         _kernel, "*      0      -   0 52162520 Active 0x00000001 (1,1,1) (64,1,1) "
@@ -191,7 +196,8 @@ ROWS = (
         r"failed : (?:Broken pipe|Connection reset|No route|Connection refused|Software caused)|"
         r"collective mismatch error, local size|Getting socket times out|"
         r"\|CCL_ERROR\||comm aborted due to timeout|commRemoteError|"
-        r"\[Proxy Service \d+\] Failed to execute operation|UCX +ERROR|"
+        r"\[Proxy Service \d+\] Failed to execute operation|UCX +(?:ERROR|Fatal)|"
+        r"Transport retry count exceeded on |"
         r"NET/\w*IB.{0,80}?Got async event ?: (?:port error|.{0,40}(?:catastrophic|fatal|"
         r"violation))|NET/\w*IB.{0,80}?Async fatal event|wait socket establish timeout|"
         r"NET/OFI .{0,300}?(?:completed with error|failed: )|efa\w*_handle_error\(\)|"
@@ -220,9 +226,12 @@ ROWS = (
         "Fatal Python error: Segmentation fault",
         "Fatal Python error: none_dealloc: deallocating None"),
     row("own-signal", "end",
-        r"Segmentation fault|signal (?:SIG)?SEGV|\*\*\* SIG(?P<name>[A-Z]{3,5}) received at time=",
+        r"Segmentation fault|signal (?:SIG)?SEGV|\*\*\* SIG(?P<name>[A-Z]{3,5}) "
+        r"(?:received at time=|\(@.{1,300}? received by PID (?P<pid>\d{1,9}))",
         _signalled,
-        "*** SIGSEGV received at time=1700000000 on cpu 12 ***"),
+        "*** SIGSEGV received at time=1700000000 on cpu 12 ***",
+        "*** SIGSEGV (@(nil)), see gl__________41#s15 received by PID 4711 (TID 4720) on cpu 17; "
+        "stack trace: ***"),
     row("nan", "own error",
         r"checkForNaN|Minimum loss scale reached|[Ll]oss is (?:nan|inf|NaN)\b|"
         r"\bNaN or Inf found|[Rr]ank (?P<rank>\d{1,7}): found (?:nan|inf|NaN|Inf) in local|"

@@ -14,7 +14,7 @@ from hangscope.trace import operations
 from hangscope.trace.job_log.evidence.attempt import Attempt, rank_ranges
 from hangscope.trace.job_log.evidence.notes import GroupId, Operation
 from hangscope.trace.job_log.rows import gloo
-from hangscope.trace.job_log.rows.row import Report, Said, row
+from hangscope.trace.job_log.rows.row import Note, Report, Said, row
 from hangscope.trace.job_log.rows.statements import claim
 from hangscope.trace.model import ClaimKind, Signature, State
 
@@ -162,14 +162,21 @@ def _ucc(said: Said, attempt: Attempt) -> Report:
         line = yield True
 
 
-def _xla_waits(said: Said, attempt: Attempt) -> None:
-    """XLA's threads that are to start a collective together; the others may still come."""
-    waits = partial(attempt.claim, "timeout", said.line, certain=False)
-    attempt.at_end.setdefault(_xla_waits, waits)
+def _waits(what: str, kind: ClaimKind) -> Note:
+    """Somebody waits for others, who may still come: it counts unless `_goes_on` is said later."""
+
+    def note(said: Said, attempt: Attempt) -> None:
+        told = partial(attempt.claim, kind, said.line, certain=False)
+        attempt.at_end.setdefault(what, told)
+
+    return note
 
 
-def _xla_goes_on(said: Said, attempt: Attempt) -> None:
-    attempt.at_end.pop(_xla_waits, None)
+def _goes_on(what: str) -> Note:
+    def note(said: Said, attempt: Attempt) -> None:
+        attempt.at_end.pop(what, None)
+
+    return note
 
 
 def _shapes(said: Said, attempt: Attempt) -> Report:
@@ -215,9 +222,16 @@ ROWS = (
         "Aborting comms #12 (op=ALLTOALL_BASE) due to the problematic ranks: [ 0 ]"),
     row("xla-rendezvous", "timeout",
         r"(?:This|These) threads? ha(?:s|ve) been waiting for .{1,400}? and may be stuck",
-        _xla_waits, "This thread has been waiting for 10 seconds and may be stuck: "),
-    row("xla-unstuck", "remark", "Thread is unstuck!", _xla_goes_on, "Thread is unstuck! Warning "
-        "above was a false-positive."),
+        _waits("xla", "timeout"), "This thread has been waiting for 10 seconds and may be stuck: "),
+    row("xla-unstuck", "remark", "Thread is unstuck!", _goes_on("xla"), "Thread is unstuck! "
+        "Warning above was a false-positive."),
+    row("torchft-quorum", "missing ranks",
+        r"(?:No quorum|New quorum not ready), only have \d+ participants, need \d+",
+        _waits("quorum", "rendezvous"),
+        "start: No quorum, only have 1 participants, need 2",
+        "New quorum not ready, only have 1 participants, need 2 min_replicas"),
+    row("torchft-goes-on", "remark", "Detected quorum change, bumping quorum_id",
+        _goes_on("quorum"), "Detected quorum change, bumping quorum_id to 2"),
     row("accelerate-shapes", "mismatch", "Cannot apply desired operation due to shape mismatches",
         _shapes, "Cannot apply desired operation due to shape mismatches. All shapes across devices"
         " must be valid."),

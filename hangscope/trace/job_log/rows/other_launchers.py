@@ -154,7 +154,9 @@ def _shell_alone(said: Said, attempt: Attempt) -> bool:
         return False
     if "srun: error:" in said.line.text:
         return False  # it is about tasks
-    attempt.claim("launcher_failure", said.line, certain=False)
+    # A server that makes no progress is killed, by itself or by whoever started it.
+    silent = any(said.claim.details.silence for said in attempt.stated)
+    attempt.claim("other" if silent else "launcher_failure", said.line, certain=False)
     return True
 
 
@@ -261,11 +263,15 @@ ROWS = (
         r"No available (?:shared memory broadcast )?block found in \d+ second|"
         r"reason=\[(?:task|stream sync) timeout\]|hccl fftsplus task timeout occurred|"
         r"atchdog timeout \(self\.watchdog_timeout=|"
+        r"RPC ran for more than (?:set timeout|\d+ milliseconds)|"
+        r"TPU backend initialization is taking more than|"
         r"Hang detected on rank (?P<rank>\d{1,7}) in PyExec",
         claim("timeout", ClaimDetails(silence=True)),
         "No available shared memory broadcast block found in 60 seconds.",
         "The error from device(chipId:5, dieId:0), hccl fftsplus task timeout occurred during task "
-        "execution", "Watchdog timeout (self.watchdog_timeout=300)"),
+        "execution", "Watchdog timeout (self.watchdog_timeout=300)",
+        "RPCErr:1:RPC ran for more than set timeout (60000 ms) and will now be marked with an "
+        "error"),
     row("told-to-stop", "stopped",
         r"Received (?:Signals\.)?(?:(?P<signal>\d{1,2})|SIG(?P<name>\w{1,8})) death signal|"
         r"SignalException: Process \d+ got signal: (?:Signals\.)?(?P<got>\d{1,2}|SIG\w{1,8})|"

@@ -99,13 +99,18 @@ ROWS = (
         r"joined|client socket has (?:timed out after|failed to connect to)|"
         r"TCP client failed to connect/validate to host|CCOM WARN Timeout waiting for |"
         r"Rendezvous(?:Timeout|Closed|Connection)Error|has failed to send a keep-alive heartbeat|"
-        r"wait timeout after \d+ms, keys: |Timeout waiting for key: ", claim("rendezvous"),
+        r"wait timeout after \d+ms, keys: |Timeout waiting for key: |"
+        r"waitForInput: socket SocketImpl\(.{1,400}?\) timed out after \d+ms|"
+        r"Followers \[.{1,2000}?\] timed out in _all_gather after ", claim("rendezvous"),
         "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 1/2 "
         "clients joined.",
         "[c10d] The client socket has failed to connect to [node0]:29500 (errno: 110 - Connection "
         "timed out).",
         "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
         "4711:4720 [29] include/socket.h:579 CCOM WARN Timeout waiting for RX (waited 120 sec)",
-        "wait timeout after 600000ms, keys: /0//cuda//nccl"),
+        "wait timeout after 600000ms, keys: /0//cuda//nccl",
+        "waitForInput: socket SocketImpl(fd=62, addr=[h1]:43962, remote=[h0]:29500) timed out after"
+        " 300000ms",
+        "Followers ['worker-1', 'worker-3'] timed out in _all_gather after 15.00 seconds."),
 )
 # fmt: on
