@@ -15,7 +15,8 @@ from tests.real_jobs import run  # noqa: E402
 from tests.recording.launcher import recording  # noqa: E402
 from tests.recording.test_compiled import with_compiled  # noqa: E402
 
-pytestmark = pytest.mark.xdist_group("compiled")
+# As in test_compiled: the compiler may take long.
+pytestmark = [pytest.mark.xdist_group("compiled"), pytest.mark.timeout(900)]
 
 JOB = """
 import os, signal, sys, time, faulthandler
