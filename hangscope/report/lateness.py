@@ -32,6 +32,8 @@ HOST_TIMES = (
     "on record, so time that a host ran ahead looks like lateness of the others"
 )
 _BAR_COLUMNS = 24
+_WORTH_A_WORD = 0.1
+"""The share of the time from which on a few waits for one rank are mentioned."""
 
 
 def site_words(site: CallSite) -> str:
@@ -74,6 +76,19 @@ def sentence(straggler: Straggler) -> str:
     return words[0].upper() + words[1:]
 
 
+def _rare(lateness: Lateness) -> str:
+    """Who cost most in a few long waits, which show no habit and may be most of the time."""
+    ranks = costliest(lateness.ranks)
+    first_s = ranks[0].made_wait_s if ranks else 0.0
+    rest_s = sum(rank.made_wait_s for rank in ranks[1:])
+    if first_s <= rest_s or first_s < _WORTH_A_WORD * lateness.span_s:
+        return ""
+    return (
+        f", but the others waited {duration(first_s)} for rank {ranks[0].rank}, in too few waits "
+        "to tell a habit from chance"
+    )
+
+
 def remarks(lateness: Lateness) -> tuple[str, ...]:
     """At most two lines on a job that moves; none if too little is on record to say anything."""
     if not lateness.collectives or lateness.span_s <= 0:
@@ -83,7 +98,7 @@ def remarks(lateness: Lateness) -> tuple[str, ...]:
         f"{lateness.collectives:,} collectives"
     )
     if not lateness.stragglers:
-        return (f"{total}; nobody is late more often than chance",)
+        return (f"{total}; nobody is late more often than chance{_rare(lateness)}",)
     more = len(lateness.stragglers) - 1
     rest = f" ({more} more: hangscope slow)" if more else ""
     return (sentence(lateness.stragglers[0]) + rest, total)
@@ -114,7 +129,7 @@ def _parts(lateness: Lateness, top: int) -> Iterator[RenderableType]:
     )
     yield Text()
     if not lateness.stragglers:
-        yield Text("Nobody is late more often, or longer, than chance explains.")
+        yield Text(f"Nobody is late more often, or longer, than chance explains{_rare(lateness)}.")
     for straggler in lateness.stragglers[:top]:
         yield Text(sentence(straggler) + ".", style="bold")
     yield Text()

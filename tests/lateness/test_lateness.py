@@ -77,6 +77,18 @@ def test_one_long_wait_is_an_event_and_no_habit() -> None:
     assert lateness(job.trace()).stragglers == ()
 
 
+def test_few_long_waits_for_one_rank_are_mentioned() -> None:
+    """It evaluates alone, twice."""
+    job = Job(3)
+    for step in range(40):
+        for rank in range(3):
+            alone = 5.0 if rank == 0 and step in (19, 39) else 0.0
+            job.op(rank, at=0.1 * step + (5 if step > 19 else 0) + alone)
+    found = lateness(job.trace())
+    assert found.stragglers == ()
+    assert "the others waited 10 s for rank 0, in too few waits" in remarks(found)[0]
+
+
 def test_collectives_that_miss_a_member_do_not_count() -> None:
     job = Job(4)
     for rank in (0, 1, 2):
