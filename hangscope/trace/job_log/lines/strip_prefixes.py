@@ -30,21 +30,14 @@ _LABEL_OF_LOCAL_RANK = re.compile(r"\[[A-Za-z_]\w{0,20}?\d{1,4}\]:")
 _FRONT_NAMES = re.compile(r"(?<![\w.])(?:(?:\d{1,3}\.){3}\d{1,3}|[A-Za-z_][\w.@/\-]*)")
 _BAR = re.compile(r"(?:it/s|s/it)(?:, [^\[\]]{1,200})?\](?= ?\S)")
 """The end of a progress bar in front of a message."""
-_RAISING = re.compile(r"\[rank ?\d{1,7}\]: Traceback \(most recent call last\)")
 
 
 def split_messages(text: str, style: Style) -> list[str]:
     """Split several messages on one physical line.
 
-    These are two messages of torch's, a message after a progress bar, or a traceback after the
-    prompt of another rank.
+    These are two messages of torch's, or a message after a progress bar.
     """
     starts = [m.start() for m in HEAD.finditer(text)] if _may_hold_head(text) else []
-    raising = _RAISING.search(text) if "Traceback" in text and not starts else None
-    if raising is not None:
-        before = text[: raising.start()]
-        if outer_prefixes(before, style)[1].strip():
-            return [before, text[raising.start() :]]
     if not starts and ("it/s" in text or "s/it" in text):
         edges = [0, *(m.end() for m in _BAR.finditer(text)), len(text)]
         head = text[: len(text) - len(outer_prefixes(text, style)[1])]

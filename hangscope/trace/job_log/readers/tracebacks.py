@@ -118,7 +118,7 @@ class Tracebacks:
             self.inside = line.number
             return True
         raised = RAISED.match(line.text.strip()) if current.frames else None
-        if current.beheaded and not _ERROR_ALONE.match(line.text.strip()):
+        if current.beheaded and not (line.excepthook or _ERROR_ALONE.match(line.text.strip())):
             self._loose = self._open.pop(key)  # what others print does not come between
             return False
         if raised is None:
