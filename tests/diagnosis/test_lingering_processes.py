@@ -115,7 +115,7 @@ def test_atexit_function_is_reported() -> None:
     close = (Frame("close", "/home/me/log.py", 7),)
     job.rank(1, threads=(ThreadStack("MainThread", True, close, at_ns, daemon=False),))
     found = diagnose(job.trace())
-    assert "log.py:7 in close does not return" in found.summary
+    assert "a function that runs at exit is at log.py:7 in close" in found.summary
 
 
 def test_after_the_recorders_end_only_the_kernel_is_used() -> None:
@@ -137,7 +137,7 @@ def test_lingering_rank_that_was_killed_has_not_crashed(signal: int) -> None:
     job.rank(1, alive=False, exit=ended)
     found = diagnose(job.trace())
     assert blame(found) == ("quiescent", ())
-    assert "was over 59 s before its end" in found.summary
+    assert "was over 59 s before its process was stopped" in found.summary
 
 
 def test_lingering_rank_released_by_ctrl_c_had_lingered() -> None:
@@ -147,7 +147,7 @@ def test_lingering_rank_released_by_ctrl_c_had_lingered() -> None:
     job.rank(1, alive=False, exit=replace(CLEAN, at_ns=freed), freed_ns=freed, cpu_busy=0.6)
     found = diagnose(job.trace())
     assert blame(found) == ("quiescent", ())
-    assert "was over 59 s before its end" in found.summary
+    assert "was over 59 s before its process was stopped" in found.summary
 
 
 def test_rank_killed_soon_after_its_exit_began_has_crashed() -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.causes.first_meetings import or_meeting_first
 from hangscope.diagnosis.context import Context
-from hangscope.diagnosis.faults.contest import SURE, measures
+from hangscope.diagnosis.faults.contest import SURE, contest, measures
 from hangscope.diagnosis.faults.expect import Conduct, Departure, conduct_of, is_new
 from hangscope.diagnosis.model import AWAITED, Confidence, Verdict
 from hangscope.diagnosis.processes.process_state import End, in_communication
@@ -112,7 +112,9 @@ def _suspects(context: Context, cause: Cause) -> list[_Departed]:
     found = _departed(context, cause)
     if observed:  # it may ask again and again for what another one has left out
         return [_without_half(owing[one.rank], one.weight) for one in found if one.rank in owing]
-    if found or _departed_too(context, cause):
+    both = {*cause.culprits, *owing}
+    sent = [p for p in context.waits.places if p.half in owing.values()]
+    if found or not owing or frozenset(cause.culprits) in contest(context, both, sent).seen:
         return found
     return [_without_half(half) for half in owing.values() if half.is_send]
 

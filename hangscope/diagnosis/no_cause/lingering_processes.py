@@ -132,8 +132,9 @@ def _why(facts: RankFacts, process: ProcessState, since_ns: int) -> tuple[str, s
     now = [t for t in facts.threads if t.sampled_ns == sampled and sampled > since_ns]
     main = next((t.stack for t in now if t.is_main), ())
     if not is_over(main):
-        at = where(innermost(main)) or "what runs at exit"
-        return f"{at} does not return{inside}", f"look at {at}: it runs when the program exits"
+        at = where(innermost(main))
+        why = f"a function that runs at exit is at {at}{inside}" if at else "it has begun to exit"
+        return why, f"look at {at or 'what runs at exit'}: it does not return"
     kept_by = [t for t in now if t.daemon is False and not t.is_main]
     names = "a non-daemon thread (py-spy dump shows which)"
     if kept_by:
@@ -163,11 +164,15 @@ def _finding(left: list[_Lingering], stood_s: float) -> Finding:
         alike[one.why].append(one.rank)
     why, first = next(iter(alike.items()))
     ranks = [one.rank for one in left]
-    is_up = all(one.alive for one in left)
+    several = len(left) > 1
+    processes = f"{verb(ranks, 'its')} process{'es' * several}"
+    lasts = f"ago and {processes} {verb(ranks, 'has')} not ended"
+    if not all(one.alive for one in left):
+        lasts = f"before {processes} {verb(ranks, 'was')} stopped"
     of = f" on {rank_s(first)}" if len(alike) > 1 else ""
     found = nobody(
-        f"The program of {rank_s(ranks)} was over {lasting(stood_s)} "
-        f"{'ago' if is_up else 'before its end'}, and the process did not end: {why}{of}",
+        f"The program{'s' * several} of {rank_s(ranks)} {verb(ranks, 'was')} over "
+        f"{lasting(stood_s)} {lasts}: {why}{of}",
         "no rank waits in a collective: the launcher waits for the processes to end",
         left[0].fix,
         verdict=Verdict.QUIESCENT,
