@@ -47,6 +47,20 @@ def test_rank_that_alone_left_something_out_departs() -> None:
     assert set(weights.values()) == {0}
 
 
+def test_what_differs_from_rank_to_rank_in_every_step_is_no_departure_in_the_first_one() -> None:
+    """Before it comes what a job does only once, so it never came in this way before."""
+    job = Job(4)
+    stages = [job.group(0, 1, desc="TENSOR"), job.group(2, 3, desc="TENSOR")]
+    job.all("broadcast", size=(1000,))
+    for _ in range(4):
+        for times, stage in zip((4, 3), stages, strict=True):
+            for _ in range(times):
+                job.all(group=stage)
+        job.all(size=(1,))
+    context = context_of(job.trace())
+    assert {conduct_of(context, r, (0, 1), range(4)).departures for r in range(4)} == {()}
+
+
 def test_accused_ranks_are_no_measure_of_others() -> None:
     """Two ranks that differ from each other only: either may have departed."""
     context = context_of(rings(skipping=(1,), world=4))

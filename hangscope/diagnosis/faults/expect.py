@@ -278,10 +278,22 @@ def _departure(own: Stream, votes: _Votes, at: int, past: bool | None) -> Depart
 
 
 def _recurs(what: Ints, at: int) -> bool:
-    """Whether what is issued at an index came after the same operations elsewhere in the stream."""
-    pattern = what[at - min(at, _CONTEXT) : at + 1]
+    """Whether what is issued at an index came after the same operations elsewhere in the stream.
+
+    Operations up to one that was issued only once, as at the start of a job, cannot come again.
+    What came since then must have begun elsewhere, too, after something that is no part of it.
+    """
+    start = max(at - _CONTEXT, 0)
+    once = [i for i in range(start, at) if int((what == what[i]).sum()) == 1]
+    start = once[-1] + 1 if once else start
+    pattern = what[start : at + 1]
     windows = np.lib.stride_tricks.sliding_window_view(what, len(pattern))
-    return int((windows == pattern).all(axis=1).sum()) > 1
+    found = np.flatnonzero((windows == pattern).all(axis=1))
+    if once and len(pattern) < _ENOUGH:
+        return False
+    if once:
+        found = found[(found == 0) | ~np.isin(what[found - 1], pattern[:-1])]
+    return len(found) > 1
 
 
 def unlike_past(what: Ints, at: int) -> bool | None:
