@@ -62,7 +62,7 @@ def _said(context: Context, exchange: UnevenExchange) -> str:
     where = f"in {label_of(context, group)} before collective #{seq} of {label_of(context, until)}"
     if exchange.sent == NONE:
         return f"rank {source} and rank {target} exchanged unequally many times {where}"
-    usual = f" ({exchange.usual} of each in every step before)" if exchange.odd else ""
+    usual = f" ({exchange.usual} of each otherwise)" if exchange.odd else ""
     sends = f"{exchange.sent} send{'s' * (exchange.sent != 1)}"
     receives = f"{exchange.received} receive{'s' * (exchange.received != 1)}"
     return (

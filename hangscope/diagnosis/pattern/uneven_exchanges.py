@@ -120,8 +120,20 @@ def _of_siblings(issued: _Issued, channel: Channel, uneven: _Stretch) -> list[in
     sources = counterparts(issued.context, source, group)
     targets = counterparts(issued.context, target, group)
     channels = [Channel(sources[g], targets[g], g) for g in sources if g in targets]
-    same = [s for other in channels for s in _stretches(issued, other) if s.until == uneven.until]
-    return [s.sent for s in same if s.ends == uneven.ends and s.sent == s.received]
+    wanted = _between_kinds(issued.context, uneven)
+    stretches = (s for other in channels for s in _stretches(issued, other))
+    return [
+        s.sent
+        for s in stretches
+        if s.sent == s.received and _between_kinds(issued.context, s) == wanted
+    ]
+
+
+def _between_kinds(context: Context, stretch: _Stretch) -> tuple[object, ...]:
+    """The ends of a stretch, for comparison with ranks that have other groups of these kinds."""
+    group, number = stretch.until
+    ends = tuple((context.kinds[group], operation) for group, operation in stretch.ends)
+    return (*ends, context.kinds[group], number)
 
 
 def _left_over(issued: _Issued, channel: Channel, halves: Sequence[Half]) -> UnevenExchange | None:
