@@ -41,3 +41,14 @@ def test_a_known_wait_is_shown(tmp_path: Path) -> None:
     (finding,) = diagnosis.findings
     assert finding.sides[0].waiting_s == 660
     assert "for 11 min" in finding.evidence[0]
+
+
+def test_a_wait_that_only_records_date_is_not_called_short(tmp_path: Path) -> None:
+    for rank in range(4):
+        entries = [entry(1)] if rank == 1 else [entry(1), pending(2), pending(3)]
+        path = write(tmp_path, f"trace_rank_{rank}", dump(entries, world=4))
+        os.utime(path, ns=(BASE_NS + 90 * DAYS_NS,) * 2)
+    (finding,) = diagnose(load_trace([tmp_path])).findings
+    unknowns = " ".join(finding.unknowns)
+    assert "no credible date says how long anybody had waited" in unknowns
+    assert "nobody had waited" not in unknowns

@@ -174,3 +174,17 @@ def test_unfinished_entry_of_an_earlier_process_blocks_no_rank(tmp_path: Path) -
     counted = {"0": {"last_enqueued_collective": 8, **status}}
     write(tmp_path, "trace_1", dump([], 6, pg_status=counted))
     assert 3 not in _judged(tmp_path).culprits
+
+
+def test_member_dumped_as_it_entered_may_have_ended_there_since(tmp_path: Path) -> None:
+    """A rank that wrote its dump because it ended looks like one that stands there still."""
+    for rank in range(4):
+        rows = [entry(n) for n in range(1, 9)] + [pending(9)]
+        write(tmp_path, f"trace_{rank}", dump(rows, 4))
+        moment = BASE_NS + (10 if rank == 1 else 700) * 10**9
+        os.utime(tmp_path / f"trace_{rank}", ns=(moment, moment))
+    found = _judged(tmp_path)
+    assert (found.verdict, found.culprits) == (Verdict.STUCK_COLLECTIVE, ())
+    assert found.confidence is Confidence.LIKELY
+    early = "rank 1 had been dumped before the others waited for long, and may have ended since"
+    assert early in found.findings[0].unknowns

@@ -81,6 +81,9 @@ def short_wait(context: Context, cause: Cause) -> str:
         return ""
     waited_s = context.longest_wait_s(context.waits.at(cause.places))
     if 0 < waited_s < SLOW_S:
+        waiters = context.waits.waiters_at(cause.places)
+        if all(_is_dated_by_records(context, rank) for rank in waiters):
+            return "no credible date says how long anybody had waited when the dumps were written"
         return f"the dumps were written when nobody had waited there for more than {waited_s:.0f} s"
     if is_beyond_any_timeout(context, context.longest_wait_s(context.waits.places)):
         return (
@@ -88,6 +91,17 @@ def short_wait(context: Context, cause: Cause) -> str:
             "when they were written"
         )
     return ""
+
+
+def _is_dated_by_records(context: Context, rank: int) -> bool:
+    """Whether a rank's file has no credible date: its newest record stands for it."""
+    low, high = context.bounds.get(rank, (0, 0))
+    part = context.trace.records[low:high]
+    last_ns = max(
+        (int(part[of].max()) for of in ("created_ns", "started_ns", "completed_ns") if high > low),
+        default=0,
+    )
+    return 0 < last_ns == context.trace.ranks[rank].observed_ns
 
 
 def undated(context: Context, cause: Cause) -> str:
@@ -110,9 +124,12 @@ def went_on(context: Context, cause: Cause) -> str:
 
 
 def dumped_early(context: Context, cause: Cause) -> str:
-    """The accused may have arrived since."""
+    """The accused may have arrived since; if nobody is accused, a member may have ended since."""
     early = dumped_before(context, cause)
-    return f"{rank_s(early)} had been dumped before the others waited for long" if early else ""
+    if not early:
+        return ""
+    since = "" if cause.culprits else ", and may have ended since"
+    return f"{rank_s(early)} had been dumped before the others waited for long{since}"
 
 
 def stuck_in_early_dump(context: Context, cause: Cause) -> str:

@@ -76,7 +76,8 @@ def stood_still(context: Context) -> bool:
 
 
 def dumped_before(context: Context, cause: Cause) -> tuple[int, ...]:
-    """The accused whose dumps were written before others had waited for them for long.
+    """The accused whose dumps were written before others had waited for them for long; where nobody
+    finishes a collective and nobody is accused, its members.
 
     Clocks of different hosts disagree slightly. If the others were dumped long after their wait
     began, a dump need not predate that wait to count as early: a rank that is briefly slow looks
@@ -90,7 +91,10 @@ def dumped_before(context: Context, cause: Cause) -> tuple[int, ...]:
         return ()
     lasted = max(max(written.values(), default=0) - began_ns, 0)
     late_ns = began_ns - SECOND_NS + min(_SLOW_NS, lasted // _EARLY_PART)
-    return tuple(r for r in cause.culprits if written.get(r, late_ns) < late_ns)
+    concerned = cause.culprits
+    if cause.verdict is Verdict.STUCK_COLLECTIVE and not concerned:
+        concerned = tuple(sorted({r for p in context.waits.at(cause.places) for r in p.members}))
+    return tuple(r for r in concerned if written.get(r, late_ns) < late_ns)
 
 
 def _others_began(context: Context, cause: Cause) -> int:
