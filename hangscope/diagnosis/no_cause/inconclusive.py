@@ -86,7 +86,7 @@ def inconclusive(context: Context, *, stopped: bool = False) -> Finding:
         before = f"HangScope had said before: {said[0]}"
         summary = before if summary == NO_MORE else f"{summary}; {before}"
         why, fix = _REPORTED
-    own = (f"HangScope said in this log: {text}" for text in said)
+    own = (f"HangScope said in this log: {text}" for text in said if text not in summary)
     logged = (f"log: {shortened(c.text)}" for c in claims[:8] if c.text and c.kind != OWN_REPORT)
     return nobody(
         summary,
