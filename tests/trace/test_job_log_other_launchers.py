@@ -200,7 +200,7 @@ def test_own_verdict_is_repeated_if_the_launcher_prints_nothing() -> None:
     assert "run directory" in found.findings[0].fix
 
 
-def test_own_verdict_in_the_log_is_repeated_and_no_evidence() -> None:
+def test_own_verdict_in_the_log_is_repeated_and_names_nobody() -> None:
     found = diagnose(
         trace_of(
             "[hangscope] Rank 3 never joined all_reduce #6 in group default (ranks 0–3)\n"
@@ -215,7 +215,8 @@ def test_own_verdict_in_the_log_is_repeated_and_no_evidence() -> None:
         "HangScope had said before: Rank 3 never joined all_reduce #6 in group default (ranks 0–3)"
     )
     assert "run directory" in found.findings[0].fix
-    assert found.findings[0].evidence == ("log: Received 15 death signal, shutting down workers",)
+    said = found.findings[0].evidence
+    assert said[-1] == "log: Received 15 death signal, shutting down workers"
 
 
 def test_rank_aborted_by_another_size_is_reported_and_not_accused() -> None:

@@ -109,9 +109,12 @@ def _suspects(context: Context, cause: Cause) -> list[_Departed]:
     observed = [rank for rank in cause.culprits if context.is_observed(rank)]
     if observed and (not owing or context.processes[observed[0]].cannot_run):
         return []
-    found = _departed(context, cause)
+    found = [
+        _without_half(owing[one.rank], one.weight) if one.rank in owing else one
+        for one in _departed(context, cause)
+    ]
     if observed:  # it may ask again and again for what another one has left out
-        return [_without_half(owing[one.rank], one.weight) for one in found if one.rank in owing]
+        return [one for one in found if one.rank in owing]
     both = {*cause.culprits, *owing}
     sent = [p for p in context.waits.places if p.half in owing.values()]
     if found or not owing or frozenset(cause.culprits) in contest(context, both, sent).seen:
