@@ -31,6 +31,10 @@ _STOPPED = (
     "The job was told to stop from outside, and nothing in this log shows whether it was hanging, "
     "or why"
 )
+_BEFORE_STOPPING = (
+    "if its last step came long before, it hung: run it with HANGSCOPE=1, or take the stacks of "
+    "all ranks (py-spy dump) before stopping it"
+)
 _COMPARE = (
     "compare where the ranks are: one that is not communicating may be the one the others wait "
     "for; stacks of more ranks, dumps or the job's log would tell more"
@@ -80,6 +84,7 @@ def inconclusive(context: Context, *, stopped: bool = False) -> Finding:
     if stopped:
         summary = _STOPPED
         why = "waiting ranks log nothing until a timeout of theirs expires, and none had expired"
+        fix = met or _BEFORE_STOPPING
     said = _own_words(context)
     if said and is_text_alone(context.trace):
         # Without any other sign, that is all there is.
