@@ -103,6 +103,19 @@ def test_lost_rank_may_have_been_about_to_meet_an_idle_one(tmp_path: Path) -> No
     assert found.confidence is Confidence.AMBIGUOUS
 
 
+def test_new_communicator_may_come_late_in_the_first_step(tmp_path: Path) -> None:
+    """As in HSDP: many operations among shards, then the first one among replicas."""
+    forward = "t" * 9
+    ranks = {
+        0: _program(0, forward),
+        1: _program(1, forward + "d", unfinished="t"),
+        3: _program(3, forward + "d", unfinished="t"),
+    }
+    found = _diagnose(tmp_path, ranks, MEMBERS)
+    assert found.culprits == (0, 2)
+    assert found.confidence is Confidence.AMBIGUOUS
+
+
 def test_lost_rank_is_accused_alone_after_steps_without_anything_new(tmp_path: Path) -> None:
     steps = 3
     ranks = {

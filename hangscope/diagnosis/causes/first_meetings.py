@@ -79,17 +79,30 @@ def _unclear(context: Context) -> set[int]:
 
 
 def _strangers(context: Context, rank: int) -> set[int]:
-    """Ranks that share a group with this one and no communicator that it has used, if its next
-    operation may be the first one of a communicator.
+    """Ranks with which this one may create a communicator: that of a group it has not used, or of a
+    pair.
 
-    It is not where the rank has for long used those alone that it had used before.
+    None where the rank has for long used those alone that it had used before, unless others took
+    one for the first time after as many operations.
     """
     groups = context.trace.groups
     low, high = context.bounds.get(rank, (0, 0))
     part = context.trace.records[low:high]
     used = list(zip(part["group"].tolist(), part["peer"].tolist(), strict=True))
     newest = max(map(used.index, used), default=-1)
-    if len(used) > _STEPS * max(newest + 1, 1):
+    if len(used) > _STEPS * max(newest + 1, 1) and not any(
+        _begins_another(context, other, len(used)) for other in context.bounds
+    ):
         return set()
-    met = {rank}.union(*((p,) if p != NONE else groups[g].ranks for g, p in used))
-    return {r for group in groups if rank in group.ranks for r in group.ranks} - met
+    paired, begun = {peer for _, peer in used}, {group for group, peer in used if peer == NONE}
+    own = [(number, group) for number, group in enumerate(groups) if rank in group.ranks]
+    return {r for number, g in own if number not in begun for r in g.ranks} - {rank, *paired}
+
+
+def _begins_another(context: Context, rank: int, before: int) -> bool:
+    """Whether a rank used a communicator for the first time after so many operations."""
+    low, high = context.bounds[rank]
+    if high - low <= before or context.trace.ranks[rank].oldest_record_id > 1:
+        return False
+    past, then = context.trace.records[low : low + before], context.trace.records[low + before]
+    return not ((past["group"] == then["group"]) & (past["peer"] == then["peer"])).any()
