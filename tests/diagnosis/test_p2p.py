@@ -29,6 +29,21 @@ def test_sender_that_proceeded_is_named() -> None:
     assert blame(diagnose(job.trace())) == ("p2p_unmatched", (1,))
 
 
+def test_rank_that_left_out_the_first_collective_of_all_is_among_the_accused() -> None:
+    """Three ranks wait for it, and it waits for a half of one of these."""
+    job = Job(4)
+    for rank in (1, 2, 3):
+        job.op(rank, "barrier", done=False)
+    pair, replicas = job.group(0, 1), job.group(0, 2)
+    for half in ("send", "recv"):
+        job.op(0, half, peer=1, group=pair, done=False)
+    job.op(0, group=replicas, done=False)
+    job.op(0, group=pair, done=False)
+    found = diagnose(job.trace())
+    assert 0 in found.culprits
+    assert found.confidence is not Confidence.CERTAIN
+
+
 def test_matched_pairs_are_not_accused() -> None:
     job = Job(4, live=True)
     for _ in range(5):

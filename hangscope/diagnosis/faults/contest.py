@@ -60,7 +60,7 @@ class Outcome(NamedTuple):
     def leaves(self, accused: Collection[int]) -> bool:
         """Whether no other explanation was seen to be about as good as accusing these.
 
-        One that was not seen must not be as good, either, if their own past speaks for them.
+        One that was not seen must not be better, nor as good if their own past speaks for them.
         """
         own = frozenset(accused)
         cost = self.costs.get(own, 0.0)
@@ -68,6 +68,8 @@ class Outcome(NamedTuple):
         if own <= self.as_usual and any(
             self.costs[one] <= cost for one in self.costs.keys() - {own}
         ):
+            return False
+        if min(self.costs.values(), default=cost) <= cost - _STILL_WAITING:
             return False
         return all(self.costs[one] >= limit for one in self.seen - {own})
 
