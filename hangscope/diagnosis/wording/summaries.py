@@ -154,7 +154,7 @@ def _unmatched(context: Context, cause: Cause, place: Place) -> Words:
     return Words(
         f"{subject(cause.culprits)} never issued {verb(cause.culprits, 'its')} {missing} for "
         f"{title_of(context, place)}",
-        f"{waiters_of(place)} waits for the other half of the pair",
+        f"{waiters_of(place)} {verb(place.waiters, 'waits')} for the other half of the pair",
     )
 
 
