@@ -63,12 +63,20 @@ class LookSchedule:
         return now_s >= self._next_look_s and now_s >= self._settling_until_s
 
     def looked(
-        self, now_s: float, stalled_s: float, cost_s: float, *, urgent: bool = False
+        self,
+        began_s: float,
+        now_s: float,
+        stalled_s: float,
+        cost_s: float,
+        *,
+        urgent: bool = False,
     ) -> None:
         """A close look is done: schedule the next one.
 
         Parameters
         ----------
+        began_s:
+            When the look began.
         now_s:
             The present time.
         stalled_s:
@@ -79,7 +87,9 @@ class LookSchedule:
             Whether a finding waits to be confirmed, which no cost may delay.
         """
         self._settling_until_s = 0.0
-        wait_s = CONFIRM_S if urgent else self._interval_s(stalled_s, cost_s)
+        wait_s = self._interval_s(stalled_s, cost_s)
+        if urgent:  # what a long look has read is old enough already
+            wait_s = min(CONFIRM_S, max(0.0, began_s + 2 * CONFIRM_S - now_s))
         self._next_look_s = now_s + wait_s
 
     def _interval_s(self, stalled_s: float, cost_s: float) -> float:

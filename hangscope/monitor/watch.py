@@ -176,7 +176,7 @@ class Monitor:
             finally:
                 urgent, done_s = self._is_urgent(stalled_s), time.monotonic()
                 stalled_s += done_s - now_s
-                schedule.looked(done_s, stalled_s, self._look_cost_s, urgent=urgent)
+                schedule.looked(now_s, done_s, stalled_s, self._look_cost_s, urgent=urgent)
         return False
 
     def _is_urgent(self, stalled_s: float) -> bool:
