@@ -27,6 +27,7 @@ import view_samples as samples  # noqa: E402
 from live_rings import RingRank  # noqa: E402
 
 from hangscope.ring import layout  # noqa: E402
+from hangscope.trace.live.follow import LiveRun  # noqa: E402
 from hangscope.tui.app import HangScopeApp  # noqa: E402
 from hangscope.tui.commands import PANES  # noqa: E402
 from hangscope.tui.snapshot import take  # noqa: E402
@@ -86,7 +87,6 @@ def live(repeats: int, records: int, moving: int) -> dict[str, dict[str, float]]
     """CPU milliseconds of each part of a refresh for a job of 1,024 ranks: for a hung job, and for
     one in which every rank has progressed since the last look."""
     from hangscope.diagnosis.engine import diagnose
-    from hangscope.trace.live.follow import LiveRun
 
     out: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory(prefix="hangscope-bench-") as folder:
@@ -206,6 +206,10 @@ def first_picture(ranks: int, records: int) -> list[list[float]]:
     with tempfile.TemporaryDirectory(prefix="hangscope-bench-") as folder:
         rings = Path(folder) / "rings"
         write_rings(rings, ranks, records)
+        run = LiveRun(rings)
+        while run.may_live():  # until nobody's last sign of life is young
+            time.sleep(1)
+        run.close()
         command = [sys.executable, "-c", _FIRST_PICTURE, str(rings)]
         told = subprocess.check_output(command, cwd=ROOT, text=True)
     return [[float(number) for number in line.split()] for line in told.splitlines()]

@@ -23,6 +23,8 @@ LIVE_ROWS = 65_536
 1,024. The others are read only for the verdict on a job that makes no progress."""
 _QUICKLY_JUDGED = 200_000
 """Records; the diagnosis of more takes about a second for each 600,000."""
+_MANY_RANKS = 512
+"""For the diagnosis of a running job that hangs, all records of its ranks are read."""
 _STANDS_S, _STANDS_MAX_S = 10.0, 300.0
 """If nothing changes in the job, its verdict is computed again after this many seconds, and each
 further time after twice as many, up to the maximum."""
@@ -120,7 +122,8 @@ class LiveSource:
         self._stands_s = _STANDS_S
 
     def glance(self) -> Trace | None:
-        return None
+        trace = self._run.look()
+        return trace if len(trace.ranks) > _MANY_RANKS else None
 
     def look(self) -> tuple[Trace, Diagnosis]:
         trace = self._run.look()
