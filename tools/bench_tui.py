@@ -150,8 +150,7 @@ async def refreshing(run: Any, between: Callable[[], None], repeats: int) -> dic
     """CPU milliseconds of look, diagnosis, index and paint, and of all together, per pane."""
     source = LiveSource(run, "bench")
     parts: dict[str, list[float]] = {}
-    trace, diagnosis = source.look()
-    app = HangScopeApp(StaticSource(trace, lambda _: diagnosis, "bench"))
+    app = HangScopeApp(StaticSource(source.look(), source.judge, "bench"))
     async with app.run_test(size=(160, 50)) as pilot:
         while app.snapshot is None:
             await pilot.pause(0.02)
@@ -161,9 +160,10 @@ async def refreshing(run: Any, between: Callable[[], None], repeats: int) -> dic
             for _ in range(repeats):
                 between()
                 marks = [time.process_time()]
-                seen = source.look()
+                trace = source.look()
+                diagnosis = source.judge(trace)
                 marks.append(time.process_time())
-                snapshot = take(*seen)
+                snapshot = take(trace, diagnosis)
                 marks.append(time.process_time())
                 app.show(snapshot)
                 app.screen._compositor.render_strips()

@@ -102,7 +102,7 @@ def command(
         from hangscope.tui.few_colours import has_few_colours
 
         HangScopeApp(opened, refresh_s=refresh, few_colours=has_few_colours()).run()
-        say_warnings(opened.look()[0].warnings)
+        say_warnings(opened.look().warnings)
         return
     app = HangScopeApp(opened, refresh_s=refresh)
     svg = asyncio.run(take_screenshot(app, columns, rows, pressed))
@@ -110,7 +110,7 @@ def command(
         Path(screenshot).write_text(svg, encoding="utf-8")
     except OSError as error:
         raise cannot_write(screenshot, error, "--screenshot") from error
-    say_warnings(opened.look()[0].warnings)
+    say_warnings(opened.look().warnings)
     say(f"hangscope: screenshot in {screenshot}", err=True)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.trace.model import NONE, Flag, Fragment, RankFacts, Records, State, Trace
+from hangscope.trace.rows import RECORD_TIMES
 
 SKEW_S = 2.0
 """A smaller skew is ignored: noticing a completion may take a second."""
@@ -24,7 +25,6 @@ _ENOUGH = 3
 _CERTAIN_S = 60.0
 """A rank that has counted one operation more or less may have issued its own a little later."""
 _ONE_SIDED = frozenset({"broadcast", "reduce", "gather", "scatter", "send", "recv"})
-RECORD_TIMES = ("created_ns", "started_ns", "completed_ns")
 MEMBER_TIMES = ("enqueued_ns", "completed_ns")
 
 

@@ -131,3 +131,11 @@ def flagged(flags: npt.NDArray[np.uint16], wanted: int) -> npt.NDArray[np.bool_]
     """For each record, whether any of the wanted `Flag` values is set in its ``flags``."""
     found: npt.NDArray[np.bool_] = (flags & int(wanted)) != 0
     return found
+
+
+RECORD_TIMES = ("created_ns", "started_ns", "completed_ns")
+
+
+def last_event_ns(records: Records) -> int:
+    """When the last thing on record happened; 0 without any record, or where none has a time."""
+    return max(int(records[column].max(initial=0)) for column in RECORD_TIMES)

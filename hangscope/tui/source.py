@@ -1,6 +1,6 @@
 """Data sources of the application: a live run, or what is left of one.
 
-Both look the same to the application: it asks for a look, and gets a trace and its diagnosis.
+Both look the same to the application: it asks for a look, and then for its diagnosis.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Source(Protocol):
     def live(self) -> bool:
         """Whether looking again can show something new."""
 
-    def glance(self) -> Trace | None:
-        """What is there before the first diagnosis; None if that does not take long."""
+    def look(self) -> Trace:
+        """The current trace. May read files; called outside the UI thread."""
 
-    def look(self) -> tuple[Trace, Diagnosis]:
-        """The current trace and its diagnosis. May read files; called outside the UI thread."""
+    def judge(self, trace: Trace) -> Diagnosis:
+        """The diagnosis of the newest look. May read files; called outside the UI thread."""
 
 
 class LiveReader(Protocol):
@@ -88,13 +88,13 @@ class StaticSource:
         self._diagnosis: Diagnosis | None = None
         self.title = title
 
-    def glance(self) -> Trace | None:
-        return self._trace if len(self._trace.records) > _QUICKLY_JUDGED else None
+    def look(self) -> Trace:
+        return self._trace
 
-    def look(self) -> tuple[Trace, Diagnosis]:
+    def judge(self, trace: Trace) -> Diagnosis:
         if self._diagnosis is None:
-            self._diagnosis = self._judge(self._trace)
-        return self._trace, self._diagnosis
+            self._diagnosis = self._judge(trace)
+        return self._diagnosis
 
 
 class LiveSource:
@@ -121,19 +121,18 @@ class LiveSource:
         self._judged_s = 0.0
         self._stands_s = _STANDS_S
 
-    def glance(self) -> Trace | None:
-        trace = self._run.look()
-        return trace if len(trace.ranks) > _MANY_RANKS else None
-
-    def look(self) -> tuple[Trace, Diagnosis]:
+    def look(self) -> Trace:
         trace = self._run.look()
         self.live = trace.live and trace.current
+        return trace
+
+    def judge(self, trace: Trace) -> Diagnosis:
         diagnosis = self._standing(trace)
         if diagnosis is None:
             diagnosis = self._judge(trace)
         if diagnosis.findings and self._ask_stacks:
             self._run.ask_for_stacks(lambda facts: bool(facts.gil_blocked))
-        return trace, diagnosis
+        return diagnosis
 
     def _judge(self, trace: Trace) -> Diagnosis:
         from hangscope.diagnosis.engine import diagnose
@@ -168,12 +167,11 @@ class LiveSource:
 
 def snapshots(source: Source, *, first: bool) -> Iterator[Snapshot]:
     """One look at a source. Of a large job, the ``first`` gives a picture before its verdict."""
-    glance = source.glance() if first else None
-    early = take(glance) if glance is not None else None
-    if early is not None:
-        yield early
-    trace, diagnosis = source.look()
-    yield take(trace, diagnosis) if early is None else judged(early, diagnosis)
+    trace = source.look()
+    snapshot = take(trace)
+    if first and (len(trace.records) > _QUICKLY_JUDGED or len(trace.ranks) > _MANY_RANKS):
+        yield snapshot
+    yield judged(snapshot, source.judge(trace))
 
 
 def later(diagnosis: Diagnosis, passed_s: float) -> Diagnosis:

@@ -24,15 +24,15 @@ class Moving:
         self.state = "healthy"
         self.looks = 0
 
-    def glance(self) -> Trace | None:
-        return None
-
-    def look(self) -> tuple[Trace, Diagnosis]:
+    def look(self) -> Trace:
         self.looks += 1
         if self.state == "broken":
             raise OSError("the file was just replaced")
-        job = samples.healthy() if self.state == "healthy" else samples.hang()
-        return job.trace, job.diagnosis
+        self.job = samples.healthy() if self.state == "healthy" else samples.hang()
+        return self.job.trace
+
+    def judge(self, trace: Trace) -> Diagnosis:
+        return self.job.diagnosis
 
 
 def test_live_verdict_changes_by_itself_and_survives_a_bad_look() -> None:

@@ -10,10 +10,11 @@ from types import SimpleNamespace
 import pytest
 
 from hangscope.diagnosis import engine
+from hangscope.diagnosis.model import Diagnosis
 from hangscope.ring.process_identity import boot_id, pid_namespace, start_ticks
 from hangscope.trace.model import Trace
 from hangscope.tui import source
-from hangscope.tui.source import LiveSource, later
+from hangscope.tui.source import LiveSource, Source, later
 from tests import view_samples as samples
 from tests.live_rings import RingRank
 
@@ -40,6 +41,11 @@ class Run:
         return 0
 
 
+def look(at: Source) -> Diagnosis:
+    """Look at a source, and have that look diagnosed."""
+    return at.judge(at.look())
+
+
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[Trace]:
     seen: list[Trace] = []
@@ -55,8 +61,8 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[Trace]:
 
 def test_stalled_job_is_diagnosed_once(judged: list[Trace]) -> None:
     live = LiveSource(Run(samples.hang(8, culprit=3, steps=4).trace), "job")
-    _, first = live.look()
-    _, second = live.look()
+    first = look(live)
+    second = look(live)
     assert len(judged) == 1
     assert second.culprits == first.culprits == (3,)
     assert second.stalled_s is not None
@@ -74,14 +80,14 @@ def test_stalled_job_is_diagnosed_once(judged: list[Trace]) -> None:
 def test_changed_job_is_diagnosed(judged: list[Trace]) -> None:
     run = Run(samples.hang(8, culprit=3, steps=4).trace)
     live = LiveSource(run)
-    live.look()
+    look(live)
     facts = dict(run.trace.ranks)
     facts[3] = replace(facts[3], process_state="stopped")
     run.trace = replace(run.trace, ranks=facts)
-    live.look()
+    look(live)
     assert len(judged) == 2
     run.moved = True
-    live.look()
+    look(live)
     assert len(judged) == 3
 
 
@@ -91,16 +97,16 @@ def test_verdict_is_recomputed_after_a_while(
     now_s = 1000.0
     monkeypatch.setattr(source, "time", SimpleNamespace(monotonic=lambda: now_s))
     live = LiveSource(Run(samples.hang(8, culprit=3, steps=4).trace))
-    live.look(), live.look()
+    look(live), look(live)
     assert len(judged) == 1
     now_s += source._STANDS_S + 1
-    live.look()
+    look(live)
     assert len(judged) == 2
     now_s += source._STANDS_S + 1
-    live.look()
+    look(live)
     assert len(judged) == 2, "twice the time must pass now"
     now_s += source._STANDS_S
-    live.look()
+    look(live)
     assert len(judged) == 3
 
 
@@ -108,7 +114,7 @@ def test_healthy_job_is_diagnosed_at_every_look(judged: list[Trace]) -> None:
     """A wait becomes a hang merely by lasting."""
     live = LiveSource(Run(samples.healthy().trace))
     for _ in range(3):
-        _, diagnosis = live.look()
+        diagnosis = look(live)
         assert not diagnosis.findings
     assert len(judged) == 3
 
@@ -117,7 +123,7 @@ def test_finding_among_the_newest_records_is_checked_against_all(judged: list[Tr
     run = Run(samples.hang(8, culprit=3, steps=4).trace)
     run.is_partial = True
     live = LiveSource(run)
-    live.look(), live.look()
+    look(live), look(live)
     assert run.read_all == 1
     assert len(judged) == 2
 
@@ -151,7 +157,7 @@ def test_fixture_is_not_live() -> None:
     fixture = Path(__file__).resolve().parents[2] / "fixtures" / "loader-asleep" / "dumps"
     opened = open_source([str(fixture)])
     assert isinstance(opened, StaticSource)
-    _, diagnosis = opened.look()
+    diagnosis = look(opened)
     assert diagnosis.culprits == (2,)
     assert diagnosis.stalled_s is not None
     assert diagnosis.stalled_s < 60

@@ -9,7 +9,6 @@ is the one that it waits for (source: ``ProcessGroupNCCL`` of torch, ``initNCCLC
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from hangscope.diagnosis.cause import Cause, Words
 from hangscope.diagnosis.context import Context
@@ -94,7 +93,7 @@ def _strangers(context: Context, rank: int) -> set[int]:
     used = list(zip(part["group"].tolist(), part["peer"].tolist(), strict=True))
     newest = max(map(used.index, used), default=-1)
     if len(used) > _STEPS * max(newest + 1, 1) and not any(
-        _begins_another(context, other, part["signature"]) for other in context.bounds
+        _begins_another(context, other, rank) for other in context.bounds
     ):
         return set()
     paired, begun = {peer for _, peer in used}, {group for group, peer in used if peer == NONE}
@@ -102,14 +101,14 @@ def _strangers(context: Context, rank: int) -> set[int]:
     return {r for number, g in own if number not in begun for r in g.ranks} - {rank, *paired}
 
 
-def _begins_another(context: Context, rank: int, issued: npt.NDArray[np.int32]) -> bool:
-    """Whether a rank used a communicator for the first time after the operations of these
-    signatures."""
-    low, high = context.bounds[rank]
-    own, before = context.trace.records[low:high], len(issued)
-    if len(own) <= before or context.trace.ranks[rank].oldest_record_id > 1:
+def _begins_another(context: Context, other: int, rank: int) -> bool:
+    """Whether another rank used a communicator for the first time after all that this one did."""
+    (low, high), (begin, end) = context.bounds[other], context.bounds[rank]
+    own, before = context.trace.records[low:high], end - begin
+    if len(own) <= before or context.trace.ranks[other].oldest_record_id > 1:
         return False
     past, then = own[:before], own[before]
-    known = (past["group"] == then["group"]) & (past["peer"] == then["peer"])
-    kind = np.unique([s.op for s in context.trace.signatures], return_inverse=True)[1]
-    return bool((kind[past["signature"]] == kind[issued]).all()) and not known.any()
+    if ((past["group"] == then["group"]) & (past["peer"] == then["peer"])).any():
+        return False
+    done = context.streams.of(rank).what
+    return np.array_equal(context.streams.of(other).what[: len(done)], done)

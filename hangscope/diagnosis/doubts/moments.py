@@ -14,6 +14,7 @@ from hangscope.diagnosis.waiting.early_dumps import dumped_before, went_on_after
 from hangscope.diagnosis.waiting.wait_duration import SLOW_S, is_beyond_any_timeout
 from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.trace.model import Flag, RankFacts, Stack, flagged
+from hangscope.trace.rows import last_event_ns
 from hangscope.trace.units import SECOND_NS
 
 _UNHEARD_NS = 30 * SECOND_NS
@@ -96,11 +97,7 @@ def short_wait(context: Context, cause: Cause) -> str:
 def _is_dated_by_records(context: Context, rank: int) -> bool:
     """Whether a rank's file has no credible date: its newest record stands for it."""
     low, high = context.bounds.get(rank, (0, 0))
-    part = context.trace.records[low:high]
-    last_ns = max(
-        (int(part[of].max()) for of in ("created_ns", "started_ns", "completed_ns") if high > low),
-        default=0,
-    )
+    last_ns = last_event_ns(context.trace.records[low:high])
     return 0 < last_ns == context.trace.ranks[rank].observed_ns
 
 

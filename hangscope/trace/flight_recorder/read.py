@@ -48,6 +48,7 @@ from hangscope.trace.model import (
     State,
     flagged,
 )
+from hangscope.trace.rows import last_event_ns
 
 MAX_ENTRIES = 5_000_000
 _NOTHING_KNOWN = "neither operation nor sequence number"
@@ -135,9 +136,8 @@ def _read_dump(raw: Any, named: int | None, origin: Origin) -> Fragment:
         members["completed"] = NONE  # completions that nobody reports are not counted, either
     if foreign := own is None and not native_gloo:
         mark_unfinished(records, members, completed_before_batch(records))
-    told_ns = _dump_time_ns(dump.document)
-    observed_ns = told_ns or _file_time_ns(records, origin.written_ns)
-    last_ns = _last_event_ns(records)
+    told_ns, last_ns = _dump_time_ns(dump.document), last_event_ns(records)
+    observed_ns = told_ns or _file_time_ns(last_ns, origin.written_ns)
     is_old = not told_ns and last_ns and observed_ns - last_ns > _LONG_NS
     aborted = ended_by_abort(records, observed_ns) if foreign else np.zeros(0, np.int64)
     if len(aborted):
@@ -303,15 +303,8 @@ def _dump_time_ns(document: Mapping[str, Any]) -> int:
     return next(filter(None, stamps), 0)
 
 
-def _last_event_ns(records: Records) -> int:
-    """When the last thing on record happened; 0 without any."""
-    columns = ("created_ns", "started_ns", "completed_ns")
-    return max((int(records[c].max()) for c in columns), default=0) if len(records) else 0
-
-
-def _file_time_ns(records: Records, written_ns: int) -> int:
+def _file_time_ns(last_ns: int, written_ns: int) -> int:
     """When the dump was written, according to its file, unless that cannot be."""
-    last_ns = _last_event_ns(records)
     if last_ns and -_OTHER_CLOCK_NS <= written_ns - last_ns < 0:
         return last_ns + 1  # the host's clock is ahead of the file server's
     if last_ns and not (0 <= written_ns - last_ns <= 30 * 86400 * 10**9):
