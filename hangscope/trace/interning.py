@@ -1,4 +1,4 @@
-"""Interns equal values, so that each is kept once and has one number.
+"""Makes equal values of many files the same objects.
 
 Every rank of a large job lists all ranks: ten thousand dumps hold ten thousand equal lists of ten
 thousand numbers, which would outweigh everything else.
@@ -6,47 +6,14 @@ thousand numbers, which would outweigh everything else.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from dataclasses import replace
-from typing import Generic, TypeVar
 
-from hangscope.trace.model import Group
+from hangscope.trace.model import Fragment, Group, Signature, Stack
 
-LONG = 32
-"""Lists of ranks with at least this many members are worth interning."""
 _MOST_KEPT = 256
 """How many duplicates are also kept for lookup by id; not all duplicates may stay in memory."""
 
 Ranks = tuple[int, ...]
-Value = TypeVar("Value", bound=Hashable)
-
-
-class InternTable(Generic[Value]):
-    """Numbers distinct values; an object that was seen before is not hashed again."""
-
-    def __init__(self) -> None:
-        self.values: list[Value] = []
-        self._numbers: dict[Value, int] = {}
-        self._by_id: dict[int, tuple[Value, int]] = {}
-        self._kept = 0
-
-    def find(self, value: Value) -> int | None:
-        """The number of a value; None if it is new."""
-        known = self._by_id.get(id(value))
-        if known is not None:
-            return known[1]
-        number = self._numbers.get(value)
-        if number is not None and self._kept < _MOST_KEPT:
-            self._kept += 1
-            self._by_id[id(value)] = value, number
-        return number
-
-    def add(self, value: Value) -> int:
-        """Add a new value and return its number."""
-        number = self._numbers[value] = len(self.values)
-        self.values.append(value)
-        self._by_id[id(value)] = value, number  # keeps the object alive, so its id stays unique
-        return number
 
 
 class GroupInterner:
@@ -54,18 +21,45 @@ class GroupInterner:
 
     def __init__(self) -> None:
         self._groups: dict[tuple[object, ...], Group] = {}
-        self._lists: InternTable[Ranks] = InternTable()
+        self._lists: dict[Ranks, Ranks] = {}
+        self._by_id: dict[int, tuple[Ranks, Ranks]] = {}
 
     def __call__(self, group: Group) -> Group:
         """The first group seen that equals this one."""
-        number = self._lists.find(group.ranks)
-        if number is None:
-            number = self._lists.add(group.ranks)
-        key = (group.name, group.desc, group.epoch, group.backend, group.size, number)
+        ranks = self._ranks(group.ranks)
+        key = (group.name, group.desc, group.epoch, group.backend, group.size, group.place,
+               id(ranks))  # fmt: skip
         known = self._groups.get(key)
         if known is None:
-            ranks = self._lists.values[number]
-            known = self._groups[key] = (
-                group if ranks is group.ranks else replace(group, ranks=ranks)
-            )
+            known = group if ranks is group.ranks else replace(group, ranks=ranks)
+            self._groups[key] = known
         return known
+
+    def _ranks(self, ranks: Ranks) -> Ranks:
+        """The first list that equals this one; an object that was seen before is not hashed."""
+        known = self._by_id.get(id(ranks))
+        if known is not None:
+            return known[1]
+        first = self._lists.setdefault(ranks, ranks)
+        if len(self._by_id) < _MOST_KEPT or first is ranks:
+            self._by_id[id(ranks)] = ranks, first  # keeps the object alive, so its id stays unique
+        return first
+
+
+class Sharing:
+    """Replaces equal groups, stacks and signatures of fragments by the same objects."""
+
+    def __init__(self) -> None:
+        self._group = GroupInterner()
+        self._stacks: dict[Stack, Stack] = {}
+        self._signatures: dict[Signature, Signature] = {}
+
+    def __call__(self, fragment: Fragment) -> Fragment:
+        """The fragment, with what an earlier one has in common with it."""
+        stacks, signatures = self._stacks, self._signatures
+        return replace(
+            fragment,
+            groups=tuple(map(self._group, fragment.groups)),
+            stacks=tuple([stacks.setdefault(s, s) for s in fragment.stacks]),
+            signatures=tuple([signatures.setdefault(s, s) for s in fragment.signatures]),
+        )

@@ -13,7 +13,7 @@ from pathlib import Path
 from hangscope.ring.layout import SLOT
 from hangscope.trace import formats
 from hangscope.trace.external_reports.ras_snapshots import compare_snapshots
-from hangscope.trace.interning import GroupInterner
+from hangscope.trace.interning import Sharing
 from hangscope.trace.job_selection.local_rank_guesses import retract_wrong_guesses
 from hangscope.trace.job_selection.newest_attempt import keep_newest
 from hangscope.trace.job_selection.stale_dumps import drop_stale_dumps
@@ -28,7 +28,7 @@ from hangscope.trace.loading.titles import attribute_by_title
 from hangscope.trace.merging.log_clock import align_log_clocks
 from hangscope.trace.merging.merge import merge
 from hangscope.trace.merging.pid_attribution import attribute_by_pid
-from hangscope.trace.model import Fragment, Signature, Stack, Trace, Unread
+from hangscope.trace.model import Fragment, Trace, Unread
 from hangscope.trace.nccl.merge import with_device_events
 from hangscope.trace.rings.batch import RingBatch
 
@@ -123,7 +123,7 @@ def _read(
 ) -> Trace:
     begun_ns = time.time_ns() if now_ns is None else now_ns
     fragments: list[Fragment] = []
-    sharing = _Sharing()
+    shared = Sharing()
     rings = RingBatch(sum(min(t.kind.records, t.size // SLOT.itemsize) for t in tasks))
     done = 0
 
@@ -134,10 +134,11 @@ def _read(
     read = read_tasks(tasks, rings, budget, still_reading, workers)
     for loaded in itertools.chain(elsewhere, read):
         done += 1
-        fragments.extend(map(sharing, loaded.fragments))
+        # The reader of rings shares such values itself.
+        fragments += [f if f.source.format == formats.RING else shared(f) for f in loaded.fragments]
         unread.extend(loaded.unread)
         still_reading()
-    fragments += map(sharing, read_together(tasks, fragments))
+    fragments += map(shared, read_together(tasks, fragments))
     fragments = compare_snapshots(fragments)
     silent = [f for f in fragments if not _says_anything(f)]
     fragments = [f for f in fragments if _says_anything(f)]
@@ -180,29 +181,6 @@ def _with_time(trace: Trace, begun_ns: int) -> Trace:
         current=current,
         observed_ns=begun_ns if current else max(looked_ns, trace.observed_ns) or begun_ns,
     )
-
-
-class _Sharing:
-    """Makes equal groups, stacks and signatures of all files the same objects.
-
-    Every rank of a large job lists all ranks; separate copies would outweigh the records.
-    """
-
-    def __init__(self) -> None:
-        self._group = GroupInterner()
-        self._stacks: dict[Stack, Stack] = {}
-        self._signatures: dict[Signature, Signature] = {}
-
-    def __call__(self, fragment: Fragment) -> Fragment:
-        if fragment.source.format == formats.RING:
-            return fragment  # the ring reader shares them itself
-        stacks, signatures = self._stacks, self._signatures
-        return replace(
-            fragment,
-            groups=tuple(map(self._group, fragment.groups)),
-            stacks=tuple([stacks.setdefault(s, s) for s in fragment.stacks]),
-            signatures=tuple([signatures.setdefault(s, s) for s in fragment.signatures]),
-        )
 
 
 def _drain(fragments: list[Fragment]) -> Iterator[Fragment]:

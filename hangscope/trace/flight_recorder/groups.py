@@ -50,7 +50,7 @@ def parse_ranks(value: Any) -> tuple[int, ...]:
         # Cached: all dumps of a job list the same members, perhaps ten thousand in each.
         return (_ranks_of_text if len(value) <= _KEPT_TEXT else _read_text)(value)
     if isinstance(value, (list, tuple)):
-        return _checked(list(value[:MAX_GROUP_RANKS]))
+        return _one_object(_checked(list(value[:MAX_GROUP_RANKS])))
     if isinstance(value, (set, frozenset)):
         return _checked(sorted(v for v in value if isinstance(v, int)))
     return ()
@@ -66,6 +66,12 @@ def _read_text(value: str) -> tuple[int, ...]:
 
 
 _ranks_of_text = functools.lru_cache(_KEPT_LISTS)(_read_text)
+
+
+@functools.lru_cache(_KEPT_LISTS)
+def _one_object(ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """The list, as the same object for all dumps that have it."""
+    return ranks
 
 
 def _checked(items: list[Any]) -> tuple[int, ...]:

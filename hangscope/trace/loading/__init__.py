@@ -6,7 +6,7 @@ each file that was not read.
 * `search` and `tasks` list files, `archives` and `remote` bring what lies in archives and behind
   URLs into a `temporary` folder;
 * `one_file` reads a file of any kind; `reading` decides where: here, in the worker processes of
-  `parallel`, or (`engines`) on a cluster's; `shared_values` sends what ranks share only once;
+  `parallel`, or (`engines`) on a cluster's;
 * `pieces` and `titles` put together what several files tell only together; `budget` is what all of
   it may cost.
 

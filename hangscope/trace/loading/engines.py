@@ -24,10 +24,9 @@ from hangscope.trace.loading.budget import Budget, default_budget
 from hangscope.trace.loading.one_file import Loaded, Task
 from hangscope.trace.loading.reading import NoEngine, read_tasks
 from hangscope.trace.loading.remote import brought_here, is_url, urls_below
-from hangscope.trace.loading.shared_values import Packed, Receiver, Sender
 from hangscope.trace.loading.tasks import listed, opened
 from hangscope.trace.loading.temporary import temporary_folder
-from hangscope.trace.model import Unread
+from hangscope.trace.model import Fragment, Unread
 
 _IN_PART = 16
 """Files that a worker reads in one piece of work: they share what ranks have in common."""
@@ -42,7 +41,7 @@ INSTALL = {"dask": "pip install 'hangscope[dask]'", "ray": "pip install 'hangsco
 class Part:
     """What a worker sends back."""
 
-    packed: Packed
+    fragments: tuple[Fragment, ...]
     unread: tuple[Unread, ...]
     rest: tuple[tuple[Task, bytes], ...]
     """Files that are to be read in company, and what they hold."""
@@ -102,7 +101,7 @@ def read_on(
             part: Part = pickle.loads(zlib.decompress(answer))
             kept, left_out = _kept(part, place / str(done), budget)
             here += kept
-            loaded.append(Loaded(Receiver().unpack(part.packed), (*part.unread, *left_out)))
+            loaded.append(Loaded(part.fragments, (*part.unread, *left_out)))
             if progress is not None:
                 progress(done + 1, len(parts))
     return loaded, here
@@ -122,8 +121,8 @@ def read_part(items: Sequence[Task | str]) -> bytes:
         loaded = list(read_tasks(read, None, budget))
         rest = tuple((t, Path(t.path).read_bytes()) for t in tasks if t not in read)
     unread += [one for each in loaded for one in each.unread]
-    packed = Sender().pack([one for each in loaded for one in each.fragments])
-    return zlib.compress(pickle.dumps(Part(packed, tuple(unread), rest), -1), 1)
+    fragments = tuple(one for each in loaded for one in each.fragments)
+    return zlib.compress(pickle.dumps(Part(fragments, tuple(unread), rest), -1), 1)
 
 
 def _parts(items: Sequence[Task | str]) -> list[Sequence[Task | str]]:

@@ -187,13 +187,6 @@ def exists(pid: int) -> bool | None:
     return True
 
 
-def kill_child(pid: int) -> None:
-    """Kill a child of this process that has not been waited for; nothing else has its id."""
-    with contextlib.suppress(ChildProcessError, ProcessLookupError):
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        os.kill(pid, signal.SIGKILL)
-
-
 def _is_own(pid: int) -> bool:
     """Whether a process is this user's and in this pid namespace."""
     uids = status_of(pid).get("Uid", "").split()
