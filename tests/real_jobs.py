@@ -6,6 +6,7 @@ A job script reports each of its checks by name (see `tests/job_report.py`); a t
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ from typing import IO
 
 import psutil
 
-from tests.forked_ranks import ForkedRank, is_forkable, start_forked
+from tools.forkserver import ForkedProcess, ForkServer, is_forkable, read_when_loaded
 from tools.ports import free_port
 
 ROOT = Path(__file__).parents[1]
@@ -147,7 +148,7 @@ def run_each(
 @contextlib.contextmanager
 def beside(
     command: Sequence[str], environments: Sequence[dict[str, str]], log: Path
-) -> Iterator[list[subprocess.Popen[str] | ForkedRank]]:
+) -> Iterator[list[subprocess.Popen[str] | ForkedProcess]]:
     """Run the command once per environment beside the test, after which it is killed.
 
     Its output goes into the log.
@@ -170,10 +171,11 @@ def _start(
     modules: Sequence[str],
     new: bool,
     log: IO[bytes] | None = None,
-) -> subprocess.Popen[str] | ForkedRank:
+) -> subprocess.Popen[str] | ForkedProcess:
     plain = environment()
     if not new and is_forkable(command, env, plain):
-        return start_forked(command, env, plain, modules, log)
+        loaded = frozenset(read_when_loaded(plain).items())
+        return _fork_server(loaded).start(command, env, modules, log)
     return subprocess.Popen(
         command,
         env=env,
@@ -184,8 +186,13 @@ def _start(
     )
 
 
+@functools.cache
+def _fork_server(variables: frozenset[tuple[str, str]]) -> ForkServer:
+    return ForkServer({"PATH": os.environ["PATH"], **dict(variables)})
+
+
 def _output_of(
-    process: subprocess.Popen[str] | ForkedRank, timeout_s: float, results: Path, pids: list[int]
+    process: subprocess.Popen[str] | ForkedProcess, timeout_s: float, results: Path, pids: list[int]
 ) -> str:
     try:
         output, _ = process.communicate(timeout=timeout_s)

@@ -25,7 +25,7 @@ from hangscope.ring.checks import RingError
 from hangscope.ring.reader import RingReader
 from tools.chaos_faults import FAULTS, HEALTHY, OUTSIDE, Draw, draw
 from tools.chaos_score import Answer, Result, answer_of, below_bar, summary, table
-from tools.forkserver import Job, Server
+from tools.forked_jobs import Job, Jobs, job_server
 from tools.record_fixture import PRELOAD, ROOT, look_twice
 
 TIMEOUT_S = 3.0
@@ -43,7 +43,7 @@ PROGRAM = ROOT / "tools" / "chaos_job.py"
 def run(
     truth: Draw,
     place: Path,
-    server: Server,
+    jobs: Jobs,
     keep: Path | None = None,
     device: str = "cpu",
     give_up_s: float = GIVE_UP_S,
@@ -52,7 +52,7 @@ def run(
     directory = place / "run"
     directory.mkdir()
     steps = 12 if truth.fault in HEALTHY else 60
-    server.run(
+    jobs.run(
         Job(
             program=str(PROGRAM),
             arguments=arguments_of(truth, steps, device),
@@ -65,7 +65,7 @@ def run(
     )
     result = Result(truth)
     try:
-        _follow(truth, directory, server, result, give_up_s)
+        _follow(truth, directory, jobs, result, give_up_s)
         trace, diagnosis = look_twice(directory)  # while the processes are still in that state
         result.live = _verdicts(directory)
         result.last = answer_of(diagnosis)
@@ -81,7 +81,7 @@ def run(
                 shutil.copytree(directory, keep)
             shutil.copy(place / "job.log", keep)
     finally:
-        server.end()
+        jobs.end()
     return result
 
 
@@ -94,14 +94,14 @@ def arguments_of(truth: Draw, steps: int, device: str) -> list[str]:
     ]  # fmt: skip
 
 
-def _follow(truth: Draw, directory: Path, server: Server, result: Result, give_up_s: float) -> None:
+def _follow(truth: Draw, directory: Path, jobs: Jobs, result: Result, give_up_s: float) -> None:
     """Wait until there is nothing more to expect; signal the job from outside on the way."""
     alive, struck, moving_since_s, heard = truth.world, False, 0.0, 0
     end_s = until_s = time.monotonic() + give_up_s
     newest, look_s = 0, 0.0
     while (now_s := time.monotonic()) < until_s:
-        event = server.wait(0.05)
-        if event is not None and event["event"] == "exit":
+        ended = jobs.wait(0.05)
+        if ended is not None:
             alive -= 1
             result.ended = not alive
             if result.ended:
@@ -110,7 +110,7 @@ def _follow(truth: Draw, directory: Path, server: Server, result: Result, give_u
             if not moving_since_s and newest_ns(directory):
                 moving_since_s = now_s
             if moving_since_s and now_s - moving_since_s > truth.after_s and alive == truth.world:
-                server.signal(truth.rank, OUTSIDE[truth.fault])
+                jobs.signal(truth.rank, OUTSIDE[truth.fault])
                 struck = True
         if not heard and not result.ended and now_s >= look_s:
             look_s = now_s + LOOK_S
@@ -187,24 +187,23 @@ def main() -> int:
         prepare_plugin()  # the first job would run without it
     os.nice(5)
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asking must not prevent the fork
-    server = Server(PRELOAD)
-    for number in range(arguments.first, arguments.first + arguments.runs):
-        truth = draw(number, arguments.seed, arguments.device)
-        with tempfile.TemporaryDirectory(prefix="chaos-") as name:
-            keep = arguments.keep and arguments.keep / f"{arguments.seed}-{number}"
-            result = run(truth, Path(name), server, keep, arguments.device, arguments.give_up)
-        results.append(result)
-        if arguments.out is not None:
-            with arguments.out.open("a") as file:
-                file.write(json.dumps(asdict(result)) + "\n")
-        what = f"{truth.kind} x{truth.world} {truth.fault} on rank {truth.rank}"
-        after = "" if result.said_after_s is None else f" after {result.said_after_s:.1f} s"
-        first = f"{result.first.verdict} {result.first.culprits}{after}"
-        print(f"{number:4} {result.score:13} {result.last_score:13} {what}: {first}")
-        for line in result.problems:
-            print(f"     {line}")
-        sys.stdout.flush()
-    server.__exit__()
+    with job_server(PRELOAD) as jobs:
+        for number in range(arguments.first, arguments.first + arguments.runs):
+            truth = draw(number, arguments.seed, arguments.device)
+            with tempfile.TemporaryDirectory(prefix="chaos-") as name:
+                keep = arguments.keep and arguments.keep / f"{arguments.seed}-{number}"
+                result = run(truth, Path(name), jobs, keep, arguments.device, arguments.give_up)
+            results.append(result)
+            if arguments.out is not None:
+                with arguments.out.open("a") as file:
+                    file.write(json.dumps(asdict(result)) + "\n")
+            what = f"{truth.kind} x{truth.world} {truth.fault} on rank {truth.rank}"
+            after = "" if result.said_after_s is None else f" after {result.said_after_s:.1f} s"
+            first = f"{result.first.verdict} {result.first.culprits}{after}"
+            print(f"{number:4} {result.score:13} {result.last_score:13} {what}: {first}")
+            for line in result.problems:
+                print(f"     {line}")
+            sys.stdout.flush()
     return _conclude(results)
 
 

@@ -27,7 +27,7 @@ from typing import Any
 from tools.chaos import PROGRAM, arguments_of, newest_ns
 from tools.chaos_faults import HEALTHY, OUTSIDE, Draw, draw
 from tools.chaos_score import RIGHT, Answer, score
-from tools.forkserver import Job, Server
+from tools.forked_jobs import Job, Jobs, job_server
 from tools.record_fixture import PRELOAD, ROOT
 
 MEDIAN_S, NINETY_S, FALSE_PERCENT = 10.0, 15.0, 2.0
@@ -63,26 +63,26 @@ class Outcome:
     """HangScope's own lines in the job's log."""
 
 
-def hang(number: int, seed: int, server: Server, place: Path) -> Outcome | None:
+def hang(number: int, seed: int, jobs: Jobs, place: Path) -> Outcome | None:
     """Run one broken job until its first true word; None if the draw is a healthy one."""
     truth = draw(number, seed)
     if truth.fault in HEALTHY:
         return None
     outcome = Outcome(number, seed, truth.fault, f"{truth.kind} x{truth.world} rank {truth.rank}")
-    directory = _start(server, place, str(PROGRAM), arguments_of(truth, 400, "cpu"), truth.world)
+    directory = _start(jobs, place, str(PROGRAM), arguments_of(truth, 400, "cpu"), truth.world)
     began_s, alive, moving_s, struck, ended_s = time.monotonic(), truth.world, 0.0, False, 0.0
     until_s = began_s + GIVE_UP_S
     began_ns = time.time_ns()
     try:
         while (now_s := time.monotonic()) < until_s and not (ended_s and now_s - ended_s > 8.0):
-            event = server.wait(0.1)
-            if event is not None and event["event"] == "exit":
+            ended = jobs.wait(0.1)
+            if ended is not None:
                 alive -= 1
                 ended_s = 0.0 if alive else now_s
             if truth.fault in OUTSIDE and not struck:
                 moving_s = moving_s or (now_s if newest_ns(directory) else 0.0)
                 if moving_s and now_s - moving_s > truth.after_s and alive == truth.world:
-                    server.signal(truth.rank, OUTSIDE[truth.fault])
+                    jobs.signal(truth.rank, OUTSIDE[truth.fault])
                     struck = True
             for word in words_of(directory)[len(outcome.words) :]:
                 outcome.words.append(word)
@@ -95,7 +95,7 @@ def hang(number: int, seed: int, server: Server, place: Path) -> Outcome | None:
                     until_s = min(until_s, now_s + AFTER_S)
     finally:
         outcome.ended = not alive
-        _finish(server, place, outcome)
+        _finish(jobs, place, outcome)
     if not outcome.words and score(truth, Answer(), ended=not alive) in RIGHT:
         outcome.told = "untold"
     return outcome
@@ -108,32 +108,32 @@ def is_true(truth: Draw, word: dict[str, Any], *, ended: bool) -> bool:
     return culprits == (truth.rank,) or score(truth, answer, ended=ended) in RIGHT
 
 
-def healthy(number: int, seed: int, server: Server, place: Path) -> Outcome:
+def healthy(number: int, seed: int, jobs: Jobs, place: Path) -> Outcome:
     """Run one healthy job to its end."""
     dice = random.Random(f"{seed}/{number}/healthy")
     life, world = LIVES[number % len(LIVES)], dice.choice((2, 3, 4))
     outcome = Outcome(number, seed, life, f"x{world}")
     arguments = ["--life", life, "--seed", f"{seed}/{number}"]
     program = str(ROOT / "tools" / "early_job.py")
-    directory = _start(server, place, program, arguments, world)
+    directory = _start(jobs, place, program, arguments, world)
     until_s, alive = time.monotonic() + HEALTHY_S, world
     try:
         while alive and time.monotonic() < until_s:
-            event = server.wait(0.5)
-            if event is not None and event["event"] == "exit":
+            ended = jobs.wait(0.5)
+            if ended is not None:
                 alive -= 1
-                if event["code"] != 0:
-                    outcome.false.append(f"the job itself failed: {event}")
+                if ended.code:
+                    outcome.false.append(f"the job itself failed: {ended}")
         time.sleep(1.0)
         outcome.words = words_of(directory)
         outcome.false += [str(word["summary"]) for word in outcome.words]
     finally:
         outcome.ended = not alive
-        _finish(server, place, outcome)
+        _finish(jobs, place, outcome)
     return outcome
 
 
-def _start(server: Server, place: Path, program: str, arguments: list[str], world: int) -> Path:
+def _start(jobs: Jobs, place: Path, program: str, arguments: list[str], world: int) -> Path:
     directory = place / "run"
     directory.mkdir()
     job = Job(
@@ -145,12 +145,12 @@ def _start(server: Server, place: Path, program: str, arguments: list[str], worl
         environment={"HANGSCOPE": "1"},
         kill_on_failure=False,
     )
-    server.run(job)
+    jobs.run(job)
     return directory
 
 
-def _finish(server: Server, place: Path, outcome: Outcome) -> None:
-    server.end()
+def _finish(jobs: Jobs, place: Path, outcome: Outcome) -> None:
+    jobs.end()
     outcome.load = os.getloadavg()[0] / (os.cpu_count() or 1)
     log = (place / "job.log").read_text("utf-8", "replace").splitlines()
     outcome.log = [line for line in log if line.startswith("[hangscope]")]
@@ -185,23 +185,23 @@ def main() -> int:
         files = [path.read_text("utf-8").splitlines() for path in arguments.table]
         return _conclude(arguments.what, [Outcome(**json.loads(x)) for f in files for x in f])
     os.nice(5)
-    server, outcomes = Server(PRELOAD), []
-    numbers = range(arguments.first, arguments.first + arguments.count)
-    for number in numbers[:: arguments.stride]:
-        with tempfile.TemporaryDirectory(prefix="early-") as name:
-            run = hang if arguments.what == "hangs" else healthy
-            outcome = run(number, arguments.seed, server, Path(name))
-        if outcome is None:
-            continue
-        outcomes.append(outcome)
-        if arguments.out is not None:
-            with arguments.out.open("a") as file:
-                file.write(json.dumps(asdict(outcome)) + "\n")
-        after = "" if outcome.first_true_s is None else f"{outcome.first_true_s:.1f} s"
-        print(f"{number:4} {outcome.kind} {outcome.what}: {outcome.told} {after}", flush=True)
-        for line in outcome.false:
-            print(f"     not true: {line}", flush=True)
-    server.__exit__()
+    outcomes = []
+    with job_server(PRELOAD) as jobs:
+        numbers = range(arguments.first, arguments.first + arguments.count)
+        for number in numbers[:: arguments.stride]:
+            with tempfile.TemporaryDirectory(prefix="early-") as name:
+                run = hang if arguments.what == "hangs" else healthy
+                outcome = run(number, arguments.seed, jobs, Path(name))
+            if outcome is None:
+                continue
+            outcomes.append(outcome)
+            if arguments.out is not None:
+                with arguments.out.open("a") as file:
+                    file.write(json.dumps(asdict(outcome)) + "\n")
+            after = "" if outcome.first_true_s is None else f"{outcome.first_true_s:.1f} s"
+            print(f"{number:4} {outcome.kind} {outcome.what}: {outcome.told} {after}", flush=True)
+            for line in outcome.false:
+                print(f"     not true: {line}", flush=True)
     return _conclude(arguments.what, outcomes)
 
 

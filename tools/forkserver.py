@@ -1,289 +1,280 @@
-"""Starts the ranks of many jobs from one process that has imported torch once.
+"""Starts Python programs as forks of one process that has imported torch.
 
-Importing torch takes seconds of CPU time per rank; forking a process that has already imported it
-takes milliseconds. Each rank is a real process with its own pid, environment, log and exit status.
-It runs the program as ``__main__`` and starts HangScope in the way that ``import torch`` does. The
-server behaves like torchrun: it hosts the store, and when a rank fails, it stops the others with
-SIGTERM.
+Most of what a short job costs is the import of torch, once per rank. The ranks are processes of
+their own all the same, with their own environment, session, start time and random numbers, and a
+program is run as ``__main__``, at the top level. ``import torch`` in it takes no time, and does
+what it does in a new process: it starts HangScope.
 
-The protocol is JSON lines. On stdin: ``{"cmd": "run", ...}`` (see `Job`), ``{"cmd": "signal",
-"rank": 1, "signal": 9}`` and ``{"cmd": "end"}``. On stdout: ``{"event": "started", "pids":
-[...]}``, ``{"event": "exit", "rank": 1, "code": null, "signal": 9}`` and ``{"event": "ended"}``.
+What a process is before it runs is not its own: ``/proc/<pid>/environ`` and ``cmdline`` are the
+server's, and what a library reads from the environment when it is loaded is not read again. See
+`is_forkable`.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import gc
+import importlib
+import importlib.abc
+import importlib.util
 import json
 import os
-import select
+import selectors
 import signal
+import socket
 import subprocess
 import sys
 import time
-import uuid
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from typing import Any
+from types import CodeType, ModuleType
+from typing import IO, Any
 
-from tools.ports import free_port
-
-TERM_GRACE_S = 5.0
-POLL_S = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One job. ``kill_on_failure``: stop the others when a rank fails, as torchrun does."""
-
-    program: str
-    arguments: list[str]
-    world_size: int
-    directory: str
-    log: str
-    environment: dict[str, str] = field(default_factory=dict)
-    kill_on_failure: bool = True
-    ranks_per_node: int = 0
-    """0: all on one node. Otherwise nodes differ only in GROUP_RANK."""
-    skip_ranks: list[int] = field(default_factory=list)
-    """Ranks whose process is never started."""
+_READ_WHEN_LOADED = ("PYTHON", "LD_", "TORCH_", "OMP_", "MKL_", "GLIBC_", "MALLOC_")
+_READ_LATER = ("TORCH_FR", "TORCH_NCCL", "TORCH_GLOO")
+_POLL_S = 0.02
+_MESSAGE_BYTES = 1 << 17
+_START_S = 120.0
+"""For the import of torch and of more on a busy machine."""
+_SHORTEST_S = 0.001
 
 
-class Server:
-    """The client's side: one fork server process.
+def is_forkable(command: Sequence[str], env: Mapping[str, str], plain: Mapping[str, str]) -> bool:
+    """Whether a command is a program that a fork of a server in the ``plain`` environment can run.
 
-    Use it as a context manager; at its end, all processes it started are gone.
+    It is not if the interpreter or a library would see other variables when it is loaded.
+    """
+    if command[0] != sys.executable or not (command[1] == "-c" or command[1].endswith(".py")):
+        return False
+    return read_when_loaded(env) == read_when_loaded(plain)
+
+
+def read_when_loaded(env: Mapping[str, str]) -> dict[str, str]:
+    """The variables that count when the interpreter and torch are loaded, and not later."""
+    return {
+        name: value
+        for name, value in env.items()
+        if name.startswith(_READ_WHEN_LOADED) and not name.startswith(_READ_LATER)
+    }
+
+
+class ForkedProcess:
+    """A running fork: what is used here of `subprocess.Popen`."""
+
+    def __init__(self, server: ForkServer, pid: int, output: IO[bytes] | None) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self.output = output
+        """What it writes; None if that goes into a log."""
+        self._server = server
+        self._read: list[bytes] = []
+
+    def communicate(self, timeout: float) -> tuple[str, None]:
+        """All output, and the return code afterwards; `subprocess.TimeoutExpired` if too late."""
+        deadline_s = time.monotonic() + timeout
+        assert self.output is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.output, selectors.EVENT_READ)
+            while True:
+                if not selector.select(deadline_s - time.monotonic()):
+                    raise subprocess.TimeoutExpired("a forked process", timeout)
+                chunk = os.read(self.output.fileno(), 65536)
+                if not chunk:
+                    break
+                self._read.append(chunk)
+        self.output.close()
+        self.wait(deadline_s - time.monotonic())
+        return b"".join(self._read).decode(errors="replace"), None
+
+    def wait(self, timeout: float) -> int:
+        """The return code; `subprocess.TimeoutExpired` if it comes too late."""
+        if self.returncode is None:
+            self.returncode = self._server.returncode(self.pid, time.monotonic() + timeout)
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """The return code; None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0.0)
+        return None
+
+
+class ForkServer:
+    """The client's side of a process that forks.
+
+    ``environment`` is what the interpreter and torch are loaded in. At its end, or that of this
+    process, all that it has forked is killed.
     """
 
-    def __init__(self, preload: tuple[str, ...] = ("torch.distributed",)) -> None:
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("HANGSCOPE")}
-        environment.update(OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1")
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).resolve()), *preload],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            text=True,
-            start_new_session=True,
-        )
-        self._next("ready", 120)
-
-    def __enter__(self) -> Server:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.close()
-            self._process.wait(20)
-        except (OSError, subprocess.TimeoutExpired):
-            self._process.kill()
-            self._process.wait()
-
-    def run(self, job: Job) -> list[int]:
-        """Start a job; returns the ranks' pids (0 for ranks that are not started)."""
-        fields = {name: getattr(job, name) for name in Job.__slots__}
-        self._send({"cmd": "run", **fields})
-        started = self._next("started", 30)
-        return [int(pid) for pid in started["pids"]]
-
-    def signal(self, rank: int, number: int) -> None:
-        """Send a signal to one rank."""
-        self._send({"cmd": "signal", "rank": rank, "signal": int(number)})
-
-    def wait(self, timeout_s: float) -> dict[str, Any] | None:
-        """The next event, or None when the time is over."""
-        assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], timeout_s)
-        if not ready:
-            return None
-        line = self._process.stdout.readline()
-        if not line:
-            raise RuntimeError("the fork server has ended")
-        event: dict[str, Any] = json.loads(line)
-        return event
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            code = f"from tools.forkserver import serve\nexec(*serve({theirs.fileno()}))"
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", code],
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                cwd=Path(__file__).parents[1],
+                start_new_session=True,
+            )
+        self._codes: dict[int, int] = {}
+        atexit.register(self.end)
 
     def end(self) -> None:
-        """End every rank of the running job, whatever state it is in."""
-        self._send({"cmd": "end"})
-        self._next("ended", 30)
+        """Kill what still runs."""
+        atexit.unregister(self.end)
+        self._socket.close()
+        self._process.wait()
 
-    def _send(self, message: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(message) + "\n")
-        self._process.stdin.flush()
+    def start(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        modules: Iterable[str] = (),
+        log: IO[bytes] | None = None,
+    ) -> ForkedProcess:
+        """Run ``[sys.executable, ...]`` in a fork, with exactly this environment.
 
-    def _next(self, kind: str, timeout_s: float) -> dict[str, Any]:
-        deadline_s = time.monotonic() + timeout_s
-        while time.monotonic() < deadline_s:
-            event = self.wait(max(0.0, deadline_s - time.monotonic()))
-            if event is not None and event["event"] == kind:
-                return event
-        raise TimeoutError(f"the fork server did not say {kind!r} within {timeout_s:.0f} s")
+        ``modules`` are imported before the fork, so that all share them. The output goes into the
+        log, if there is one.
+        """
+        reader, writer = os.pipe() if log is None else (-1, log.fileno())
+        plan = {
+            "command": list(command[1:]), "environment": dict(environment),
+            "modules": list(modules), "folder": os.getcwd(),
+        }  # fmt: skip
+        socket.send_fds(self._socket, [json.dumps(plan).encode()], [writer])
+        if log is None:
+            os.close(writer)
+        while True:
+            told = self._next(time.monotonic() + _START_S)
+            if "started" in told:
+                output = os.fdopen(reader, "rb") if log is None else None
+                return ForkedProcess(self, told["started"], output)
+
+    def returncode(self, pid: int, deadline_s: float) -> int:
+        """Wait for the end of a fork, and collect it: until then it is a zombie."""
+        while pid not in self._codes:
+            self._next(deadline_s)
+        self._socket.send(json.dumps({"collect": pid}).encode())
+        return self._codes.pop(pid)
+
+    def _next(self, deadline_s: float) -> dict[str, int]:
+        self._socket.settimeout(max(_SHORTEST_S, deadline_s - time.monotonic()))
+        try:
+            message = self._socket.recv(_MESSAGE_BYTES)
+        except TimeoutError:
+            raise subprocess.TimeoutExpired("a forked process", 0) from None
+        if not message:
+            raise RuntimeError("the fork server has ended")
+        told: dict[str, int] = json.loads(message)
+        if "ended" in told:
+            self._codes[told["ended"]] = told["code"]
+        return told
 
 
 # -- the server's side -----------------------------------------------------------------------
 
 
-def _say(**event: Any) -> None:
-    sys.stdout.write(json.dumps(event) + "\n")
-    sys.stdout.flush()
+def serve(descriptor: int) -> tuple[CodeType, dict[str, Any]]:
+    """Fork until the client has gone; return only in forks, with what they have to execute."""
+    import torch.distributed
 
-
-class _Server:
-    """Forks the ranks of one job after another, and reports how they end."""
-
-    def __init__(self) -> None:
-        self._pids: dict[int, int] = {}
-        self._job: dict[str, Any] = {}
-        self._store = 0
-        """Pid of the process that hosts the store; 0 if none."""
-        self._failed_at_s = 0.0
-        """When the first rank failed, after which the others are stopped; 0 if none has."""
-
-    def serve(self) -> tuple[dict[str, Any], int] | None:
-        """Serve until stdin closes (None); in a forked rank returns (job, rank) at once."""
-        buffer = b""
+    assert torch.distributed.is_available()
+    _freeze()
+    channel = socket.socket(fileno=descriptor)
+    running: set[int] = set()
+    with selectors.DefaultSelector() as selector:
+        selector.register(channel, selectors.EVENT_READ)
         while True:
-            ready, _, _ = select.select([0], [], [], POLL_S if self._pids else 1.0)
-            if ready:
-                chunk = os.read(0, 65536)
-                if not chunk:
-                    self._end()
-                    return None
-                buffer += chunk
-            while b"\n" in buffer:
-                line, _, buffer = buffer.partition(b"\n")
-                forked = self._obey(json.loads(line))
-                if forked is not None:
-                    return self._job, forked
-            self._collect()
-            self._end_after_a_failure()
-
-    def _obey(self, message: dict[str, Any]) -> int | None:
-        """Execute a command; in a forked rank returns its number."""
-        if message["cmd"] == "run":
-            return self._run(message)
-        if message["cmd"] == "signal":
-            os.kill(self._pids[message["rank"]], message["signal"])
-        elif message["cmd"] == "end":
-            self._end()
-            _say(event="ended")
-        return None
-
-    def _run(self, job: dict[str, Any]) -> int | None:
-        self._job, self._failed_at_s = job, 0.0
-        job["port"] = free_port()
-        job["run_id"] = uuid.uuid4().hex[:12]
-        self._store = _fork_store(job["port"])
-        for rank in range(job["world_size"]):
-            if rank in job["skip_ranks"]:
-                continue
-            pid = os.fork()
-            if pid == 0:
-                return rank
-            self._pids[rank] = pid
-        _say(event="started", pids=[self._pids.get(r, 0) for r in range(job["world_size"])])
-        return None
-
-    def _collect(self) -> None:
-        """Report ranks that have ended; after the first failure, stop the others like torchrun."""
-        for rank, pid in list(self._pids.items()):
-            done, status = os.waitpid(pid, os.WNOHANG)
-            if not done:
-                continue
-            del self._pids[rank]
-            code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
-            number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-            _say(event="exit", rank=rank, code=code, signal=number)
-            if code != 0 and not self._failed_at_s and self._job["kill_on_failure"]:
-                self._failed_at_s = time.monotonic()
-                for other in self._pids.values():
-                    os.kill(other, signal.SIGTERM)
-
-    def _end_after_a_failure(self) -> None:
-        if self._failed_at_s and time.monotonic() - self._failed_at_s > TERM_GRACE_S:
-            for other in self._pids.values():
-                os.kill(other, signal.SIGKILL)
-
-    def _end(self) -> None:
-        _kill([*self._pids.values(), self._store])
-        self._pids.clear()
-        self._store = 0
+            if selector.select(_POLL_S if running else None):
+                message, files, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 1)
+                if not message:
+                    _end(running)
+                plan = json.loads(message)
+                if "collect" in plan:
+                    os.waitpid(plan["collect"], 0)
+                    continue
+                if new := [name for name in plan["modules"] if name not in sys.modules]:
+                    for module in new:
+                        importlib.import_module(module)
+                    _freeze()
+                pid = os.fork()
+                if not pid:
+                    break
+                os.close(files[0])
+                running.add(pid)
+                channel.send(json.dumps({"started": pid}).encode())
+            for pid in list(running):
+                end = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if end is not None:
+                    running.remove(pid)
+                    code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+                    channel.send(json.dumps({"ended": pid, "code": code}).encode())
+    channel.close()
+    return _become(plan, files[0])
 
 
-def _kill(pids: list[int]) -> None:
-    for pid in pids:
-        if pid:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-
-
-def _fork_store(port: int) -> int:
-    """Fork a process that hosts the store, as torchrun's agent does."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(writer)
-        os.read(reader, 1)  # wait until it listens
-        os.close(reader)
-        return pid
-    os.close(0)
-    import torch.distributed as dist
-
-    keep = dist.TCPStore(  # type: ignore[attr-defined]
-        "127.0.0.1", port, None, True, wait_for_workers=False
-    )
-    os.write(writer, b"x")
-    while keep is not None:
-        time.sleep(3600)
-    raise AssertionError
-
-
-def _become(job: dict[str, Any], rank: int) -> None:
-    """Turn a fresh fork into rank ``rank`` of ``job``; the program runs after this returns."""
-    os.setpgid(0, 0)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    world = job["world_size"]
-    node = job["ranks_per_node"] or world
-    os.environ.update(
-        RANK=str(rank),
-        WORLD_SIZE=str(world),
-        LOCAL_RANK=str(rank % node),
-        LOCAL_WORLD_SIZE=str(node),
-        GROUP_RANK=str(rank // node),
-        GROUP_WORLD_SIZE=str(-(-world // node)),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(job["port"]),
-        TORCHELASTIC_RUN_ID=job["run_id"],
-        TORCHELASTIC_RESTART_COUNT="0",
-        TORCHELASTIC_USE_AGENT_STORE="True",
-        HANGSCOPE_DIR=job["directory"],
-    )
-    os.environ.update(job["environment"])
-    sys.argv[:] = [job["program"], *job["arguments"]]
-    sys.path[0] = str(Path(job["program"]).resolve().parent)
-    from hangscope.autoload import autoload
-
-    autoload()
-
-
-if __name__ == "__main__":
-    import gc
-    import importlib
-
-    for module in sys.argv[1:]:
-        importlib.import_module(module)
+def _freeze() -> None:
+    """A collection in one fork copies no pages of what all share."""
     gc.collect()
-    gc.freeze()  # otherwise a collection in a rank would touch, and so copy, the server's pages
-    _say(event="ready")
-    task = _Server().serve()
-    if task is not None:
-        _become(*task)
-        # Run at top level, so that exceptions and exits end the process as they end a script.
-        import runpy
+    gc.freeze()
 
-        runpy.run_path(task[0]["program"], run_name="__main__")
+
+def _end(running: set[int]) -> None:
+    for pid in running:
+        with contextlib.suppress(OSError):
+            os.killpg(pid, signal.SIGKILL)
+    os._exit(0)
+
+
+def _become(plan: dict[str, Any], output: int) -> tuple[CodeType, dict[str, Any]]:
+    os.setsid()
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    os.chdir(plan["folder"])
+    os.environ.clear()
+    os.environ.update(plan["environment"])
+    words = plan["command"]
+    sys.orig_argv[:] = [sys.executable, *words]
+    main = sys.modules["__main__"].__dict__
+    for name in [name for name in main if not name.startswith("__")]:
+        del main[name]
+    if words[0] == "-c":
+        sys.argv[:], sys.path[0] = words[:1] + words[2:], ""
+        code = compile(words[1], "<string>", "exec")
+    else:
+        sys.argv[:], sys.path[0] = words, os.path.dirname(os.path.abspath(words[0]))
+        main["__file__"] = words[0]
+        with open(words[0], "rb") as file:
+            code = compile(file.read(), words[0], "exec")
+    _forget_torch()
+    return code, main
+
+
+def _forget_torch() -> None:
+    """Let the next ``import torch`` find the module that there is, and do what loading it does."""
+    sys.meta_path.insert(0, _Torch(sys.modules.pop("torch")))
+
+
+class _Torch(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def __init__(self, torch: ModuleType) -> None:
+        self._torch = torch
+        self._spec = torch.__spec__
+
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+        return importlib.util.spec_from_loader(name, self) if name == "torch" else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        sys.meta_path.remove(self)
+        return self._torch
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+        from hangscope.autoload import autoload
+
+        autoload()

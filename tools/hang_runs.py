@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hangscope.ring.checks import RingError
 from hangscope.ring.reader import RingReader
-from tools.forkserver import Job, Server
+from tools.forked_jobs import Job, Jobs
 from tools.recordings import Recording
 from tools.two_hosts import ADDRESSES, LINKS, two_hosts
 
@@ -33,7 +33,7 @@ def arguments_of(recording: Recording) -> list[str]:
 
 
 def _record_rings(
-    recording: Recording, sources: Path, server: Server, look: Callable[[], None]
+    recording: Recording, sources: Path, jobs: Jobs, look: Callable[[], None]
 ) -> None:
     environment = {
         "HANGSCOPE": "1",
@@ -50,25 +50,25 @@ def _record_rings(
         kill_on_failure=recording.kill_on_failure,
         skip_ranks=list(recording.skip_ranks),
     )
-    server.run(job)
+    jobs.run(job)
     try:
         alive = recording.world - len(recording.skip_ranks)
         if recording.at == "running":
-            _wait(server, alive, lambda: False, RUNNING_S)
+            _wait(jobs, alive, lambda: False, RUNNING_S)
         else:
-            _wait(server, alive, _standstill(sources, alive), GIVE_UP_S)
+            _wait(jobs, alive, _standstill(sources, alive), GIVE_UP_S)
         time.sleep(1.0)  # let the monitor write its journal
         look()
     finally:
-        server.end()
+        jobs.end()
 
 
-def _wait(server: Server, alive: int, done: Callable[[], bool], limit_s: float) -> None:
+def _wait(jobs: Jobs, alive: int, done: Callable[[], bool], limit_s: float) -> None:
     """Wait until every rank has ended, ``done`` returns True, or the time is over."""
     deadline_s = time.monotonic() + limit_s
     while alive and time.monotonic() < deadline_s and not done():
-        event = server.wait(0.2)
-        if event is not None and event["event"] == "exit":
+        ended = jobs.wait(0.2)
+        if ended is not None:
             alive -= 1
 
 
@@ -100,7 +100,7 @@ def _standstill(directory: Path, world: int) -> Callable[[], bool]:
 
 
 def _record_native(
-    recording: Recording, sources: Path, server: Server, look: Callable[[], None]
+    recording: Recording, sources: Path, jobs: Jobs, look: Callable[[], None]
 ) -> None:
     running = recording.at == "running"
     job = Job(
@@ -116,19 +116,17 @@ def _record_native(
             **recording.environment,
         },
     )
-    server.run(job)
+    jobs.run(job)
     try:
         expected = recording.world - (1 if recording.fault in ("stop", "gil") else 0)
-        _wait(server, recording.world, lambda: len(list(sources.iterdir())) >= expected, GIVE_UP_S)
+        _wait(jobs, recording.world, lambda: len(list(sources.iterdir())) >= expected, GIVE_UP_S)
         time.sleep(1.0)
     finally:
-        server.end()
+        jobs.end()
     look()
 
 
-def _record_logs(
-    recording: Recording, sources: Path, server: Server, look: Callable[[], None]
-) -> None:
+def _record_logs(recording: Recording, sources: Path, jobs: Jobs, look: Callable[[], None]) -> None:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HANGSCOPE")}
     environment.update(OMP_NUM_THREADS="1", PYTHONUNBUFFERED="1", **recording.environment)
     command = [
@@ -149,7 +147,7 @@ def _record_logs(
 
 
 def _record_hosts(
-    recording: Recording, sources: Path, server: Server, look: Callable[[], None]
+    recording: Recording, sources: Path, jobs: Jobs, look: Callable[[], None]
 ) -> None:
     """Run in two linked network namespaces and take the link down during training (needs root)."""
     with two_hosts() as hosts:
@@ -224,7 +222,7 @@ def _end_all(processes: list[subprocess.Popen[bytes]]) -> None:
         process.wait()
 
 
-Run = Callable[[Recording, Path, Server, Callable[[], None]], None]
+Run = Callable[[Recording, Path, Jobs, Callable[[], None]], None]
 """Runs a recording into a folder; calls the last argument while the hang can be observed."""
 RUNS: dict[str, Run] = {
     "rings": _record_rings,

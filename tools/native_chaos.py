@@ -24,7 +24,7 @@ from hangscope.diagnosis.engine import diagnose
 from hangscope.trace.load import load_trace
 from tools.chaos import arguments_of
 from tools.chaos_faults import CALLS, HEALTHY, ONLY, OUTSIDE, Draw, draw
-from tools.forkserver import Job, Server
+from tools.forked_jobs import Job, Jobs, job_server
 from tools.record_fixture import PRELOAD, ROOT
 
 LIMIT_S = 8.0
@@ -52,12 +52,12 @@ def drawn(number: int, seed: int) -> Draw:
     return replace(truth, world=WORLD, rank=rank)
 
 
-def run(truth: Draw, folder: Path, server: Server, device: str) -> None:
+def run(truth: Draw, folder: Path, jobs: Jobs, device: str) -> None:
     """Run one job until all its ranks have ended, or the time limit; keep what it left."""
     dumps = folder / DUMPS
     dumps.mkdir(parents=True)
     stem = str(dumps / "nccl_trace_rank_")
-    server.run(
+    jobs.run(
         Job(
             program=str(ROOT / "tools" / "chaos_job.py"),
             arguments=[*arguments_of(_by_itself(truth), STEPS, device), "--limit", str(LIMIT_S)],
@@ -79,12 +79,12 @@ def run(truth: Draw, folder: Path, server: Server, device: str) -> None:
     alive = truth.world
     try:
         while alive and time.monotonic() - began_s < GIVE_UP_S:
-            event = server.wait(0.1)
-            alive -= event is not None and event["event"] == "exit"
+            ended = jobs.wait(0.1)
+            alive -= ended is not None
             if alive == 1 and truth.fault in WAITS_FOR_EVER:
                 break  # the others have left what they leave
     finally:
-        server.end()
+        jobs.end()
     (folder / TRUTH).write_text(json.dumps(asdict(truth)))
 
 
@@ -152,12 +152,12 @@ def main() -> int:
         print(score(arguments.folder))
         return 0
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # asking must not prevent the fork
-    with Server(PRELOAD) as server:
+    with job_server(PRELOAD) as jobs:
         for number in range(arguments.first, arguments.first + arguments.runs):
             truth = drawn(number, arguments.seed)
             folder = arguments.folder / f"{arguments.seed}-{number}"
             shutil.rmtree(folder, ignore_errors=True)
-            run(truth, folder, server, arguments.device)
+            run(truth, folder, jobs, arguments.device)
             left = len(list((folder / DUMPS).iterdir()))
             print(f"{number:4} {truth.kind} {truth.fault} on rank {truth.rank}: {left} dumps")
             sys.stdout.flush()

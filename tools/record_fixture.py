@@ -31,7 +31,7 @@ from hangscope.replay.fixture import EXPECTED, to_toml
 from hangscope.trace.live.follow import LiveRun, is_gil_blocked
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import Trace
-from tools.forkserver import Server
+from tools.forked_jobs import Jobs, job_server
 from tools.hang_runs import RUNS, arguments_of
 from tools.recordings import Recording, recordings
 
@@ -71,12 +71,12 @@ def main() -> int:
     if not arguments.again and not arguments.names:
         wanted = [r for r in wanted if not (FIXTURES / r.name).exists()]
     wrong = 0
-    with Server(PRELOAD) as server:
+    with job_server(PRELOAD) as jobs:
         for recording in wanted:
             began_s = time.monotonic()
             with tempfile.TemporaryDirectory(prefix="hang-") as place:
                 try:
-                    differences = record(recording, Path(place), server)
+                    differences = record(recording, Path(place), jobs)
                 except (FixtureError, TimeoutError) as error:
                     differences = [str(error)]
             wrong += bool(differences)
@@ -106,7 +106,7 @@ def refresh() -> None:
     (FIXTURES / "README.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def record(recording: Recording, place: Path, server: Server) -> list[str]:
+def record(recording: Recording, place: Path, jobs: Jobs) -> list[str]:
     """Record one fixture; returns the differences from the expectation, one line each."""
     sources = place / "run"
     sources.mkdir()
@@ -124,7 +124,7 @@ def record(recording: Recording, place: Path, server: Server) -> list[str]:
         )
         found.append(diagnosis)
 
-    RUNS[recording.kind](recording, sources, server, look)
+    RUNS[recording.kind](recording, sources, jobs, look)
     diagnosis = found[0]
     outcome = verify(load_fixture(target))
     lines = [f"{d.what}: expected {d.expected}, got {d.got}" for d in outcome.differences]
