@@ -6,7 +6,6 @@ import io
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from hangscope.monitor.watch import Monitor
 from hangscope.ring.process_identity import boot_id, pid_namespace, start_ticks
 from hangscope.trace.live.rings import RunKey
 from tests.live_rings import RingRank
+from tests.waiting import until
 
 KEY = RunKey("live", 0)
 _LIMIT_S = 60.0
@@ -57,10 +57,7 @@ class Followed:
 
     def until(self, holds: Callable[[], bool]) -> None:
         """Wait for something that the monitor does."""
-        deadline_s = time.monotonic() + _LIMIT_S
-        while not holds() and time.monotonic() < deadline_s:
-            time.sleep(0.02)
-        assert holds(), self.out.getvalue()
+        until(holds, _LIMIT_S, every_s=0.02, seen=self.out.getvalue)
 
     def end(self, *, ask: bool) -> None:
         """Wait for the monitor to end by itself, or ``ask`` it to."""

@@ -14,6 +14,7 @@ from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.trace.load import load_trace
 from tests.real_jobs import ROOT, beside, environment, worlds
+from tests.waiting import until
 from tools.early import words_of
 
 pytestmark = pytest.mark.timeout(300)
@@ -36,16 +37,14 @@ def test_lines_of_those_who_wait_and_of_who_is_waited_for_stay(tmp_path: Path, f
     env = environment(HANGSCOPE="1", HANGSCOPE_DIR=str(directory), HANGSCOPE_TIMEOUT="4")
     log = tmp_path / "job.log"
     with beside(command, [env | place for place in worlds(3)], log) as ranks:
-        until_s = time.monotonic() + 120
-        while not any(word["event"] == "verdict" for word in words_of(directory)):
-            assert time.monotonic() < until_s, log.read_text()
-            time.sleep(0.2)
+        until(
+            lambda: any(word["event"] == "verdict" for word in words_of(directory)),
+            120.0,
+            seen=log.read_text,
+        )
         live = diagnose(load_trace([directory]))
         for rank in ranks:
             os.kill(rank.pid, signal.SIGKILL)
-        until_s = time.monotonic() + 60
-        while '"event":"exit"' not in "".join(p.read_text() for p in directory.glob("*.journal")):
-            assert time.monotonic() < until_s
-            time.sleep(0.2)
+        until(lambda: any('"event":"exit"' in p.read_text() for p in directory.glob("*.journal")))
         time.sleep(1.0)  # the monitor's last look
     assert what_is_said(diagnose(load_trace([directory]))) == what_is_said(live)

@@ -6,8 +6,6 @@ import io
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +16,7 @@ from hangscope.monitor.watch import Monitor, MonitorConfig
 from hangscope.ring.process_identity import boot_id, pid_namespace, start_ticks
 from hangscope.trace.live.rings import RunKey
 from tests.live_rings import RingRank
+from tests.waiting import until
 
 
 @pytest.mark.parametrize("by_s", [3600.0, -3600.0, 5.0])
@@ -85,20 +84,13 @@ def test_clock_step_does_not_make_a_hang(tmp_path: Path, monkeypatch: pytest.Mon
     )
     following.start()
     try:
-        _until(lambda: asked[0] >= 5)
+        until(lambda: asked[0] >= 5)
         assert out.getvalue() == ""
         lately.clear()
-        _until(lambda: "[hangscope] Rank 1 never" in out.getvalue())
+        until(lambda: "[hangscope] Rank 1 never" in out.getvalue())
     finally:
         going.set()
         for process in processes:
             process.kill()
             process.wait()
         following.join()
-
-
-def _until(holds: Callable[[], bool], within_s: float = 60.0) -> None:
-    until_s = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < until_s
-        time.sleep(0.05)

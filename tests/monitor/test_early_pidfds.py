@@ -15,6 +15,7 @@ from hangscope.monitor import early_pidfds, processes
 from hangscope.monitor.early_pidfds import EarlyWatch, pid_of
 from hangscope.monitor.processes import ProcessWatch
 from hangscope.ring import layout
+from tests.waiting import until
 
 
 def _ring(directory: Path, pid: int, rank: int = 0) -> Path:
@@ -49,14 +50,11 @@ def test_end_of_a_process_reaped_before_it_was_added(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     _ring(tmp_path, process.pid)
     watch = EarlyWatch(tmp_path)
-    deadline_s = time.monotonic() + 20
-    while not watch._descriptors and time.monotonic() < deadline_s:
-        time.sleep(0.01)
+    until(lambda: watch._descriptors, every_s=0.01)
     before_ns = time.time_ns()
     process.kill()
     process.wait()  # from here on /proc knows nothing of it
-    while not watch._ended_ns and time.monotonic() < deadline_s:
-        time.sleep(0.01)
+    until(lambda: watch._ended_ns, every_s=0.01)
     noticed_ns = time.time_ns()
     ends = ProcessWatch(*watch.take())
     assert ends.add(0, process.pid)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from hangscope.trace.load import load_trace
 from hangscope.trace.merging.facts import merge_facts
 from hangscope.trace.model import ExitFacts, RankFacts
 from tests.real_jobs import beside, environment, worlds
+from tests.waiting import until
 
 pytestmark = pytest.mark.timed
 
@@ -69,11 +68,11 @@ def test_verdict_is_the_same_after_the_job_was_killed(
     command = [sys.executable, str(script), str(tmp_path), how]
     log = tmp_path / "log"
     with beside(command, [env | place for place in worlds(2)], log) as job:
-        _until(lambda: "[hangscope] more:" in log.read_text(), 90)
+        until(lambda: "[hangscope] more:" in log.read_text(), 90.0, seen=log.read_text)
         live = _judged(rings)
         for rank in job:
             os.kill(rank.pid, signal.SIGKILL)
-        _until(lambda: _ends(rings) == 2, 60)
+        until(lambda: _ends(rings) == 2)
     after = _judged(rings)
     for found in (live, after):
         assert (found.verdict.value, found.culprits) == (verdict, (1,))
@@ -84,15 +83,6 @@ def test_verdict_is_the_same_after_the_job_was_killed(
 
 def _ends(rings: Path) -> int:
     return sum(path.read_text().count('"event":"exit"') for path in rings.glob("*.journal"))
-
-
-def _until(holds: Callable[[], bool], timeout_s: float) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while time.monotonic() < deadline_s:
-        if holds():
-            return
-        time.sleep(0.2)
-    raise AssertionError("it took too long")
 
 
 _RING = RankFacts(1, alive=False, heartbeat_ns=10 * SECOND, observed_ns=10 * SECOND)

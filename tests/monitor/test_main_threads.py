@@ -12,6 +12,7 @@ import pytest
 
 from hangscope.monitor.main_threads import MainThreads
 from hangscope.trace.model import Frame, RankFacts, ThreadStack
+from tests.waiting import until
 
 ONE_CALL = "import threading; print(1, flush=True); threading.Event().wait()"
 MANY_CALLS = "import time; print(1, flush=True)\nwhile True: time.sleep(0.02)"
@@ -26,11 +27,8 @@ def test_one_long_call_differs_from_many_short_ones(code: str, runs: bool) -> No
             threads = MainThreads()
             assert threads.ran([process.pid])  # nothing to compare with yet
             # The call may not have begun yet, and a busy machine may run none of many calls.
-            deadline_s = time.monotonic() + 20
             time.sleep(0.3)
-            while threads.ran([process.pid]) is not runs:
-                assert time.monotonic() < deadline_s
-                time.sleep(0.3)
+            until(lambda: threads.ran([process.pid]) is runs, every_s=0.3)
         finally:
             process.kill()
 

@@ -6,8 +6,6 @@ import io
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -18,15 +16,7 @@ from hangscope.monitor.watch import Monitor, MonitorConfig
 from hangscope.trace.live.rings import RunKey
 from tests.real_jobs import environment
 from tests.ring_processes import ring_process
-
-_LIMIT_S = 60.0
-
-
-def _until(holds: Callable[[], object]) -> None:
-    deadline_s = time.monotonic() + _LIMIT_S
-    while not holds() and time.monotonic() < deadline_s:
-        time.sleep(0.05)
-    assert holds()
+from tests.waiting import until
 
 
 def test_failed_look_is_one_line_and_the_next_one_comes(
@@ -87,8 +77,8 @@ def test_killed_monitor_is_started_again_once(tmp_path: Path) -> None:
         command += ["--run-id", "live", "--local-world-size", "2", "--timeout", "2", "--detach"]
         subprocess.run(command, env=environment(), stderr=out, check=True, timeout=60)
         for times, consequence in ((1, "it is started again"), (2, "nobody watches the job now")):
-            _until(lambda: len(_monitors(run)) == 2)
+            until(lambda: len(_monitors(run)) == 2)
             _monitors(run)[-1].send_signal(signal.SIGKILL)
-            _until(lambda: consequence in log.read_text())  # noqa: B023
+            until(lambda: consequence in log.read_text())  # noqa: B023
             assert log.read_text().count("the monitor was killed by signal 9") == times
-        _until(lambda: not _monitors(run))
+        until(lambda: not _monitors(run))

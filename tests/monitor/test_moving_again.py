@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.real_jobs import beside, environment, worlds
+from tests.waiting import until
 
 pytestmark = pytest.mark.timed
 
@@ -34,19 +34,12 @@ def test_end_of_a_reported_pause_is_reported(tmp_path: Path, then: str) -> None:
     env = environment(HANGSCOPE="1", HANGSCOPE_DIR=str(tmp_path / "rings"), HANGSCOPE_TIMEOUT="2")
     command = [sys.executable, str(script), str(tmp_path), then]
     with beside(command, [env | place for place in worlds(2)], log) as job:
-        _until_said(log, "more: hangscope analyze")
+        until(lambda: "more: hangscope analyze" in log.read_text(), seen=log.read_text)
         assert "moving again" not in log.read_text()
         (tmp_path / "go").touch()
-        _until_said(log, "[hangscope] moving again after ")
+        until(lambda: "[hangscope] moving again after " in log.read_text(), seen=log.read_text)
         (tmp_path / "end").touch()
         for rank in job:
             rank.wait(60)
     (said,) = [line for line in log.read_text().splitlines() if "moving again" in line]
     assert said.endswith(": all ranks have ended with status 0") == (then == "ends at once")
-
-
-def _until_said(log: Path, words: str, within_s: float = 90.0) -> None:
-    until_s = time.monotonic() + within_s
-    while words not in log.read_text():
-        assert time.monotonic() < until_s, f"never said: {words}\n{log.read_text()}"
-        time.sleep(0.1)

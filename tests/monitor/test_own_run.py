@@ -26,6 +26,7 @@ from hangscope.trace.live.rings import RunKey
 from tests.live_rings import RingRank
 from tests.real_jobs import ROOT, environment
 from tests.ring_processes import bystander, claimed_ring, ring_process
+from tests.waiting import until
 
 _KEY = RunKey("live", 0)
 _OTHER = 65534
@@ -163,10 +164,8 @@ def test_ring_of_a_program_that_replaced_the_rank_is_followed(tmp_path: Path) ->
         "os.execvp('sleep', ['sleep', '60'])"
     )
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT) as process:
-        deadline_s = time.monotonic() + 30
-        while b"sleep" not in Path(f"/proc/{process.pid}/cmdline").read_bytes()[:6]:
-            assert time.monotonic() < deadline_s
-            time.sleep(0.05)
+        command = Path(f"/proc/{process.pid}/cmdline")
+        until(lambda: command.read_bytes().startswith(b"sleep"))
         assert LiveRun(tmp_path, _KEY, own=_own("")).look().ranks[0].pid == process.pid
         process.kill()
 

@@ -20,6 +20,7 @@ import pytest
 from tests.real_jobs import environment
 from tests.restrictions import NUMBERS, forbidding
 from tests.ring_processes import ring_process
+from tests.waiting import until
 
 _PTRACE = ("ptrace", "process_vm_readv")
 _PIDFDS = ("pidfd_open", "pidfd_send_signal", *_PTRACE)
@@ -91,10 +92,7 @@ def test_healthy_job_gets_no_verdict_and_the_end_of_a_rank_is_seen(
         assert [one.poll(), victim.poll()] == [None, None]
         if name != "no descriptor left":  # the journal needs one
             victim.kill()
-            deadline_s = time.monotonic() + 60
-            while not (ends := _ends(run)) and time.monotonic() < deadline_s:
-                time.sleep(0.1)
-            assert ends == [(1, victim.pid, signal.SIGKILL)]
+            assert until(lambda: _ends(run)) == [(1, victim.pid, signal.SIGKILL)]
         monitor.kill()
 
 

@@ -6,8 +6,7 @@ import contextlib
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from hangscope.diagnosis.engine import diagnose
 from hangscope.trace.load import load_trace
 from tests.real_jobs import ROOT, environment
+from tests.waiting import until
 
 pytestmark = pytest.mark.timed
 
@@ -149,17 +149,17 @@ def test_a_monitor_that_dies_is_started_again(tmp_path: Path, how: str) -> None:
         subprocess.Popen(command, env=environment(), cwd=ROOT, stderr=out) as process,
     ):
         try:
-            _await(lambda: (folder / "pid").exists(), log)
+            until(lambda: (folder / "pid").exists(), seen=log.read_text)
             if how == "dies":
                 process.kill()
                 process.wait(60)
-                _await(lambda: "it is started again" in log.read_text(), log)
-            _await(lambda: "more: hangscope analyze" in log.read_text(), log)
+                until(lambda: "it is started again" in log.read_text(), seen=log.read_text)
+            until(lambda: "more: hangscope analyze" in log.read_text(), seen=log.read_text)
         finally:
             (folder / "end").touch()
     if how == "ends":
         assert process.returncode == 0
-    _await(lambda: not _running_beside(folder), log)
+    until(lambda: not _running_beside(folder), seen=log.read_text)
     said = log.read_text()
     assert "broadcast" in said
     assert said.count("started again") == (how == "dies")
@@ -174,10 +174,3 @@ def _running_beside(folder: Path) -> list[int]:
             if str(folder).encode() in path.read_bytes():
                 found.append(int(path.parent.name))
     return found
-
-
-def _await(holds: Callable[[], bool], log: Path, most_s: float = 90.0) -> None:
-    until_s = time.monotonic() + most_s
-    while not holds():
-        assert time.monotonic() < until_s, log.read_text()
-        time.sleep(0.1)

@@ -26,6 +26,7 @@ from hangscope.trace.processes.signals import DescendsFrom, launcher_of, target_
 from hangscope.trace.rings.facts import writer_of
 from tests.real_jobs import environment
 from tests.ring_processes import bystander, claimed_ring, ring_process
+from tests.waiting import until
 
 PACKAGE = Path(__file__).parents[2] / "hangscope"
 _SENDS = {
@@ -167,9 +168,7 @@ def test_stacks_are_asked_for_only_by_the_signal_that_is_handled(tmp_path: Path)
             assert target.ask_for_stacks(process.pid, STACK_SIGNALS[-1]) is (process is answers)
             target.close()
         written = Path(stacks_file(str(tmp_path / "rank_0.ring")))
-        deadline_s = time.monotonic() + 10
-        while not written.stat().st_size and time.monotonic() < deadline_s:
-            time.sleep(0.02)
+        until(lambda: written.stat().st_size)
         assert "most recent call first" in written.read_text()
         assert [answers.poll(), silent.poll()] == [None, None]
 

@@ -20,6 +20,7 @@ from hangscope.ring.process_identity import boot_id, pid_namespace, start_ticks
 from hangscope.trace.live.rings import RunKey
 from hangscope.trace.processes.process import look_here
 from tests.live_rings import RingRank
+from tests.waiting import until
 
 _SLEEPS = "import time; print(flush=True); time.sleep(60)"
 _FIRST_THREAD_ENDS = """
@@ -69,13 +70,10 @@ def test_node_waits_for_others_before_reporting_its_stopped_ranks(
     monitor = Monitor(config, out=out)
     following = threading.Thread(target=monitor.follow)
     following.start()
-    deadline_s = time.monotonic() + 20
-    while not monitor._ranks.alive and time.monotonic() < deadline_s:
-        time.sleep(0.02)
+    until(lambda: monitor._ranks.alive)
     process.send_signal(number)
     process.wait()
-    while not monitor._ranks.were_stopped and time.monotonic() < deadline_s:
-        time.sleep(0.02)
+    until(lambda: monitor._ranks.were_stopped)
     time.sleep(0.1)
     there.ring.beat()
     if others == "stop, too":
@@ -91,10 +89,7 @@ def test_process_without_its_main_thread_has_not_ended() -> None:
     process, processes = _started(_FIRST_THREAD_ENDS), ProcessWatch()
     assert processes.add(0, process.pid)
     try:
-        deadline_s = time.monotonic() + 20
-        while look_here(process.pid, 0).alive and time.monotonic() < deadline_s:
-            time.sleep(0.01)
-        assert look_here(process.pid, 0).alive is False
+        until(lambda: look_here(process.pid, 0).alive is False)
         assert processes.watches(process.pid), "how it ends cannot be seen yet"
     finally:
         process.kill()

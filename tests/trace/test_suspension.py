@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from hangscope.trace.processes.suspension import (
     is_frozen,
     tracer_of,
 )
+from tests.waiting import until
 
 ATTACH, DETACH = 16, 17
 FREEZER = Path("/sys/fs/cgroup/freezer")
@@ -33,11 +34,9 @@ def sleeper() -> Iterator[int]:
 
 
 def _look(pid: int, wanted: str) -> ProcessLook:
-    deadline_s = time.monotonic() + 10
-    while (look := look_here(pid, process_identity.start_ticks(pid))).state != wanted:
-        assert time.monotonic() < deadline_s, look
-        time.sleep(0.01)
-    return look
+    look = functools.partial(look_here, pid, process_identity.start_ticks(pid))
+    until(lambda: look().state == wanted, 10.0, every_s=0.01, seen=look)
+    return look()
 
 
 def test_tracer_of_a_process_is_named(sleeper: int) -> None:
@@ -120,9 +119,7 @@ def test_process_that_replaced_its_program_no_longer_has_its_ring(tmp_path: Path
             assert not has_execed(process.pid, str(path))
             process.stdin.write("\n")
             process.stdin.flush()
-            deadline_s = time.monotonic() + 10
-            while not has_execed(process.pid, str(path)):
-                assert time.monotonic() < deadline_s
+            until(lambda: has_execed(process.pid, str(path)), 10.0)
             assert not has_execed(process.pid, str(tmp_path / "no.ring"))
         finally:
             process.kill()
