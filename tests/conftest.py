@@ -20,8 +20,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.depth import examples
+
 # Tests share their machine: how long one example takes says nothing.
-settings.register_profile("shared", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "shared",
+    deadline=None,
+    max_examples=examples(200),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("shared")
 
 # Whatever `hangscope compile` may have left here, tests see the recorder in Python, unless they ask

@@ -82,6 +82,9 @@ FROM_BELOW = {
 of a trace, the model of a diagnosis, lists of ranks) is below all of them."""
 
 
+pytestmark = pytest.mark.xdist_group("layers")  # one worker reads the sources, once
+
+
 @cache
 def imports(path: Path) -> tuple[tuple[str, bool], ...]:
     """(what, whether at the top of the file) of every import; type-checking blocks excluded."""

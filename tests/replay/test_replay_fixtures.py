@@ -1,4 +1,7 @@
-"""Every recorded hang keeps its verdict, and no recording tells where it was made."""
+"""Recorded hangs are of every kind, and none tells where it was made.
+
+That each keeps its verdict is shown by ``hangscope replay fixtures``, which ``make check`` calls.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,7 @@ import gzip
 import re
 from pathlib import Path
 
-import pytest
-
-from hangscope.replay import find_fixtures, load_fixture, verify
+from hangscope.replay import find_fixtures, load_fixture
 
 ROOT = Path(__file__).resolve().parents[2] / "fixtures"
 FOLDERS = find_fixtures([ROOT])
@@ -16,14 +17,6 @@ _PRIVATE = re.compile(
     rb"/(?:work|root|home|Users|private)/|(?<![\w.])(?!127\.|0\.|192\.0\.2\.)\d{1,3}(?:\.\d{1,3}){3}:\d"
 )
 MAX_BYTES = 1_000_000
-
-
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_recorded_hang_keeps_its_verdict(folder: Path) -> None:
-    outcome = verify(load_fixture(folder))
-    assert outcome.passed, "\n".join(
-        f"{d.what}: expected {d.expected!r}, got {d.got!r}" for d in outcome.differences
-    )
 
 
 def test_fixtures_are_many_and_cover_every_kind() -> None:
@@ -49,19 +42,17 @@ def test_fixtures_are_many_and_cover_every_kind() -> None:
     assert sum(f.expected.verdict == "healthy" for f in fixtures) >= 6
 
 
-@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_recordings_are_small_and_private(folder: Path) -> None:
-    total = 0
-    for file in folder.rglob("*"):
-        if not file.is_file():
-            continue
-        data = file.read_bytes()
-        total += len(data)
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-        found = _PRIVATE.search(data)
-        assert found is None, f"{file}: {found[0]!r}"
-    assert total < MAX_BYTES
+def test_recordings_are_small_and_private() -> None:
+    for folder in FOLDERS:
+        total = 0
+        for file in filter(Path.is_file, folder.rglob("*")):
+            data = file.read_bytes()
+            total += len(data)
+            if data[:2] == b"\x1f\x8b":
+                data = gzip.decompress(data)
+            found = _PRIVATE.search(data)
+            assert found is None, f"{file}: {found[0]!r}"
+        assert total < MAX_BYTES, folder
 
 
 def test_list_contains_every_fixture() -> None:

@@ -142,7 +142,7 @@ def test_stacks_are_found_by_their_formats() -> None:
 @pytest.mark.long
 def test_slow_log_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "_PROGRESS_INTERVAL_S", 0.001)
-    (tmp_path / "job.log").write_text("".join(timeout(n % 64, 7) for n in range(10_000)))
+    (tmp_path / "job.log").write_text("".join(timeout(n % 64, 7) for n in range(1_000)))
     calls: list[tuple[int, int]] = []
     load_trace([tmp_path], progress=lambda done, found: calls.append((done, found)))
     assert calls[-1] == (1, 1)

@@ -7,7 +7,7 @@ import re
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hangscope.trace.job_log.evidence.attempt import Attempt
@@ -19,6 +19,7 @@ from hangscope.trace.job_log.readers.registry import Reader, Readers
 from hangscope.trace.job_log.rows.literals import literals_of, shortest
 from hangscope.trace.job_log.rows.row import STATEMENTS, Report, Row, row
 from hangscope.trace.job_log.rows.table import ROWS
+from tests.depth import examples
 from tests.trace.logs import trace_of
 from tools import log_lines
 
@@ -67,29 +68,25 @@ def rows_that_read(text: str) -> set[str]:
     return told
 
 
-@pytest.mark.parametrize(("known", "example"), LOOKED_FOR, ids=_id)
-def test_example_alone_reaches_its_row(known: Row, example: str) -> None:
-    assert known.id in rows_that_read(example)
-
-
-@pytest.mark.parametrize(("known", "example"), LOOKED_FOR, ids=_id)
-@settings(max_examples=8, deadline=None)
+@pytest.mark.parametrize(("known", "said"), LOOKED_FOR, ids=_id)
+@example(prefix="", above=[], below=[])
+@settings(max_examples=examples(40))
 @given(
     prefix=st.sampled_from(PREFIXES),
     above=st.lists(st.sampled_from(COMPANY), max_size=30),
     below=st.lists(st.sampled_from(COMPANY), max_size=3),
 )
 def test_example_reaches_its_row_in_any_company_and_behind_every_prefix(
-    known: Row, example: str, prefix: str, above: list[str], below: list[str]
+    known: Row, said: str, prefix: str, above: list[str], below: list[str]
 ) -> None:
-    assert known.id in rows_that_read("\n".join([*above, prefix + example, *below]))
+    assert known.id in rows_that_read("\n".join([*above, prefix + said, *below]))
 
 
 def test_line_is_offered_to_every_row_that_may_know_it() -> None:
     readers = Readers(2025)._all
-    for known, example in EXAMPLES:
+    for known, said in EXAMPLES:
         place = len(readers) - len(ROWS) + ROWS.index(known)
-        assert readers[place].may_know(shape_of(example)), known.id
+        assert readers[place].may_know(shape_of(said)), known.id
 
 
 def test_line_counts_whether_or_not_others_do() -> None:

@@ -22,6 +22,7 @@ from hangscope.trace.load import load_trace
 from hangscope.trace.model import RECORD_DTYPE, RankFacts, Records, Trace
 from hangscope.trace.processes.file_locks import FileLocks
 from hangscope.trace.processes.process import _own_namespace, look_here
+from tests.depth import examples
 from tests.live_rings import RingRank
 
 _TIMED = {
@@ -92,7 +93,7 @@ def job(tmp_path: Path) -> list[RingRank]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(examples(16)))
 def test_many_looks_give_the_result_of_one(tmp_path: Path, job: list[RingRank], seed: int) -> None:
     """Operations that begin, end, pair, wrap, lack sizes or are taken back, in any order."""
     rng = random.Random(seed)
