@@ -1,4 +1,4 @@
-"""Reads PyTorch Flight Recorder dumps of every version and dialect.
+"""Reads PyTorch Flight Recorder dumps of every version.
 
 **In**: a document of plain values. **Out**: `Fragment`s with records as columns, groups, members
 and the counters of ``pg_status``.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from operator import itemgetter
 from typing import Any
 
@@ -13,15 +12,8 @@ import numpy.typing as npt
 from hangscope.trace import clean
 from hangscope.trace.flight_recorder.intern import MAX_DIMS, MAX_TENSORS
 
-OP_FIELDS = (
-    "profiling_name", "op_name", "operation", "op", "name", "op_type", "collective",
-    "collective_name", "coll", "coll_name", "func",
-)  # fmt: skip
-"""Names under which recorders and collectors store the operation, the usual one first."""
-SEQ_FIELDS = (
-    "collective_seq_id", "seq_id", "seq", "collective_seq", "seq_num", "seqnum", "sequence",
-    "sequence_number", "sequence_id", "coll_seq", "op_count",
-)  # fmt: skip
+SEQ_FIELDS = ("collective_seq_id", "seq_id")
+"""Where the sequence number is: since dump version 2.0, and before."""
 
 Entry = dict[str, Any]
 IntArray = npt.NDArray[np.int64]
@@ -33,10 +25,6 @@ class Entries(list[Entry]):
     def __init__(self, entries: Iterable[Entry]) -> None:
         super().__init__(entries)
         self.names: frozenset[Any] = self._names()
-        if any(type(name) is str and not _PLAIN_NAME(name) for name in self.names):
-            # A dialect: ``collectiveSeqId``, ``Record-Id``, ``record_id_``.
-            self[:] = [{_snake(name): value for name, value in e.items()} for e in self]
-            self.names = self._names()
 
     def _names(self) -> frozenset[Any]:
         if not self:
@@ -45,44 +33,15 @@ class Entries(list[Entry]):
             return frozenset().union(*self)
         # Entries of one recorder have the same fields, except those that depend on the operation
         # (a root, a reduce op). Looking at one entry per operation is enough.
-        kind = next((name for name in OP_FIELDS if name in self[0]), "")
         try:
-            few = dict(zip(map(itemgetter(kind), self), self, strict=True)).values()
+            few = dict(zip(map(itemgetter("profiling_name"), self), self, strict=True)).values()
         except (KeyError, TypeError):
             return frozenset().union(*self)
         return frozenset().union(self[len(self) // 2], *few)
 
 
-_PLAIN_NAME = re.compile(r"(?:[a-z0-9_]*[a-z0-9])?\Z").match
-_WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-
-
-def _snake(name: Any) -> Any:
-    if type(name) is not str or len(name) > 100:
-        return name
-    return snake(name)
-
-
-def snake(name: str) -> str:
-    """``collectiveSeqId``, ``Record-Id`` or ``record_id_`` in the Flight Recorder's spelling."""
-    plain = name.replace("P2P", "P2p").replace("-", "_").replace(" ", "_").rstrip("_")
-    return _WORDS.sub("_", plain).lower()
-
-
-def snake_keys(mapping: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """The mapping with keys like ``collectiveSeqId`` or ``record-id`` in the Flight Recorder's
-    spelling.
-    """
-    if all(type(key) is str and _PLAIN_NAME(key) for key in mapping):
-        return mapping
-    return {
-        snake(key) if type(key) is str and len(key) <= 100 else key: value
-        for key, value in mapping.items()
-    }
-
-
 def pick(entries: Entries, *names: str) -> str | None:
-    """The first of several spellings of a field that any entry has."""
+    """The first of a field's names in several versions that any entry has."""
     for name in names:
         if name in entries.names:
             return name
@@ -157,12 +116,9 @@ _TRUTH = {True: True, False: False, None: False}
 
 
 def sizes(value: Any) -> tuple[tuple[int, ...], ...] | None:
-    """Shapes from lists of lists, one flat list, tuples, or strings of numbers."""
+    """Shapes from lists of lists of numbers, which may be strings."""
     if not isinstance(value, (list, tuple)):
         return None
-    if value and not any(isinstance(row, (list, tuple)) for row in value[:MAX_TENSORS]):
-        flat = numbers(value)
-        return None if flat is None else (flat,)
     rows: list[tuple[int, ...]] = []
     for row in value[:MAX_TENSORS]:
         if not isinstance(row, (list, tuple)):

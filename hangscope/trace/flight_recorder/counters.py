@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from hangscope.trace import clean
-from hangscope.trace.flight_recorder.columns import snake_keys
 from hangscope.trace.flight_recorder.groups import GroupTable, match_status
 from hangscope.trace.flight_recorder.hook_recorders import counts_op_ids, seq_of_op_id
 from hangscope.trace.model import MEMBER_DTYPE, NONE, Flag, Records, State, flagged
@@ -110,13 +109,13 @@ def _stated(status: Any, table: GroupTable) -> list[tuple[int, Mapping[str, Any]
     if not isinstance(status, Mapping):
         return []
     named = {clean.as_name(key): value for key, value in status.items()}
-    counters = {k: snake_keys(v) for k, v in named.items() if isinstance(v, Mapping)}
+    counters = {k: v for k, v in named.items() if isinstance(v, Mapping)}
     where = match_status(list(counters), table)
     return [(where[key], value) for key, value in counters.items() if key in where]
 
 
 def _number(numbers: Mapping[str, Any], what: str) -> int:
-    return clean.as_int(numbers.get(f"last_{what}_collective", numbers.get(f"last_{what}")), NONE)
+    return clean.as_int(numbers.get(f"last_{what}_collective"), NONE)
 
 
 def _counters(

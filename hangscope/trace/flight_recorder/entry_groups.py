@@ -1,9 +1,7 @@
-"""Determines the group of every entry of a dump, however the entry names it."""
+"""Determines the group of every entry of a dump."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,34 +10,20 @@ from hangscope.trace.flight_recorder.columns import Entries, pick, rows_of
 from hangscope.trace.flight_recorder.groups import GroupTable
 from hangscope.trace.flight_recorder.intern import Key, Row, RowInterner
 
-_TUPLE_TEXT = re.compile(r"[(\[]\s*['\"]([^'\"]*)['\"]\s*,\s*['\"]([^'\"]*)['\"]\s*[)\]]")
-
 
 def group_column(entries: Entries, table: GroupTable) -> Any:
     """Group index per entry; fills ``table.by_pg_id`` and adds groups that only entries mention."""
-    name_key = pick(
-        entries, "process_group", "pg", "group", "pg_name", "group_name", "communicator",
-        "comm_name", "comm",
-    )  # fmt: skip
-    id_key = pick(entries, "pg_id", "group_id", "comm_id", "comm_hash")
 
     def resolve(row: Row, _: Key) -> int:
-        pg, pg_id, desc = row if len(row) == 3 else (*row, None)
+        pg, pg_id = row
         number = clean.as_name(pg_id)
-        if isinstance(pg, Mapping):
-            pg = (pg.get("name", pg.get("id")), pg.get("desc", pg.get("description")))
-        elif type(pg) is str and (found := _TUPLE_TEXT.fullmatch(pg)):
-            pg = found.groups()
         if isinstance(pg, (list, tuple)):
             name = clean.as_name(pg[0]) if pg else ""
             desc = clean.as_name(pg[1]) if len(pg) > 1 else ""
-        else:
-            name = clean.as_name(pg) or number or "0"
-            desc = clean.as_name(desc)
-        return _group_index(table, name, desc, number)
+            return _group_index(table, name, desc, number)
+        return _group_index(table, clean.as_name(pg) or number or "0", "", number)
 
-    desc_key = pick(entries, "pg_desc", "desc", "group_desc")
-    fields = (name_key, id_key) if desc_key is None else (name_key, id_key, desc_key)
+    fields = (pick(entries, "process_group"), pick(entries, "pg_id"))
     return RowInterner(resolve).column(rows_of(entries, fields))
 
 

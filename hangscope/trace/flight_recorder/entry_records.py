@@ -25,8 +25,6 @@ from hangscope.trace.flight_recorder.stacks import Stacks
 from hangscope.trace.flight_recorder.states import state_columns
 from hangscope.trace.model import NONE, RECORD_DTYPE, Flag, Records, State
 
-ID_FIELDS = ("record_id", "id")
-
 
 @dataclass(frozen=True, slots=True)
 class Tables:
@@ -49,14 +47,14 @@ def read_records(
         return records, Numbering.USUAL
     records["rank"] = rank
     records["group"] = group_column(entries, tables.groups)
-    records["signature"] = tables.signatures.column(entries)
-    records["stack"] = tables.stacks.column(entries)
+    records["signature"] = tables.signatures.of(entries)
+    records["stack"] = tables.stacks.of(entries)
     records["collective_seq"] = int_column(entries, NONE, *SEQ_FIELDS)
-    records["p2p_seq"] = int_column(entries, 0, "p2p_seq_id", "p2p_seq")
+    records["p2p_seq"] = int_column(entries, 0, "p2p_seq_id")
     records["op_id"] = int_column(entries, NONE, "op_id")
-    record_id = pick(entries, *ID_FIELDS)
+    numbered = "record_id" in entries.names
     records["record_id"] = (
-        int_column(entries, NONE, record_id) if record_id else np.arange(len(entries))
+        int_column(entries, NONE, "record_id") if numbered else np.arange(len(entries))
     )
     records["created_ns"] = _times(entries, "time_created")
     records["started_ns"] = _times(entries, "time_discovered_started")
@@ -67,12 +65,11 @@ def read_records(
     p2p = np.array([operations.is_p2p(op) for op in ops], bool)[records["signature"]]
     batch = np.array([operations.is_batch(op) for op in ops], bool)
     is_batch = batch[records["signature"]]
-    numbered = record_id is not None
     numbering = normalize_numbers(records, p2p, is_batch, numbered=numbered, counted=counted)
     records["state"], unknown = state_columns(entries)
     done = (records["completed_ns"] > 0) & (records["state"] < State.COMPLETED)
     records["state"][done] = State.COMPLETED
-    records["root"] = int_column(entries, NONE, "root", "root_rank")
+    records["root"] = int_column(entries, NONE, "root")
     records["peer"] = NONE
     flags = np.zeros(len(entries), np.uint16)
     # A dialect without states does not show what is unfinished, either.

@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import Any
 
 from hangscope.trace import clean
-from hangscope.trace.flight_recorder.columns import snake_keys
 from hangscope.trace.model import MAX_RANK, NONE, Group
 
 MAX_GROUP_RANKS = 1 << 20
@@ -24,8 +23,8 @@ _KEPT_LISTS = 256
 _KEPT_TEXT = 1 << 20
 
 _NUMBER = re.compile(r"[0-9]+")
-_RANGE = re.compile(r"\d\s*(?:-|\.\.)\s*\d")
-_SPAN = re.compile(r"(\d{1,8})(?:\s*(?:-|\.\.)\s*(\d{1,8}))?")
+_LIST = re.compile(r"[\[(]?[\d\s,]*[\])]?")
+"""A range is none: members that are left out would seem not to belong to the group."""
 
 
 @dataclass(slots=True)
@@ -45,21 +44,17 @@ class GroupTable:
 
 
 def parse_ranks(value: Any) -> tuple[int, ...]:
-    """Global ranks from ``"[0, 1]"``, a list, a tuple or a list of strings; empty if unusable."""
+    """Global ranks from ``"[0, 1]"``, a list or tuple of numbers or strings; empty if unusable."""
     if isinstance(value, str):
         # Cached: all dumps of a job list the same members, perhaps ten thousand in each.
         return (_ranks_of_text if len(value) <= _KEPT_TEXT else _read_text)(value)
     if isinstance(value, (list, tuple)):
         return _one_object(_checked(list(value[:MAX_GROUP_RANKS])))
-    if isinstance(value, (set, frozenset)):
-        return _checked(sorted(v for v in value if isinstance(v, int)))
     return ()
 
 
 def _read_text(value: str) -> tuple[int, ...]:
-    if _RANGE.search(value[:200]):
-        return _checked(_spans(value))
-    found = _NUMBER.findall(value[: 12 * MAX_GROUP_RANKS])
+    found = _NUMBER.findall(value[: 12 * MAX_GROUP_RANKS]) if _LIST.fullmatch(value) else ()
     if found and max(map(len, found)) > 18:
         return ()
     return _checked(list(map(int, found)))
@@ -90,17 +85,6 @@ def has_rank(ranks: tuple[int, ...], rank: int) -> bool:
     return (0 <= rank < len(ranks) and ranks[rank] == rank) or rank in ranks
 
 
-def _spans(text: str) -> list[int]:
-    """Ranks from ``0-3, 8``, to which some collectors shorten long lists."""
-    ranks: list[int] = []
-    for low, high in _SPAN.findall(text[: 12 * MAX_GROUP_RANKS]):
-        first, last = int(low), int(high or low)
-        if not 0 <= last - first < MAX_GROUP_RANKS - len(ranks):
-            return []
-        ranks.extend(range(first, last + 1))
-    return ranks
-
-
 def read_config(config: Any, rank: int, unlisted: Collection[str] = ()) -> GroupTable:
     """The groups of ``pg_config``.
 
@@ -109,16 +93,12 @@ def read_config(config: Any, rank: int, unlisted: Collection[str] = ()) -> Group
     ``unlisted``.
     """
     table = GroupTable([], {}, {})
-    for key, value in _config_items(config):
+    for key, value in config.items() if isinstance(config, Mapping) else ():
         if not isinstance(value, Mapping):
-            value = {"ranks": value} if isinstance(value, (list, tuple, str)) else {}
-        value = snake_keys(value)
-        name = clean.as_name(
-            value.get("name", value.get("pg_name", value.get("group_name", key))),
-            clean.as_name(key),
-        )
-        desc = clean.as_name(value.get("desc", value.get("description", "")))
-        ranks = parse_ranks(value.get("ranks", value.get("members", ())))
+            continue
+        name = clean.as_name(value.get("name", key), clean.as_name(key))
+        desc = clean.as_name(value.get("desc", ""))
+        ranks = parse_ranks(value.get("ranks", ()))
         if name in unlisted or (rank != NONE and ranks and not has_rank(ranks, rank)):
             ranks = ()
         if not name and not ranks:
@@ -127,18 +107,6 @@ def read_config(config: Any, rank: int, unlisted: Collection[str] = ()) -> Group
             continue
         table.add(name, desc, ranks)
     return table
-
-
-def _config_items(config: Any) -> list[tuple[Any, Any]]:
-    if isinstance(config, Mapping):
-        return list(config.items())
-    if isinstance(config, (list, tuple)):  # a list of groups, each with its own name
-        return [
-            (item.get("name", item.get("id", "")), item)
-            for item in config
-            if isinstance(item, Mapping)
-        ]
-    return []
 
 
 def match_status(status_keys: list[str], table: GroupTable) -> dict[str, int]:

@@ -1,9 +1,9 @@
-"""Reads PyTorch Flight Recorder dumps, pickled or JSON, of every version and dialect.
+"""Reads PyTorch Flight Recorder dumps, pickled or JSON, of every version.
 
 Versions: none (a bare list of entries, torch 2.2), 1.x and 2.0 to 2.11; see docs/recorder.md for
-what each torch writes, and the module's tests for one of each. Other collectors write the same
-tables in their own way: lists for tuples, strings for numbers, no frames, unfinished entries only,
-several ranks in one file.
+what each torch writes, and the module's tests for one of each. Collectors pass the same tables on:
+with lists for tuples, strings for numbers, no frames, unfinished entries only, several ranks in one
+file. The names of the fields are torch's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hangscope.trace import clean
 from hangscope.trace.files.sniff import Unreadable
 from hangscope.trace.flight_recorder import hangscope_extension
 from hangscope.trace.flight_recorder.aborted_operations import ended_by_abort, mark_unfinished
-from hangscope.trace.flight_recorder.columns import OP_FIELDS, SEQ_FIELDS, Entries, pick
+from hangscope.trace.flight_recorder.columns import SEQ_FIELDS, Entries, pick
 from hangscope.trace.flight_recorder.counters import (
     apply_counters,
     completed_p2p_rows,
@@ -28,7 +28,7 @@ from hangscope.trace.flight_recorder.counters import (
 from hangscope.trace.flight_recorder.coverage import lists_active_only, oldest_record
 from hangscope.trace.flight_recorder.dump_rank import rank_of
 from hangscope.trace.flight_recorder.entry_groups import recreated_groups_note
-from hangscope.trace.flight_recorder.entry_records import ID_FIELDS, Tables, read_records
+from hangscope.trace.flight_recorder.entry_records import Tables, read_records
 from hangscope.trace.flight_recorder.groups import GroupTable, read_config
 from hangscope.trace.flight_recorder.hook_recorders import (
     discard_batched_completions,
@@ -189,8 +189,6 @@ def _usable(raw: Any) -> _Dump:
         If nothing in it can be compared with other dumps.
     """
     document, entries = parts_of(raw)
-    if isinstance(entries, Mapping):  # keyed by record id
-        entries = list(entries.values())
     if not isinstance(entries, (list, tuple)):
         raise Unreadable(f"its entries are a {type(entries).__name__}, not a list")
     if len(entries) > MAX_ENTRIES:
@@ -219,10 +217,10 @@ def _facts(
     observed_ns: int,
 ) -> RankFacts:
     document = dump.document
-    numbered = pick(dump.entries, *ID_FIELDS) is not None
+    numbered = "record_id" in dump.entries.names
     return RankFacts(
         rank=rank,
-        host=clean.as_name(document.get("hostname", document.get("host"))) or None,
+        host=clean.as_name(document.get("hostname")) or None,
         pid=_optional_int(document.get("pid")),
         local_rank=_optional_int(document.get("local_rank")),
         world_size=_optional_int(document.get("world_size")),
@@ -257,7 +255,7 @@ def _warnings(dump: _Dump, rank: int, table: GroupTable, aborted: int) -> Iterat
 
 
 def _unusable(entries: Entries, listed: int) -> str:
-    """Why a dialect's entries cannot be compared; empty if they can.
+    """Why the entries cannot be compared; empty if they can.
 
     ``listed`` is the number of entries before those that are no records were left out.
     """
@@ -265,7 +263,7 @@ def _unusable(entries: Entries, listed: int) -> str:
         return "none of its entries is a record" if listed else ""
     name = pick(entries, *SEQ_FIELDS)
     if name is None:
-        what = "no sequence number" if pick(entries, *OP_FIELDS) else _NOTHING_KNOWN
+        what = "no sequence number" if "profiling_name" in entries.names else _NOTHING_KNOWN
         return (
             f"its entries have {what} under a known name "
             f"(they have {names_of(entries[0]) or 'no field'})"
@@ -286,8 +284,7 @@ def _is_native_gloo(signatures: Signatures, dump: _Dump) -> bool:
         return False
     if isinstance(dump.config, Mapping) and any(clean.as_name(key) for key in dump.config):
         return False
-    name = pick(dump.entries, "state") or "state"
-    return all(entry.get(name) == "scheduled" for entry in dump.entries)
+    return all(entry.get("state") == "scheduled" for entry in dump.entries)
 
 
 def _settle_gloo(records: Records) -> None:

@@ -1,4 +1,4 @@
-"""Interns the signatures of a Flight Recorder dump."""
+"""Reads the signatures of a Flight Recorder dump."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from hangscope.trace import clean, operations
 from hangscope.trace.flight_recorder.columns import (
-    OP_FIELDS,
     Entries,
     dtypes,
     numbers,
@@ -17,55 +16,32 @@ from hangscope.trace.flight_recorder.columns import (
     rows_of,
     sizes,
 )
-from hangscope.trace.flight_recorder.intern import Key, Row, RowInterner
+from hangscope.trace.flight_recorder.intern import ValueTable
 from hangscope.trace.model import Signature
 
 Sizes = tuple[tuple[int, ...], ...]
 Dtypes = tuple[str, ...]
-_MADE_BEFORE: dict[Key, Signature] = {}
-"""Shared by all dumps that this process reads: the ranks of a job have the same signatures."""
+_FIELDS = (
+    "profiling_name", "input_sizes", "output_sizes", "input_dtypes", "output_dtypes", "reduce_op",
+    "input_split_sizes", "output_split_sizes",
+)  # fmt: skip
 _NO_TENSOR = "UNKNOWN_SCALAR"
 """The dtype of an undefined tensor, which stands for an empty list."""
-_MAX_MADE, _MAX_KEY_BYTES = 4096, 4096
+_MADE_BEFORE: dict[bytes, Signature | None] = {}
 
 
-class Signatures:
+class Signatures(ValueTable[Signature]):
     """The distinct signatures of one dump; ``coalesced`` terminators carry no sizes."""
 
     def __init__(self) -> None:
-        self.table: list[Signature] = []
-        self._by_signature: dict[Signature, int] = {}
+        super().__init__(lambda row: _signature(*row), _MADE_BEFORE)
 
-    def column(self, entries: Entries) -> npt.NDArray[np.int32]:
+    def of(self, entries: Entries) -> npt.NDArray[np.int32]:
         """Index into `table` per entry."""
-        fields = [
-            pick(entries, *OP_FIELDS),
-            pick(entries, "input_sizes", "input_shapes", "in_sizes", "input_shape"),
-            pick(entries, "output_sizes", "output_shapes", "out_sizes", "output_shape"),
-            pick(entries, "input_dtypes", "input_dtype", "dtype", "data_type", "datatype"),
-            pick(entries, "output_dtypes", "output_dtype"),
-            pick(entries, "reduce_op", "red_op"),
-            pick(entries, "input_split_sizes", "input_splits", "in_split_sizes"),
-            pick(entries, "output_split_sizes", "output_splits", "out_split_sizes"),
-        ]
+        fields = [pick(entries, name) for name in _FIELDS]
         while fields[-1] is None and len(fields) > 2:
             fields.pop()
-        return RowInterner(self._make).column(rows_of(entries, fields))
-
-    def _make(self, row: Row, key: Key) -> int:
-        signature = _MADE_BEFORE.get(key)
-        if signature is None:
-            signature = _signature(*row)
-            # A key made of object ids is not valid for the next dump.
-            if type(key) is bytes and len(key) <= _MAX_KEY_BYTES:
-                if len(_MADE_BEFORE) >= _MAX_MADE:
-                    _MADE_BEFORE.clear()
-                _MADE_BEFORE[key] = signature
-        known = self._by_signature.get(signature)
-        if known is None:
-            known = self._by_signature[signature] = len(self.table)
-            self.table.append(signature)
-        return known
+        return self.column(rows_of(entries, fields))
 
 
 def _signature(

@@ -1,4 +1,4 @@
-"""Determines how far each entry got, from the vocabulary of any recorder or collector."""
+"""Determines how far each entry got."""
 
 from __future__ import annotations
 
@@ -7,54 +7,34 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.trace import clean
 from hangscope.trace.flight_recorder.columns import Entries, pick, values_of
-from hangscope.trace.model import NONE
+from hangscope.trace.model import State
 
 _STATES = {
-    "scheduled": 0, "enqueued": 0, "queued": 0, "pending": 0, "waiting": 0, "timed_out": 0,
-    "timeout": 0, "not_started": 0, "issued": 0,
-    "started": 1, "running": 1, "in_progress": 1, "active": 1, "launched": 1, "executing": 1,
-    "completed": 2, "complete": 2, "finished": 2, "done": 2, "success": 2, "succeeded": 2,
+    "scheduled": State.SCHEDULED, "started": State.STARTED, "completed": State.COMPLETED,
 }  # fmt: skip
-_STATE_FIELDS = ("state", "status")
-_END_FIELDS = (
-    "retired", "time_discovered_completed_ns", "time_discovered_completed_us",
-)  # fmt: skip
-
-
-def _is_unknown(value: Any) -> bool:
-    if isinstance(value, str):
-        return value.strip().lower().replace(" ", "_") not in (*_STATES, "0", "1", "2")
-    return clean.as_int(value, NONE) not in (0, 1, 2)
+_END_FIELDS = ("retired", "time_discovered_completed_ns", "time_discovered_completed_us")
 
 
 def state_columns(
     entries: Entries,
 ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.bool_] | None]:
-    """`hangscope.trace.model.State` per entry, from names in any case or numbers.
+    """`hangscope.trace.model.State` per entry.
 
     Also returns which entries do not say in any known word whether they have finished; None if all
     do.
     """
-    name = pick(entries, *_STATE_FIELDS)
-    if name is None:
+    if "state" not in entries.names:
         silent = pick(entries, *_END_FIELDS) is None
         return np.zeros(len(entries), np.uint8), np.full(len(entries), True) if silent else None
-    values = values_of(entries, name)
+    values = values_of(entries, "state")
     try:
-        if set(values) <= _STATES.keys():
-            return np.fromiter(map(_STATES.__getitem__, values), np.uint8, len(values)), None
-    except TypeError:
-        pass
-    states = np.fromiter((_state(v) for v in values), np.uint8, len(values))
-    return states, np.fromiter((_is_unknown(v) for v in values), bool, len(values))
+        return np.fromiter(map(_STATES.__getitem__, values), np.uint8, len(values)), None
+    except (KeyError, TypeError):
+        known = [_STATES.get(_word(value)) for value in values]
+    states = np.fromiter((state or State.SCHEDULED for state in known), np.uint8, len(known))
+    return states, np.fromiter((state is None for state in known), bool, len(known))
 
 
-def _state(value: Any) -> int:
-    if isinstance(value, str):
-        known = _STATES.get(value.strip().lower().replace(" ", "_"))
-        if known is not None:
-            return known
-    number = clean.as_int(value, 0)
-    return number if number in (0, 1, 2) else 0
+def _word(value: Any) -> str:
+    return value.strip().lower() if isinstance(value, str) else ""

@@ -1,4 +1,4 @@
-"""Finds the dumps in a document: collectors wrap them, rename fields and combine several ranks.
+"""Finds the dumps in a document: collectors wrap them and combine several ranks.
 
 Nothing here trusts a shape: the search is bounded in depth and in steps.
 """
@@ -9,24 +9,16 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import orjson
-
 from hangscope.trace import clean
 from hangscope.trace.files.sniff import Unreadable
-from hangscope.trace.flight_recorder.columns import OP_FIELDS, SEQ_FIELDS, snake_keys
+from hangscope.trace.flight_recorder.columns import SEQ_FIELDS
 from hangscope.trace.model import MAX_RANK, NONE
 
 MAX_DEPTH = 8
 MAX_STEPS = 200_000
 
-_ENTRIES = (
-    "entries", "records", "events", "collectives", "operations", "ops", "traces", "trace", "works",
-    "calls",
-)  # fmt: skip
-_CONFIG = ("pg_config", "process_groups", "pg_configs", "groups", "communicators")
-_STATUS = ("pg_status", "group_status")
 _MARKS = ("entries", "pg_config", "pg_status", "nccl_comm_state", "comm_lib_version")
-_RANK_KEYS = ("rank", "global_rank", "rank_id", "global_rank_id", "worker_rank")
+_RANK_KEYS = ("rank", "global_rank")
 _RANK_LABEL = re.compile(r"(?:.*[_\-. /])?(?:global)?(?:rank|worker)?[_\-. ]?(\d{1,8})", re.I)
 
 
@@ -56,8 +48,6 @@ def _search(
     steps[0] -= 1
     if depth > MAX_DEPTH or steps[0] < 0:
         return
-    if isinstance(node, str):
-        node = _embedded(node)
     if is_dump(node):
         stated = _stated_rank(node)
         yield (rank if stated is None else stated), node
@@ -65,13 +55,13 @@ def _search(
         stated = _stated_rank(node)
         rank = rank if stated is None else stated
         for key, value in node.items():
-            if isinstance(value, (Mapping, list)) or _may_be_json(value):
+            if isinstance(value, (Mapping, list)):
                 named = _RANK_LABEL.fullmatch(clean.as_name(key))
                 inside = clean.as_int(named.group(1), NONE, high=MAX_RANK) if named else NONE
                 yield from _search(value, rank if inside == NONE else inside, depth + 1, steps)
     elif isinstance(node, list):
         for item in node:
-            if isinstance(item, (Mapping, list)) or _may_be_json(item):
+            if isinstance(item, (Mapping, list)):
                 yield from _search(item, rank, depth + 1, steps)
 
 
@@ -97,72 +87,32 @@ def _by_rank(rank: int | None, dump: Any) -> Iterator[tuple[int | None, Any]]:
         yield own, {**shared, "rank": own, "entries": part}
 
 
-def _may_be_json(value: Any) -> bool:
-    return type(value) is str and value[:1] in ("{", "[") and ("seq" in value or "entries" in value)
-
-
-def _embedded(text: str) -> Any:
-    """A document that a collector stored as text."""
-    try:
-        return orjson.loads(text.encode("utf-8", "replace"))
-    except orjson.JSONDecodeError:
-        return None
-
-
 def is_dump(document: Any) -> bool:
     """Whether this is one rank's dump: a bare list of entries, or an object that holds one."""
     if isinstance(document, Mapping):
-        if any(key in document for key in _MARKS):
-            return True
-        plain = snake_keys(document)
-        if any(key in plain for key in _MARKS) or _entries_key(plain) is not None:
-            return True
-        # A collector's dump of a rank with nothing unfinished: groups, and an empty list.
-        listed = any(isinstance(plain.get(k), list) and not plain[k] for k in _ENTRIES)
-        return listed and any(isinstance(plain.get(k), (Mapping, list)) for k in _CONFIG[:3])
+        return any(key in document for key in _MARKS)
     return isinstance(document, list) and bool(document) and looks_like_entry(document[0])
 
 
 def looks_like_entry(value: Any) -> bool:
-    """Whether this has an operation and a sequence number, under any known names."""
-    if not isinstance(value, Mapping):
-        return False
-    plain = snake_keys(value)
-    return any(key in plain for key in OP_FIELDS) and any(key in plain for key in SEQ_FIELDS)
+    """Whether this has an operation and a sequence number."""
+    return (
+        isinstance(value, Mapping)
+        and "profiling_name" in value
+        and any(key in value for key in SEQ_FIELDS)
+    )
 
 
 def parts_of(dump: Any) -> tuple[Mapping[str, Any], Any]:
-    """A dump as (its fields under the Flight Recorder's names, its raw entries)."""
-    if not isinstance(dump, Mapping):
-        return {}, dump
-    document = dict(snake_keys(dump))
-    for wanted, names in (("pg_config", _CONFIG), ("pg_status", _STATUS)):
-        name = next((n for n in names if isinstance(document.get(n), (Mapping, list))), None)
-        if name is not None and wanted not in document:
-            document[wanted] = document[name]
-    entries = document.get("entries")
-    if entries is None:
-        key = _entries_key(document)
-        entries = [] if key is None else document[key]
-    return document, entries
-
-
-def _entries_key(document: Mapping[Any, Any]) -> str | None:
-    for key in _ENTRIES:
-        value = document.get(key)
-        if isinstance(value, Mapping) and value:
-            value = [next(iter(value.values()))]
-        if isinstance(value, (list, tuple)) and value and looks_like_entry(value[0]):
-            return key
-    return None
+    """A dump as (its fields, its raw entries)."""
+    return (dump, dump.get("entries", [])) if isinstance(dump, Mapping) else ({}, dump)
 
 
 def _stated_rank(document: Any) -> int | None:
     """The rank that a document itself states."""
     if isinstance(document, Mapping):
-        plain = snake_keys(document)
         for key in _RANK_KEYS:
-            rank = clean.as_int(plain.get(key), NONE, low=0, high=MAX_RANK)
+            rank = clean.as_int(document.get(key), NONE, low=0, high=MAX_RANK)
             if rank != NONE:
                 return rank
     return None
