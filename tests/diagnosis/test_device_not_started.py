@@ -138,3 +138,20 @@ def test_waiter_without_a_record_of_the_operation() -> None:
     job.rank(0, dropped=1)
     job.members = [{"rank": rank, "group": 0, "enqueued": 6, "completed": 5} for rank in range(4)]
     assert judged(job)[:2] == (Verdict.STUCK_COLLECTIVE, (2,))
+
+
+def test_device_of_which_nothing_more_is_told_is_named_and_explains_what_comes_later() -> None:
+    """It had finished all before, so that NCCL's proxies have said nothing since."""
+    job = Job(4)
+    pair = job.group(2, 3)
+    timed(job, 5)
+    for rank in range(4):
+        silent = Flag.UNOBSERVED if rank == 2 else Flag(0)
+        job.op(rank, size=(16,), done=False, flags=silent)
+        if rank != 2:
+            begin(job)
+    job.op(2, group=pair, done=False, flags=Flag.UNOBSERVED)
+    job.op(3, group=pair, done=False)
+    begin(job)
+    assert judged(job) == (Verdict.STUCK_COLLECTIVE, (2,), Confidence.LIKELY)
+    assert len(diagnose(job.trace()).findings) == 1

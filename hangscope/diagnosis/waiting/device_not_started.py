@@ -16,7 +16,7 @@ import numpy as np
 from hangscope.diagnosis.graph.places import Place
 from hangscope.diagnosis.records.frontier import Frontiers
 from hangscope.diagnosis.waiting.collective_facts import CollectiveFacts
-from hangscope.trace.model import NONE, State, Trace
+from hangscope.trace.model import NONE, Flag, State, Trace, flagged
 
 
 def late_devices(
@@ -32,21 +32,25 @@ def late_devices(
     timed.update(members["rank"][members["started"] > 0].tolist())
     if not timed:
         return {}
+    unseen = flagged(trace.records["flags"], Flag.UNOBSERVED)
+    unseen &= front.collective & (trace.records["state"] != int(State.COMPLETED))
 
     def late(rank: int, row: int) -> bool:
         """Whether the rank's device, of which starts are recorded, has not reached this record."""
         if rank not in timed or began[row] or trace.records["state"][row] != int(State.SCHEDULED):
             return False
         before = slice(collectives.bounds[rank][0], row)
-        return not (front.unfinished[before] & (front.batch_row[before] != row)).any()
+        held = front.unfinished[before] & (front.batch_row[before] != row)
+        return not (held | (unseen[before] & unseen[row])).any()
 
+    open_ = [
+        (index, place, _issued(collectives, place))
+        for index, place in enumerate(places)
+        if not (place.absent or place.behind or place.done)
+        and not (place.blind or place.phase or place.counted)
+    ]
     found: dict[int, int] = {}
-    for index, place in enumerate(places):
-        if place.absent or place.behind or place.done:
-            continue
-        if place.blind or place.phase or place.counted:
-            continue
-        issued = _issued(collectives, place)
+    for index, place, issued in open_:
         rows = {rank: _carried_out(front, row) for rank, row in issued.items() if row != NONE}
         behind = [rank for rank, row in rows.items() if late(rank, row)]
         here = [rank for rank in place.waiters if rank not in behind]
@@ -61,6 +65,12 @@ def late_devices(
                 row=issued[shown[0]],
             )
             found |= dict.fromkeys(behind, index)
+    held = {rank: places[index].not_begun[rank] for rank, index in found.items()}
+    for index, place, issued in open_:
+        later = [r for r, row in issued.items() if r in held and row > held[r] and unseen[row]]
+        if later and not places[index].behind and not {*later}.issuperset(place.waiters):
+            waiters = tuple(r for r in place.waiters if r not in later)
+            places[index] = replace(place, waiters=waiters, behind=tuple(later))
     return found
 
 
@@ -68,7 +78,10 @@ def _issued(collectives: CollectiveFacts, place: Place) -> dict[int, int]:
     """Per rank that has reached a place, the row in which it issued the operation."""
     half = place.half
     if half is None:
-        return {rank: collectives.row_of(place.group, rank, place.seq) for rank in place.waiters}
+        return {
+            rank: collectives.row_of(place.group, rank, place.seq)
+            for rank in {*place.members, *place.waiters}
+        }
     return {half.rank: half.row, half.peer: half.partner_row}
 
 

@@ -344,6 +344,10 @@ class GraphBuilder:
             progress.ranks.tolist(), progress.pending.tolist(), progress.rows.tolist(), strict=True
         )
         for rank, seq, row in members:
+            if not seq and self.unobserved:
+                row = self.collectives.row_of(place.group, rank, place.seq)
+                if row >= 0 and end_is_unseen(self.trace, row) and self._is_behind_older(rank, row):
+                    behind.append(rank)
             if not seq or seq > place.seq:
                 continue
             if seq < place.seq or (row >= 0 and self._is_behind_older(rank, row)):
