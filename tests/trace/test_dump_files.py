@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import pickle
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hangscope.trace.files.sniff import sniff_file
+from hangscope.trace.files.sniff import Kind, sniff_file
 from hangscope.trace.files.unpickle import load_plain
 from hangscope.trace.load import NothingReadable, load_trace
 from hangscope.trace.loading import parallel
+from hangscope.trace.loading.budget import default_budget
 from hangscope.trace.loading.one_file import Loaded, Task
 
 from .dumps import BASE_NS, USUAL, dump, entry, ops, pending, write
@@ -167,6 +170,35 @@ def test_a_worker_that_dies_costs_its_own_file_alone(
     trace = load_trace([tmp_path])
     assert sorted(trace.ranks) == [0, 1, 2, 4, 5]
     assert [u.path for u in trace.unread] == [f"{tmp_path}/trace_3"]
+
+
+@pytest.mark.parametrize("lacking", [OSError(11, "no process"), NotImplementedError("no sem_open")])
+def test_without_processes_files_are_read_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: Exception
+) -> None:
+    def refused(*_: object) -> None:
+        raise lacking
+
+    monkeypatch.setattr(parallel, "ProcessPoolExecutor", refused)
+    monkeypatch.setattr("threading.active_count", lambda: 1)
+    write(tmp_path, "trace_0", dump([entry(1), pending(2)]))
+    assert ops(load_trace([tmp_path]), 0) == USUAL
+
+
+def test_interrupted_reading_leaves_no_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parallel, "read_task", lambda task, isolated: time.sleep(60))
+    monkeypatch.setattr("threading.active_count", lambda: 1)
+    before = set(multiprocessing.active_children())
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    task = Task("x", "x", Kind("job-log"), 1)
+    with pytest.raises(KeyboardInterrupt):
+        list(parallel.read_in_workers([task], default_budget(), waiting=interrupted))
+    assert set(multiprocessing.active_children()) == before
 
 
 def test_what_dumps_have_in_common_is_sent_once(

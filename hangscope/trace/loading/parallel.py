@@ -17,9 +17,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 
 from hangscope.trace.loading.budget import Budget
 from hangscope.trace.loading.one_file import Loaded, Task, read_task
@@ -110,29 +111,45 @@ def _read_in_pool(
     ended: list[Task],
 ) -> Iterator[Loaded]:
     """Read pieces of work; ``ended`` receives the files of those that a dying worker has left."""
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _begin, (limit,))
+    others = set(multiprocessing.active_children())
     try:
-        try:
-            left = {pool.submit(_read_piece, piece): piece for piece in pieces}
-        except OSError:  # no process can be started: read here, scanning pickles first
-            yield from (read_task(task) for piece in pieces for task in piece)
-            return
-        while left:
-            done, _ = wait(left, _PROGRESS_INTERVAL_S, FIRST_COMPLETED)
-            for future in done:
-                piece = left.pop(future)
-                try:
-                    # Safe to unpickle: a worker built this answer itself.
-                    yield from pickle.loads(future.result())
-                except (BrokenProcessPool, MemoryError):
-                    ended += piece
-            if not done:
-                waiting()
-            for future in [f for f in left if budget.is_over and f.cancel()]:
-                for task in left.pop(future):
-                    yield Loaded(unread=(Unread(task.shown, budget.over_text),))
+        pool = ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _begin, (limit,))
+        left = {pool.submit(_read_piece, piece): piece for piece in pieces}
+    except (OSError, NotImplementedError):  # no process, or no semaphore, to be had
+        _kill_workers(others)
+        yield from (read_task(task) for piece in pieces for task in piece)
+        return
+    try:
+        yield from _results(left, budget, waiting, ended)
     finally:
+        if left:  # whoever reads has been interrupted
+            _kill_workers(others)
         pool.shutdown(cancel_futures=True)
+
+
+def _kill_workers(others: set[BaseProcess]) -> None:
+    """Kill the children of this process that were not there before the workers."""
+    for worker in set(multiprocessing.active_children()) - others:
+        worker.kill()
+
+
+def _results(
+    left: dict[Future[bytes], list[Task]], budget: Budget, waiting: Waiting, ended: list[Task]
+) -> Iterator[Loaded]:
+    while left:
+        done, _ = wait(left, _PROGRESS_INTERVAL_S, FIRST_COMPLETED)
+        for future in done:
+            piece = left.pop(future)
+            try:
+                # Safe to unpickle: a worker built this answer itself.
+                yield from pickle.loads(future.result())
+            except (BrokenProcessPool, MemoryError):
+                ended += piece
+        if not done:
+            waiting()
+        for future in [f for f in left if budget.is_over and f.cancel()]:
+            for task in left.pop(future):
+                yield Loaded(unread=(Unread(task.shown, budget.over_text),))
 
 
 def _begin(limit: int) -> None:
