@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
+import hashlib
+import itertools
 import json
 import os
 import re
@@ -23,11 +24,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import hangscope
 from hangscope.trace.digests.hosts import HostMap
+from tools.host_cases import CASES, DRAIN_S, RANKS, Case
 from tools.host_network import ADDRESS, Hosts
 
-RANKS = 2
-DRAIN_S = 12.0
 MEET_S = 300.0
 """How long the monitors may take to meet: theirs are the processes that a crowded machine keeps
 waiting."""
@@ -70,80 +71,6 @@ while left:
     time.sleep(0.2)
 print("done", flush=True)
 """
-
-
-@dataclasses.dataclass(frozen=True)
-class Case:
-    """One way to fail, and what must stand in the log of every survivor."""
-
-    name: str
-    says: str
-    """A regular expression over each survivor's lines of HangScope."""
-    fault: str = ""
-    """What rank 3, on node 1, does once the monitors have met."""
-    kill: int | None = None
-    """The host that is killed, with its monitor."""
-    drained: int | None = None
-    """The host all of whose processes are told to stop, and killed `DRAIN_S` later."""
-    outlives: bool = True
-    """Whether a host outlives its launcher; a container ends with it."""
-    cut: int | None = None
-    """The host whose link is cut."""
-    back_after_s: float = 0.0
-    """After how long the link comes back; 0 for never."""
-    delay_s: float = 0.0
-    """How long every packet takes."""
-    loss: float = 0.0
-    """The share of the packets to node 1 that is lost."""
-    timeout_s: float = 8.0
-    others: str = ""
-    """The same for what a host itself says that is cut off or drained, if that differs."""
-    absent: int | None = None
-    """The host that is never started. The ranks of the others are started without a launcher that
-    would wait for it, as by ``srun``."""
-    skew_s: float = 0.0
-    """How far the clock of node 1 is ahead."""
-
-    @property
-    def guilty(self) -> frozenset[int]:
-        """The ranks that may be accused."""
-        hosts = (self.kill, self.drained, self.cut, self.absent)
-        host = next((h for h in hosts if h is not None), None)
-        if host is not None:
-            return frozenset(range(host * RANKS, (host + 1) * RANKS))
-        return frozenset({3}) if self.fault else frozenset()
-
-    @property
-    def fails(self) -> bool:
-        """Whether the job does not come to its end."""
-        return bool(self.says)
-
-
-CASES = {
-    case.name: case
-    for case in (
-        Case("healthy", ""),
-        Case("asleep", r"Rank 3 never joined all_reduce", fault="asleep"),
-        Case("stopped", r"Rank 3 .*(?:stopped|never joined)", fault="stopped"),
-        Case("killed", r"Rank 3 .*(?:killed|SIGKILL)", fault="killed"),
-        Case("wrong", r"Rank 3 (?:issued|called|ran)|broadcast", fault="wrong"),
-        Case("host-killed", r"[Hh]ost node1 \(ranks 2, 3\)", kill=1),
-        Case("node0-killed", r"[Hh]ost node0 \(ranks 0, 1\)", kill=0),
-        Case("container", r"Rank 3 .*(?:killed|SIGKILL)", fault="killed", outlives=False),
-        Case("drained", r"[Hh]ost node1 \(ranks 2, 3\)|Ranks 2, 3 .*SIGTERM", drained=1,
-             others=r"All ranks of this node were stopped from outside|Ranks 2, 3 .*SIGTERM"),
-        Case("link-cut", r"[Hh]ost node1 \(ranks 2, 3\)", cut=1,
-             others=r"[Hh]ost node0 \(ranks 0, 1\) cannot be reached from here"),
-        Case("node0-cut", r"[Hh]ost node0 \(ranks 0, 1\) cannot be reached from here", cut=0,
-             others=r"Nothing comes to host node0 \(ranks 0, 1\) from any other host"),
-        Case("link-back", r"moving again after", cut=1, back_after_s=25),
-        Case("slow", "", delay_s=0.2, timeout_s=20.0),
-        # Of a thousand messages one is lost six times running, which takes TCP 13 seconds.
-        Case("lossy", "", loss=0.3, timeout_s=60.0),
-        Case("absent", r"ranks 4, 5", absent=2),
-        Case("skew", r"Rank 3 never joined all_reduce", fault="asleep", skew_s=3600),
-    )
-}  # fmt: skip
 
 
 def unavailable() -> str:
@@ -361,6 +288,31 @@ def _wait(condition: object, seconds: float) -> None:
         time.sleep(0.2)
 
 
+def _wrongs(found: dict[str, Any]) -> list[str]:
+    """What is wrong with a cell of the matrix."""
+    silent = [f"node{n} does not say it" for n, right in found["right"].items() if not right]
+    accused = [f"node{n} accuses: {line}" for n, lines in found["innocents"].items()
+               for line in lines]  # fmt: skip
+    merged = [] if found["merged_right"] else [f"merged: {found['merged']['summary']}"]
+    return silent + accused + merged
+
+
+def _version() -> str:
+    """Of the code that is measured: changes with any of its files."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(hangscope.__file__).parent.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _known_right(out: Path | None, version: str) -> set[tuple[Any, ...]]:
+    """The cells in a file of results that were right with this version."""
+    lines = out.read_text().splitlines() if out is not None and out.exists() else []
+    rows = [json.loads(line) for line in lines]
+    rows = [row for row in rows if row["version"] == version and not row["wrong"]]
+    return {(row["case"], row["shared"], row["rendezvous"]) for row in rows}
+
+
 def main() -> int:
     """Run cases one after the other; the exit status says whether all were right."""
     parser = argparse.ArgumentParser(prog="python -m tools.hosts", description=__doc__)
@@ -368,6 +320,10 @@ def main() -> int:
     parser.add_argument("--shared", choices=("no", "yes", "both"), default="both")
     parser.add_argument("--rendezvous", choices=("static", "c10d", "both"), default="both")
     parser.add_argument("--patience", type=float, default=90.0)
+    parser.add_argument(
+        "--out", type=Path, help="append each result as a line of JSON; what is right there "
+        "already, with the code as it is, is not run again",
+    )  # fmt: skip
     arguments = parser.parse_args()
     why = unavailable()
     if shutil.which("cc") is None and any(CASES[name].skew_s for name in arguments.cases):
@@ -375,19 +331,31 @@ def main() -> int:
     if why:
         print(why)
         return 2
-    all_right = True
-    for name in arguments.cases:
-        for shared in (False, True):
-            for rendezvous in ("static", "c10d"):
-                if arguments.shared not in ("both", "yes" if shared else "no"):
-                    continue
-                if arguments.rendezvous not in ("both", rendezvous):
-                    continue
-                found = run(name, shared=shared, rendezvous=rendezvous,
-                            patience_s=arguments.patience)  # fmt: skip
-                all_right &= all(found["right"].values()) and bool(found["merged_right"])
-                all_right &= not any(found["innocents"].values())
-                print(json.dumps(found, indent=1, ensure_ascii=False), flush=True)
+    version, all_right = _version(), True
+    known = _known_right(arguments.out, version)
+    for name, shared, rendezvous in itertools.product(
+        arguments.cases, (False, True), ("static", "c10d")
+    ):
+        if arguments.shared not in ("both", "yes" if shared else "no"):
+            continue
+        if arguments.rendezvous not in ("both", rendezvous) or (name, shared, rendezvous) in known:
+            continue
+        found = run(name, shared=shared, rendezvous=rendezvous, patience_s=arguments.patience)
+        wrong = _wrongs(found)
+        all_right &= not wrong
+        if arguments.out is not None:
+            with open(arguments.out, "a", encoding="utf-8") as file:
+                file.write(json.dumps({"version": version, "wrong": wrong, **found}) + "\n")
+        words = sorted(found["first_word_s"].values())
+        said = f"{words[0]}–{words[-1]} s" if words else "silent"
+        where = "shared" if shared else "separate"
+        print("WRONG" if wrong else "right", name, where, rendezvous, said, flush=True)
+        for line in wrong:
+            print(f"  {line}", flush=True)
+        if wrong:
+            print(f"  {found['place']}", flush=True)
+        else:
+            shutil.rmtree(found["place"])
     return 0 if all_right else 1
 
 

@@ -246,9 +246,10 @@ def simulate(pipe: Any, port: int, numbers: list[int], template: bytes, culprit:
                     for one in numbers:
                         sends[one] = stopped_s + random.uniform(0, 1.0)
                 elif word == "count":
-                    pipe.send([*(a - b for a, b in zip(_sums(stores), counters, strict=True)),
-                               time.process_time(), late_s, told])  # fmt: skip
-                    counters, late_s = _sums(stores), 0.0
+                    now = _sums(stores)
+                    passed = [a - b for a, b in zip(now, counters, strict=True)]
+                    pipe.send([*passed, late_s, told])
+                    counters, late_s = now, 0.0
                 else:
                     is_over = True
             continue
@@ -271,9 +272,11 @@ def _prefixed(port: int) -> Any:
     return PrefixStore(PREFIX, store_at(port))
 
 
-def _sums(stores: dict[int, Counted]) -> list[int]:
+def _sums(stores: dict[int, Counted]) -> list[float]:
+    """Calls, bytes sent and received, and CPU seconds, since the start."""
     kept = stores.values()
-    return [sum(s.calls for s in kept), sum(s.sent for s in kept), sum(s.received for s in kept)]
+    counts = [(store.calls, store.sent, store.received) for store in kept]
+    return [*map(sum, zip(*counts, strict=True)), time.process_time()]
 
 
 def loopback_bytes() -> int:
@@ -371,6 +374,7 @@ def _measured(
             "sent_per_node_b_s": round(sum(row[1] for row in rows) / others / passed_s),
             "node0_cpu_s": round(cpu - cpu_before, 2),
             "node0_rss_mb": round(resident),
+            "others_cpu_s": round(sum(row[3] for row in rows), 1),
             "late_s": round(max(row[4] for row in rows), 1),
         }
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import ENDED, Diagnosis
@@ -34,7 +35,13 @@ STACKS_S = 0.3
 HEARTBEAT_WAIT_S = 3.0
 """Longest wait for a late heartbeat to either come or count as stopped."""
 LARGE = 1024
-"""Of a job with more ranks, what has not changed is not diagnosed again."""
+"""Of a job with more ranks, what has not changed is not diagnosed again, and what will be found
+when the timeout passes is diagnosed before."""
+AHEAD_S = 20.0
+"""How long before. What nodes have said by then is not too old afterwards."""
+SPREAD_NS = 2 * SECOND_NS
+"""Waits that begin together become overdue within so long."""
+ROUNDING_NS = SECOND_NS // 100
 FEW_HOSTS = 64
 NEVER_NS = 1 << 62
 
@@ -44,6 +51,7 @@ class _Judged:
     """A diagnosis, and what it rests on."""
 
     known: object
+    from_ns: int
     until_ns: int
     """When time alone may change it."""
     trace: Trace
@@ -77,7 +85,8 @@ class JobView:
         self._say = say
         self._asks_others = False
         """Whether the other nodes' evidence is needed to decide what was found here."""
-        self._last: _Judged | None = None
+        self._kept: list[_Judged] = []
+        self._timeout_s = timeout_s
         self._seen_version = 0
         self._noted_hosts = HostMap()
         self._claims: tuple[Claim, ...] = ()
@@ -109,10 +118,11 @@ class JobView:
 
     def diagnosed(self, stalled_s: float) -> tuple[Trace, Diagnosis]:
         """The job's present state, including other nodes' reports, and its diagnosis."""
-        trace, diagnosis = self._diagnosed(self._with_stacks(), stalled_s)
+        timeout_ns = time.time_ns() + int((self._timeout_s - stalled_s) * SECOND_NS)
+        trace, diagnosis = self._diagnosed(self._with_stacks(), stalled_s, timeout_ns)
         if diagnosis.verdict in ENDED and self._ranks.note_ends(0.1):
             # Seen as gone before its status was known, which decides between crash and exit.
-            trace, diagnosis = self._diagnosed(self._looked(), stalled_s)
+            trace, diagnosis = self._diagnosed(self._looked(), stalled_s, timeout_ns)
         return trace, diagnosis
 
     def limited_to_seen(
@@ -187,26 +197,45 @@ class JobView:
 
     # -- pieces ----------------------------------------------------------------------------
 
-    def _diagnosed(self, own: Trace, stalled_s: float) -> tuple[Trace, Diagnosis]:
+    def _diagnosed(self, own: Trace, stalled_s: float, timeout_ns: int) -> tuple[Trace, Diagnosis]:
+        """``timeout_ns``: when the timeout passes, or has passed."""
+        self._exchange(own, stalled_s)  # who answers tells of links what rings do not
         if not self.sees_part(own):
-            if self._spans_nodes(own):
-                self._exchanged(own, stalled_s)  # who answers tells of links what rings do not
             return own, diagnose(own)
-        fragments = self._exchanged(own, stalled_s)
         self._seen_version = self.others.version
-        known = (self.others.version, self.others.state, len(fragments))
-        last = self._last
-        if last is not None and last.known == known and time.time_ns() < last.until_ns:
-            return last.trace, last.diagnosis
-        trace = self._looked(fragments) if fragments else own
-        diagnosis = diagnose(trace)
-        until_ns = NEVER_NS if diagnosis.findings else next_overdue_ns(trace)
-        large = len(trace.ranks) > LARGE
-        self._last = _Judged(known, until_ns, trace, diagnosis) if large else None
-        return trace, diagnosis
+        known = (self.others.version, self.others.state, self.others.reported)
+        now_ns = time.time_ns()
+        kept = [one for one in self._kept if one.known == known and now_ns < one.until_ns]
+        found = next((one for one in kept if one.from_ns <= now_ns), None)
+        if found is None:
+            found = _judged(known, self._of_all_nodes(own))
+            kept = [found]
+        trace = found.trace
+        if len(trace.ranks) <= LARGE:
+            return trace, found.diagnosis
+        is_soon = 0 < timeout_ns - now_ns <= AHEAD_S * SECOND_NS
+        if is_soon and kept == [found] and not found.diagnosis.findings:
+            fresh = trace if found.from_ns >= now_ns else self._of_all_nodes(own)
+            then_ns = last_overdue_ns(fresh, timeout_ns, timeout_ns + SPREAD_NS) + ROUNDING_NS
+            ahead = _judged(known, replace(fresh, observed_ns=then_ns))
+            kept = [replace(found, until_ns=then_ns), ahead]
+        self._kept = kept
+        here = {
+            rank: replace(own.ranks[rank], host=trace.ranks[rank].host)
+            for rank in self._ranks.seen
+            if rank in own.ranks and rank in trace.ranks
+        }
+        return replace(trace, ranks={**trace.ranks, **here}), found.diagnosis
 
-    def _exchanged(self, own: Trace, stalled_s: float) -> list[Fragment]:
-        """Tell the other nodes what is new, and return what they have told."""
+    def _of_all_nodes(self, own: Trace) -> Trace:
+        """The job as all nodes see it."""
+        fragments = self.others.fragments()
+        return self._looked(fragments) if fragments else own
+
+    def _exchange(self, own: Trace, stalled_s: float) -> None:
+        """Tell the other nodes what is new, and read what they have told."""
+        if not self._spans_nodes(own):
+            return
         first, seen = self.holds_first, self._ranks.known
         if not self._ranks.are_incomplete():
             self.others.begin(own, self._ranks.seen, first=first)
@@ -214,9 +243,8 @@ class JobView:
         self.others.publish_report(own, seen)
         for line in self.others.notes():
             self._say(line)
-        fragments = self.others.fragments()
+        self.others.receive()
         self._note_hosts()
-        return fragments
 
     def _note_hosts(self) -> None:
         """Keep who runs where for whoever analyses what is left: of a large job, on node 0 only."""
@@ -241,14 +269,31 @@ class JobView:
         return replace(trace, claims=(*trace.claims, *self._claims)) if self._claims else trace
 
 
+def _judged(known: object, trace: Trace) -> _Judged:
+    """The diagnosis of a trace, which time alone does not change once it has found something."""
+    diagnosis = diagnose(trace)
+    until_ns = NEVER_NS if diagnosis.findings else next_overdue_ns(trace)
+    return _Judged(known, trace.observed_ns, until_ns, trace, diagnosis)
+
+
 def next_overdue_ns(trace: Trace) -> int:
     """When the next unfinished operation, or meeting, of a trace has lasted long enough to count.
 
     `NEVER_NS` if all have.
     """
+    due_ns = _due_ns(trace)
+    return int(due_ns[due_ns > trace.observed_ns].min(initial=NEVER_NS))
+
+
+def last_overdue_ns(trace: Trace, low_ns: int, high_ns: int) -> int:
+    """The same of the last one between two times; ``low_ns`` if there is none."""
+    due_ns = _due_ns(trace)
+    return int(due_ns[due_ns <= high_ns].max(initial=low_ns))
+
+
+def _due_ns(trace: Trace) -> npt.NDArray[np.int64]:
     open_ = trace.records["state"] != int(State.COMPLETED)
     began = [phase.since_ns for facts in trace.ranks.values() for phase in facts.phases[-1:]]
     since_ns = np.concatenate([trace.records["created_ns"][open_], np.array(began, np.int64)])
     limits_ns = [int(limit_s * SECOND_NS) for limit_s in (LEAST_S, trace.timeout_s)]
-    due_ns = np.concatenate([since_ns + limit_ns for limit_ns in limits_ns])
-    return int(due_ns[due_ns > trace.observed_ns].min(initial=NEVER_NS))
+    return np.concatenate([since_ns + limit_ns for limit_ns in limits_ns])

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,9 @@ class _NodeReport:
     fragments: tuple[Fragment, ...]
 
 
+_Standing = tuple[_NodeReport, Heard]
+
+
 class Reports:
     """What other nodes have reported, decoded once."""
 
@@ -74,7 +78,6 @@ class Reports:
         self._tables = Tables()
         self._raw: dict[str, bytes] = {}
         self._read: dict[str, tuple[Digest, list[_NodeReport]]] = {}
-        self._shown: dict[int, tuple[object, list[Fragment]]] = {}
         self.version = 0
         """Changes with every report that says something new."""
 
@@ -111,30 +114,20 @@ class Reports:
                 found[number] = Host(node.host, node.ranks, node.addresses, number)
         return [found[number] for number in sorted(found)]
 
-    def fragments(self, since_ns: int, heard: dict[int, Heard]) -> list[Fragment]:
-        """What the nodes say that were heard of since then, in this node's time."""
-        result: list[Fragment] = []
+    def standing(self, since_ns: int, heard: dict[int, Heard]) -> list[_Standing]:
+        """The reports of nodes that were heard of since then, in this node's time."""
+        found = []
         for _, nodes in self._read.values():
             for one in nodes:
                 stamp = heard.get(one.number, Heard(one.observed_ns, 0))
                 seen_ns = max(one.observed_ns, stamp.sent_ns) - stamp.ahead_ns
                 if one.fragments and seen_ns >= since_ns:
-                    result += self._as_of(one, stamp)
-        return result
+                    found.append((one, stamp))
+        return found
 
-    def _as_of(self, one: _NodeReport, stamp: Heard) -> list[Fragment]:
-        """A node's fragments, as of when it last said that nothing has changed."""
-        key = (id(one), stamp.sent_ns, abs(stamp.ahead_ns) >= OTHER_CLOCK_NS)
-        known = self._shown.get(one.number)
-        if known is not None and known[0] == key:
-            return known[1]
-        shown = list(one.fragments)
-        if stamp.sent_ns > one.observed_ns:
-            shown = [replace(f, facts=replace(f.facts, observed_ns=stamp.sent_ns)) for f in shown]
-        if abs(stamp.ahead_ns) >= OTHER_CLOCK_NS:
-            shown = [shift_fragment(fragment, -stamp.ahead_ns) for fragment in shown]
-        self._shown[one.number] = key, shown
-        return shown
+    def fragments(self, since_ns: int, heard: dict[int, Heard]) -> list[Fragment]:
+        """What these say, in this node's time."""
+        return [f for one, stamp in self.standing(since_ns, heard) for f in _as_of(one, stamp)]
 
     def _decode(self, name: str, raw: bytes) -> None:
         try:
@@ -156,6 +149,24 @@ class Reports:
                 for node, own in zip(digest.nodes, of_node, strict=True)
             ],
         )
+
+
+def _as_of(one: _NodeReport, stamp: Heard) -> Iterator[Fragment]:
+    """A node's fragments, as of when it last said that nothing has changed.
+
+    A recorder that ran when its rank was looked at has run since, or that would have changed.
+    """
+    for fragment in one.fragments:
+        facts = fragment.facts
+        if stamp.sent_ns > one.observed_ns:
+            beats = facts.alive and not facts.gil_blocked and facts.heartbeat_ns
+            later_ns = stamp.sent_ns - facts.observed_ns if beats else 0
+            facts = replace(
+                facts, observed_ns=stamp.sent_ns, heartbeat_ns=facts.heartbeat_ns + later_ns
+            )
+        shown = replace(fragment, facts=facts)
+        is_off = abs(stamp.ahead_ns) >= OTHER_CLOCK_NS
+        yield shift_fragment(shown, -stamp.ahead_ns) if is_off else shown
 
 
 def _number_of(name: str, node: Node) -> int:

@@ -11,6 +11,7 @@ import psutil
 
 from hangscope.diagnosis.differences.world_conflicts import is_loopback
 from hangscope.monitor.node_reports import Lost, RelayProcess
+from hangscope.monitor.node_state import decisive, shown_only
 from hangscope.trace.digests.digest import Digest, Node, encode
 from hangscope.trace.digests.hosts import Host, HostMap
 from hangscope.trace.digests.make import MOST, NEWEST, digest_of
@@ -32,8 +33,9 @@ DELIVER_VERDICT_S = 2.0
 """Time for a verdict to reach the other nodes before the job's store goes away."""
 REPEAT_S = 5.0
 """How often a node says that its report holds still: with a few bytes, not the report."""
-REPEAT_WHOLE_S = 30.0
-"""How often a report is sent although nothing in it that matters has changed."""
+SHOW_AGAIN_S = 30.0
+"""How often many nodes send what is only shown of their ranks if that changes: a rank that computes
+is somewhere else at each look."""
 SILENT_S = 3 * REPEAT_S
 """A node that was not heard of for this long during a stall, while others were, is silent."""
 TELL_HOSTS_S = 3.0
@@ -63,9 +65,9 @@ class OtherNodes:
         self._stands_since_s: float | None = None
         self._moved_ns = 0
         self._heard_at_s: float | None = None
-        self._said: object = None
+        self._said: tuple[object, object] = (None, None)
         self._said_at_s = 0.0
-        self._said_whole_s = 0.0
+        self._shown_at_s = 0.0
         self._told = False
         self._is_settled = False
         self._hosts_said: tuple[HostMap, float] = (HostMap(), 0.0)
@@ -139,22 +141,25 @@ class OtherNodes:
         self._is_settled = True
 
     def publish_report(self, trace: Trace, ranks: Collection[int]) -> None:
-        """Send this node's report while it is stalled: when its state changes, else repeatedly.
+        """Send this node's report while it is stalled: when its state changes; else say repeatedly
+        that it holds still.
 
         ``ranks``: those of the trace that run here.
         """
         if not self.is_connected or self._relay is None or self._stands_since_s is None:
             return
-        state, now_s = (_state(trace), self._relay.told().deep), time.monotonic()
-        old = not self._is_settled and now_s - self._said_at_s >= REPEAT_S
-        if state != self._said or (old and now_s - self._said_whole_s >= REPEAT_WHOLE_S):
-            self._said, self._said_at_s, self._said_whole_s = state, now_s, now_s
+        deep, now_s = self._relay.told().deep, time.monotonic()
+        decides, shown = (decisive(trace), deep), shown_only(trace)
+        may_show = deep or now_s - self._shown_at_s >= SHOW_AGAIN_S
+        if decides != self._said[0] or (may_show and shown != self._said[1]):
+            self._said = decides, shown
+            self._said_at_s = self._shown_at_s = now_s
             here = [trace.ranks[rank] for rank in sorted(ranks) if rank in trace.ranks]
             if here:
-                newest = MOST if state[1] else NEWEST
+                newest = MOST if deep else NEWEST
                 node = self._own = self._own or _node_of(here)
                 self._relay.publish(encode(digest_of(trace, ranks, node, newest=newest)))
-        elif old:
+        elif not self._is_settled and now_s - self._said_at_s >= REPEAT_S:
             self._said_at_s = now_s
             self._relay.publish_still()
 
@@ -170,6 +175,13 @@ class OtherNodes:
         if self._relay is None or self._stands_since_s is None:
             return []
         return self._relay.reports.fragments(self._moved_ns, self._relay.heard())
+
+    @property
+    def reported(self) -> int:
+        """How many nodes' reports `fragments` would give, as of what was last received."""
+        if self._relay is None or self._stands_since_s is None:
+            return 0
+        return len(self._relay.reports.standing(self._moved_ns, self._relay.heard()))
 
     @property
     def state(self) -> object:
@@ -367,15 +379,3 @@ def may_span_nodes(trace: Trace, environ: Mapping[str, str]) -> bool:
     """Whether other nodes could reach the job's store; asked if no launcher gives node sizes."""
     store = store_of(trace, environ)
     return store is not None and not is_loopback(f"tcp://{store[0]}:{store[1]}")
-
-
-def _state(trace: Trace) -> object:
-    """Everything about this node that a verdict may depend on or show, except heartbeats."""
-    return (
-        trace.members.tobytes(),
-        [
-            (f.rank, f.alive, f.process_state, f.gil_blocked, f.exit, f.exception, f.phases,
-             f.initialized, f.finalized, [t.stack for t in f.threads if t.is_main])
-            for f in trace.ranks.values()
-        ],
-    )  # fmt: skip

@@ -87,18 +87,21 @@ class LookSchedule:
             Whether a finding waits to be confirmed, which no cost may delay.
         """
         self._settling_until_s = 0.0
-        wait_s = self._interval_s(stalled_s, cost_s)
+        wait_s = self._interval_s(stalled_s, cost_s, max(cost_s, now_s - began_s))
         if urgent:  # what a long look has read is old enough already
             wait_s = min(CONFIRM_S, max(0.0, began_s + 2 * CONFIRM_S - now_s))
         self._next_look_s = now_s + wait_s
 
-    def _interval_s(self, stalled_s: float, cost_s: float) -> float:
-        """Time until the next look: one just after the timeout, none that would still run then."""
+    def _interval_s(self, stalled_s: float, cost_s: float, took_s: float) -> float:
+        """Time until the next look: one just after the timeout, and one that has ended by then."""
         remaining_s = self.timeout_s - stalled_s
         if -_AFTER_S < remaining_s <= 0:
             return max(_AROUND_INTERVAL_S, 2 * cost_s)
         wanted_s = min(MAX_INTERVAL_S, max(FIRST_LOOK_S, stalled_s / 4))
         wanted_s = max(wanted_s, cost_s / _SHARE)
-        if 0 < remaining_s < wanted_s + cost_s + _BEFORE_S:
+        last_s = remaining_s - _BEFORE_S - 2 * took_s
+        if 0 < last_s < wanted_s:
+            return last_s
+        if 0 < remaining_s < wanted_s + took_s + _BEFORE_S:
             return remaining_s + _JUST_AFTER_S
         return wanted_s

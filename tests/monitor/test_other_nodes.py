@@ -93,6 +93,29 @@ def test_unchanged_report_is_not_resent(tmp_path: Path, monkeypatch: pytest.Monk
     assert (len(carrier.sent), carrier.stills) == (2, 1), "after the verdict all is quiet"
 
 
+@pytest.mark.parametrize("deep", [True, False])
+def test_many_nodes_do_not_send_each_new_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deep: bool
+) -> None:
+    rank = RingRank(tmp_path, 0, 4)
+    group, run = rank.join("0", "default_pg", range(4)), LiveRun(tmp_path)
+    rank.issue(group)
+    others, carrier = other_nodes.OtherNodes(5.0), Carrier()
+    monkeypatch.setattr(others, "_relay", carrier)
+    monkeypatch.setattr(carrier, "told", lambda: Told(deep=deep))
+    others.stalled(3.0, run.look(), first=False)
+    for line in range(5):
+        rank.sample(10 + line)
+        others.publish_report(run.look(), range(1))
+    assert len(carrier.sent) == (5 if deep else 1)
+    monkeypatch.setattr(other_nodes, "SHOW_AGAIN_S", 0.0)  # long enough ago
+    others.publish_report(run.look(), range(1))
+    assert len(carrier.sent) == (5 if deep else 2)
+    rank.issue(group)
+    others.publish_report(run.look(), range(1))
+    assert len(carrier.sent) == (6 if deep else 3)
+
+
 @pytest.mark.parametrize(("first", "patience_s"), [(True, 10.0), (False, 25.0)])
 def test_each_stall_waits_anew_for_other_nodes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool, patience_s: float

@@ -37,9 +37,10 @@ def test_settle_time_after_an_end_ignores_progress() -> None:
         (0.0, 0.0, 1.0),
         (12.0, 0.0, 3.0),
         (60.0, 0.0, 5.0),
-        (117.0, 0.0, 3.05),  # so as not to come late
-        (119.5, 0.0, 0.55),
-        (100.0, 0.95, 20.05),  # another look would still run when the timeout passes
+        (117.0, 0.0, 2.0),  # to find by then what the timeout will show
+        (119.5, 0.0, 0.55),  # so as not to come late
+        (100.0, 0.95, 17.1),
+        (105.0, 8.0, 15.05),  # another look would still run when the timeout passes
         (122.0, 0.4, 0.8),
         (200.0, 0.0, 5.0),
         (200.0, 1.0, 20.0),  # a job of thousands of ranks
