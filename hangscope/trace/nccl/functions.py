@@ -15,6 +15,8 @@ FUNCTIONS = (
     "AlltoAll", "Gather", "Scatter",
 )  # fmt: skip
 _BIT = {name: 1 << number for number, name in enumerate(FUNCTIONS)}
+_BACKENDS = ("nccl", "rccl")
+"""How the names of those backends of torch begin that call NCCL: torch 2.15's is ``nccl2``."""
 _PAIRS = ("Send", "Recv", "SendRecv")
 # A batch's own record is written after NCCL was called; its members' are written before.
 _CALLED = {
@@ -52,7 +54,7 @@ def function_bits(functions: npt.NDArray[np.bytes_]) -> npt.NDArray[np.int64]:
 
 def called_bits(signature: Signature) -> int:
     """The functions that an operation may call, one bit each."""
-    if signature.backend not in ("nccl", ""):
+    if signature.backend and not signature.backend.startswith(_BACKENDS):
         return 0
     names = _CALLED.get(operations.family(signature.op), ())
     return sum(_BIT[name] for name in set(names))
