@@ -32,27 +32,25 @@ def drive(app: HangScopeApp, script: Script, size: tuple[int, int] = (80, 24)) -
 
 
 async def settle(app: HangScopeApp, pilot: Pilot[None]) -> None:
-    for _ in range(200):
-        if app.snapshot is not None:
+    """Wait until everything has been drawn once, and the screen stands still."""
+    for _ in range(400):
+        drawn = app.snapshot is not None and app.query("FooterKey")
+        if drawn and (app.timeline.scale_ns or not app.snapshot.ranks):
             break
         await pilot.pause(0.02)
     assert app.snapshot is not None, app.trouble
-    for _ in range(200):
-        if app.timeline.scale_ns or not app.snapshot.ranks:
-            break
-        await pilot.pause(0.02)
     await calm(app, pilot)
 
 
-async def calm(app: HangScopeApp, pilot: Pilot[None]) -> None:
-    """Wait until the screen stands still, however slow the machine is."""
+async def calm(app: HangScopeApp, pilot: Pilot[None], looks: int = 2) -> None:
+    """Wait until the screen is the same at so many more looks, however slow the machine is."""
     same, before = 0, ""
     for _ in range(200):
         await pilot.pause()
         await asyncio.sleep(0.01)
         now = screen(app)
         same, before = (same + 1 if now == before else 0), now
-        if same == 2:
+        if same == looks:
             return
 
 

@@ -320,9 +320,9 @@ def test_mouse_selects_and_opens() -> None:
     ("name", "size"),
     [
         ("hang", (20, 8)),
-        ("hostile", (40, 12)),
+        pytest.param("hostile", (40, 12), marks=pytest.mark.slow),
         ("hostile", (160, 40)),
-        ("healthy", (80, 24)),
+        pytest.param("healthy", (80, 24), marks=pytest.mark.slow),
         ("inconclusive", (80, 24)),
         ("empty", (80, 24)),
     ],

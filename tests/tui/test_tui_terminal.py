@@ -1,4 +1,4 @@
-"""A real terminal (tmux), a real hung job (torchrun), real keys; and pipes, stills and refusals."""
+"""A real terminal (tmux), a real hung job, real keys; and pipes, stills and refusals."""
 
 from __future__ import annotations
 
@@ -9,17 +9,20 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 import pytest
 
+import hangscope
 from hangscope.report import flight_recorder
 from hangscope.trace.rings.read import read_ring
 from tests import view_samples as samples
+from tests.called import called
+from tests.real_jobs import beside, environment, worlds
+from tests.waiting import until
 
 HANGSCOPE = [sys.executable, "-m", "hangscope"]
+TRAIN = Path(hangscope.__file__).parent / "demos" / "train.py"
 JOB_S = 120
 
 
@@ -28,35 +31,14 @@ def hung_job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The run directory of a job that hangs for as long as the tests of this file need it."""
     pytest.importorskip("torch.distributed")
     directory = tmp_path_factory.mktemp("run")
-    environment = {
-        **os.environ,
-        "HANGSCOPE": "1",
-        "HANGSCOPE_DIR": str(directory),
-        "HANGSCOPE_TIMEOUT": "2",
-        "HANGSCOPE_MONITOR": "0",
-        "OMP_NUM_THREADS": "1",
-    }
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += ["--nproc-per-node=4", "-m", "hangscope.demos.train", "--fault", "asleep-in-loader"]
-    with open(directory / "job.log", "wb") as log:
-        job = subprocess.Popen(
-            command, env=environment, stdout=log, stderr=log, start_new_session=True
-        )
-        try:
-            until = time.monotonic() + JOB_S
-            while time.monotonic() < until and len(list(directory.glob("*.ring"))) < 4:
-                time.sleep(0.2)
-            assert len(list(directory.glob("*.ring"))) == 4, (directory / "job.log").read_text()
-            wait_until_still(directory, 3.0)  # longer than HANGSCOPE_TIMEOUT
-            yield directory
-        finally:
-            # Workers lead sessions of their own: ending the launcher alone would orphan them.
-            processes = [psutil.Process(job.pid), *psutil.Process(job.pid).children(recursive=True)]
-            for process in processes:
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-            psutil.wait_procs(processes, timeout=30)
-            job.wait(30)
+    env = environment(
+        HANGSCOPE="1", HANGSCOPE_DIR=str(directory), HANGSCOPE_TIMEOUT="2", HANGSCOPE_MONITOR="0"
+    )
+    command = [sys.executable, str(TRAIN), "--fault", "asleep-in-loader"]
+    with beside(command, [env | place for place in worlds(4)], directory / "job.log"):
+        until(lambda: len(list(directory.glob("*.ring"))) == 4, JOB_S)
+        wait_until_still(directory, 3.0)  # longer than HANGSCOPE_TIMEOUT
+        yield directory
 
 
 def wait_until_still(directory: Path, seconds: float) -> None:
@@ -169,14 +151,8 @@ def test_still_of_a_live_job_holds_the_verdict_and_needs_no_network(
 def test_still_of_dumps_holds_their_operations(tmp_path: Path) -> None:
     flight_recorder.write(samples.hang().trace, tmp_path / "dumps")
     picture = tmp_path / "still.svg"
-    run = subprocess.run(
-        [*HANGSCOPE, "tui", str(tmp_path / "dumps"), "--screenshot", str(picture)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert run.returncode == 0, run.stderr
+    done = called("tui", str(tmp_path / "dumps"), "--screenshot", str(picture))
+    assert done.returncode == 0, done.stderr
     text = "".join(ElementTree.parse(picture).getroot().itertext()).replace("\xa0", " ")
     assert "all_reduce #103" in text
 
@@ -193,15 +169,8 @@ def test_still_of_dumps_holds_their_operations(tmp_path: Path) -> None:
     ],
 )
 def test_refusals_are_one_line(arguments: list[str], words: str, tmp_path: Path) -> None:
-    run = subprocess.run(
-        [*HANGSCOPE, "tui", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        timeout=60,
-        check=False,
-    )
-    assert run.returncode == 2
-    assert words in run.stderr
-    assert run.stderr.count("\n") == 1
-    assert "Traceback" not in run.stderr
+    done = called("tui", *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "Traceback" not in done.stderr
