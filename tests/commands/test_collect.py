@@ -102,7 +102,14 @@ cd "$PLACE/$name" && eval "$word"
 """
 
 
-@pytest.mark.parametrize("where", ["ssh:node0,node1", "slurm:77", "kubectl:job=big"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        pytest.param("ssh:node0,node1", marks=pytest.mark.slow),  # test_collect_ssh has a real one
+        "slurm:77",
+        pytest.param("kubectl:job=big", marks=pytest.mark.slow),  # and test_collect_kubectl
+    ],
+)
 def test_bundles_come_from_all_nodes(nodes: list[Path], tmp_path: Path, where: str) -> None:
     tools = tmp_path / "bin"
     tools.mkdir()

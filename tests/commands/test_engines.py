@@ -50,7 +50,15 @@ def evidence(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-@pytest.mark.parametrize("name", [RINGS, DUMPS, LOGS, "bundles"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        RINGS,
+        pytest.param(DUMPS, marks=pytest.mark.slow),
+        pytest.param(LOGS, marks=pytest.mark.slow),
+        "bundles",
+    ],
+)
 def test_cluster_gives_the_same_answer(dask: str, evidence: Path, name: str) -> None:
     place = str(evidence / name)
     expected = answer(place)

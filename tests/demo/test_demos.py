@@ -16,7 +16,7 @@ from hangscope.demos.catalogue import DEMOS, Demo
 from hangscope.demos.launch import run_demo
 
 TIMEOUT_S = 2.0
-ALWAYS = ("rank-guarded", "sigkill", "healthy")
+ALWAYS = ("rank-guarded", "healthy")
 """Tried by ``make test``, too."""
 UNNEEDED_TIMEOUT_S = 30.0
 """For ranks that end: that is told at once. Beside other tests they may start some seconds apart,

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import psutil
 
-from tests.real_jobs import environment, worlds
+from tests.real_jobs import beside, environment, worlds
 
 _JOB = """
-import sys, torch, torch.distributed as dist
+import time, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(4))
-sys.stdin.read()
+time.sleep(300)
 """
 
 
@@ -23,8 +22,7 @@ def test_monitor_starts_no_threads_for_linear_algebra(tmp_path: Path) -> None:
     (world,) = worlds(1)
     env = environment(HANGSCOPE="1", HANGSCOPE_DIR=str(tmp_path), **world)
     env.pop("OPENBLAS_NUM_THREADS", None)
-    job = subprocess.Popen([sys.executable, "-c", _JOB], stdin=subprocess.PIPE, env=env)
-    try:
+    with beside([sys.executable, "-c", _JOB], [env], tmp_path / "log"):
         deadline_s = time.monotonic() + 60
         monitor = None
         while time.monotonic() < deadline_s:
@@ -41,8 +39,6 @@ def test_monitor_starts_no_threads_for_linear_algebra(tmp_path: Path) -> None:
         while monitor.num_threads() > 1 and time.monotonic() < deadline_s:
             time.sleep(0.1)
         assert monitor.num_threads() == 1
-    finally:
-        job.communicate(timeout=60)
 
 
 def _monitor_of(directory: Path) -> psutil.Process | None:

@@ -27,7 +27,7 @@ os._exit(0)
 """
 
 
-@pytest.mark.parametrize("then", ["goes on", "ends at once"])
+@pytest.mark.parametrize("then", [pytest.param("goes on", marks=pytest.mark.slow), "ends at once"])
 def test_end_of_a_reported_pause_is_reported(tmp_path: Path, then: str) -> None:
     script, log = tmp_path / "job.py", tmp_path / "log"
     script.write_text(_JOB)

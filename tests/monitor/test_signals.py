@@ -39,10 +39,13 @@ _SENDS = {
     "terminate",
 }
 _OF_THEIR_CHILD = {
-    # A `Popen` object signals nothing but its own child, which nobody else can have waited for.
+    # A `Popen` object, or one of multiprocessing, signals nothing but its own child, which nobody
+    # else can have waited for.
     ("cli/run.py", "process.send_signal"),
     ("monitor/node_reports.py", "_process.kill"),
     ("demos/launch.py", "process.kill"),
+    ("trace/loading/parallel.py", "process.kill"),
+    ("trace/loading/parallel.py", "worker.kill"),
     ("monitor/hardware/evidence.py", "child.kill"),
     ("monitor/hardware/errors.py", "_child.kill"),
     # Methods of `Target` and of the module itself.
@@ -91,12 +94,7 @@ def _forged(folder: Path, pid: int, number: int = signal.SIGKILL) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [
-        ["analyze"],
-        ["analyze", "--ask-stacks"],
-        ["tui", "--screenshot", "still.svg"],
-        ["tui", "--ask-stacks", "--screenshot", "still.svg"],
-    ],
+    [["analyze", "--ask-stacks"], ["tui", "--ask-stacks", "--screenshot", "still.svg"]],
     ids=" ".join,
 )
 def test_commands_do_not_signal_what_a_forged_ring_names(

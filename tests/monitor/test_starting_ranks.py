@@ -133,7 +133,7 @@ def log_of(tmp_path: Path, rank: int, does: str, **extra: str) -> str:
     return ranks(script, 2, variables, new=True).output
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_rank_that_hangs_before_it_imports_torch_is_named(tmp_path: Path, rank: int) -> None:
     """Also if it is local rank 0, which would have started the monitor."""
     log = log_of(tmp_path, rank, "time.sleep(300)")

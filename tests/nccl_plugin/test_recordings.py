@@ -25,6 +25,7 @@ from hangscope.replay import write_fixture
 from hangscope.ring.device_reader import read_device_ring
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import Flag, State, Trace
+from tests.called import called
 from tests.nccl_plugin.test_plugin import ROOT, library
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -83,7 +84,10 @@ def of_group(trace: Trace, rank: int, label: str) -> np.ndarray:
     return rows[np.isin(rows["group"], groups)]
 
 
-@pytest.mark.parametrize("interface", [4, 5, 6])
+@pytest.mark.parametrize(
+    "interface",
+    [pytest.param(4, marks=pytest.mark.slow), 5, pytest.param(6, marks=pytest.mark.slow)],
+)
 def test_progress_of_the_device_is_in_the_records(interface: int) -> None:
     trace = played("kernel", interface)
     one, other = of_group(trace, 0, "tp"), of_group(trace, 1, "tp")
@@ -129,8 +133,7 @@ def test_what_devices_did_goes_with_a_fixture(redact: bool, tmp_path: Path) -> N
 
 def test_what_devices_did_is_in_a_bundle(tmp_path: Path) -> None:
     bundle = tmp_path / "node.hangscope.tar.gz"
-    command = [sys.executable, "-m", "hangscope", "collect", str(run_of("graph")), "-o"]
-    subprocess.run([*command, str(bundle)], cwd=ROOT, check=True)
+    assert called("collect", str(run_of("graph")), "-o", str(bundle)).returncode == 0
     found = diagnose(load_trace([bundle]))
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (1,))
 

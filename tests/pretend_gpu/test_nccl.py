@@ -19,6 +19,7 @@ from tests.pretend_gpu.patterns import Pattern, patterns
 from tools.pretend_gpu.build import HERE, OURS
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.skipif(shutil.which("g++") is None, reason="no g++"),
     pytest.mark.xdist_group("pretended NCCL"),
 ]

@@ -55,9 +55,8 @@ def two_ranks(code: str, directory: Path, place: Path, value: str) -> JobResult:
     return run_each([sys.executable, "-c", code], [env | world for world in worlds(2)])
 
 
-@pytest.mark.parametrize(
-    "script", ["collectives_job", pytest.param("parallel_job", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["collectives_job", "parallel_job"])
 def test_compiled_recorder_is_complete(script: str, compiled: Path, tmp_path: Path) -> None:
     env = with_compiled(tmp_path, compiled, TORCH_FR_BUFFER_SIZE="20000")
     job = ranks(script, 2, env, timeout_s=240)

@@ -1,4 +1,4 @@
-"""NCCL on real GPUs, if there are any; the same job on Gloo everywhere.
+"""NCCL on real GPUs, if there are any; ``make test-all`` runs the same job on Gloo everywhere.
 
 ``python -m pytest tests/recording/test_devices.py`` on a machine with one GPU or more shows what a
 machine without one cannot: numbers against the native recorder's, counters from ``pg_status``,
@@ -31,7 +31,7 @@ WATCHDOG_S = 10.0
 needs_gpu = pytest.mark.skipif(not GPUS, reason="no GPU")
 may_share = pytest.mark.skipif(not 0 < GPUS < SHARING, reason="no GPU, or enough of them")
 PLACES = [
-    pytest.param("cpu", "gloo", 2, id="gloo"),
+    pytest.param("cpu", "gloo", 2, id="gloo", marks=pytest.mark.slow),
     pytest.param("cuda", "nccl", min(GPUS, MAX_GPUS), id="nccl", marks=needs_gpu),
     pytest.param("cuda", "nccl", SHARING, id="nccl-shared", marks=may_share),
 ]

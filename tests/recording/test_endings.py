@@ -21,7 +21,14 @@ def facts_after(how: str, directory: Path) -> object:
 
 
 @pytest.mark.parametrize(
-    "how", ["caught", "caught_and_left_hard", "spawn", "process-spawn", "process-fork"]
+    "how",
+    [
+        "caught",
+        "caught_and_left_hard",
+        "spawn",
+        pytest.param("process-spawn", marks=pytest.mark.slow),
+        "process-fork",
+    ],
 )
 def test_fatal_exception_is_recorded(tmp_path: Path, how: str) -> None:
     facts = facts_after(how, tmp_path)

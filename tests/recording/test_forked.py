@@ -16,7 +16,9 @@ from tests.recording.launcher import JOBS
 pytestmark = pytest.mark.timed
 
 
-@pytest.mark.parametrize(("how", "world"), [("fork", 2), ("spawn", 4)])
+@pytest.mark.parametrize(
+    ("how", "world"), [("fork", 2), pytest.param("spawn", 4, marks=pytest.mark.slow)]
+)
 def test_children_of_a_launched_process_are_the_ranks(tmp_path: Path, how: str, world: int) -> None:
     env = environment(
         HANGSCOPE="1", HANGSCOPE_DIR=str(tmp_path), HANGSCOPE_TIMEOUT="8", HOW=how,

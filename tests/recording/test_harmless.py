@@ -18,7 +18,6 @@ from hangscope.ring.writer import RingIdentity
 from hangscope.trace.rings.read import read_ring
 from tests.real_jobs import JobResult, environment, run, run_each, worlds
 from tests.recording.launcher import JOBS, ranks, recording
-from tools.ports import free_port
 
 RESULT = "RESULT [1.0, 1.0, 1.0, 1.0]"
 
@@ -198,18 +197,6 @@ def test_children_never_touch_the_ring(tmp_path: Path) -> None:
     assert fragment.facts.exception is None
     assert fragment.facts.exit is not None
     assert fragment.facts.exit.kind == "clean"
-
-
-def test_spawned_ranks_without_launcher_are_all_recorded(tmp_path: Path) -> None:
-    env = recording(tmp_path)
-    job = run(
-        [sys.executable, str(JOBS / "small_job.py"), "mp-spawn", str(free_port())],
-        env,
-    )
-    assert "RESULT spawned" in job.output, job.output
-    facts = [read_ring(path).facts for path in rings(tmp_path)]
-    assert sorted(f.rank for f in facts) == [0, 1]
-    assert {f.world_size for f in facts} == {2}
 
 
 def test_newest_of_two_jobs_in_one_directory_is_read(tmp_path: Path) -> None:

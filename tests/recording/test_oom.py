@@ -40,8 +40,11 @@ LEGACY = "oom_kill_disable 0\nunder_oom 0\noom_kill {0}\n"
 
 @pytest.mark.parametrize(
     ("events", "kills", "kind"),
-    [(UNIFIED, 3, "oom"), (LEGACY, 3, "oom"), (UNIFIED, 2, "signal")],
-    ids=["v2", "v1", "killed by somebody else"],
+    [
+        pytest.param(UNIFIED, 3, "oom", id="v2"),
+        pytest.param(LEGACY, 3, "oom", id="v1", marks=pytest.mark.slow),
+        pytest.param(UNIFIED, 2, "signal", id="killed by somebody else"),
+    ],
 )
 def test_oom_kill_is_distinguished_from_other_kills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, events: str, kills: int, kind: str

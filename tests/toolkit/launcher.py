@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.depth import DEEP
 from tests.real_jobs import JobResult, environment, run_each, worlds
 
 JOBS = Path(__file__).parent / "jobs"
@@ -20,6 +21,11 @@ def world(script: str, size: int) -> JobResult:
     modules = ["torch._dynamo"] * ("fsdp" in path.read_text())
     places = [environment() | place for place in worlds(size)]
     return run_each([sys.executable, str(path)], places, modules=modules, timeout_s=180.0)
+
+
+def reduction_job() -> JobResult:
+    """The deterministic all-reduce in worlds of every size up to 4; up to 8 at depth."""
+    return world("reduction_job", 8 if DEEP else 4)
 
 
 def processes(

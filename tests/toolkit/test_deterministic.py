@@ -10,14 +10,14 @@ import pytest
 from hangscope.toolkit.environments.variables import DETERMINISTIC_NCCL_ENV
 from hangscope.toolkit.reductions.deterministic_env import configure_deterministic_nccl_env
 from tests.real_jobs import JobResult, worlds
-from tests.toolkit.launcher import processes, world
+from tests.toolkit.launcher import processes, reduction_job, world
 
 pytestmark = pytest.mark.xdist_group("shared jobs")
 
 
 @pytest.fixture(scope="module")
 def job() -> JobResult:
-    return world("reduction_job", 8)
+    return reduction_job()
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def job() -> JobResult:
     ],
 )
 def test_deterministic_all_reduce_does_as_documented(job: JobResult, check: str) -> None:
-    job.assert_ok(check, list(range(8)))
+    job.assert_ok(check)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_deterministic_all_reduce_does_as_documented(job: JobResult, check: str)
     ],
 )
 def test_checked_all_reduce_does_as_documented(job: JobResult, check: str) -> None:
-    job.assert_ok(check, list(range(8)))
+    job.assert_ok(check)
 
 
 def test_two_launches_give_the_same_bits() -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import hangscope
-from tests.real_jobs import environment, worlds
-from tests.toolkit.launcher import alone_job, processes, world
+from tests.real_jobs import environment, run_each, worlds
+from tests.toolkit.launcher import alone_job, processes, reduction_job, world
 
 pytestmark = pytest.mark.xdist_group("shared jobs")
 
@@ -105,20 +105,20 @@ def test_broadcast_takes_the_global_rank_of_the_source() -> None:
 
 
 def test_fp32_accumulation_is_not_ignored_in_one_mode() -> None:
-    world("reduction_job", 8).assert_ok("fp32_accumulation_is_honoured_in_every_mode")
+    reduction_job().assert_ok("fp32_accumulation_is_honoured_in_every_mode")
 
 
 def test_non_contiguous_input_is_not_silently_wrong() -> None:
-    world("reduction_job", 8).assert_ok("non_contiguous_input_is_right_in_every_mode")
+    reduction_job().assert_ok("non_contiguous_input_is_right_in_every_mode")
 
 
 def test_order_is_tested_with_a_group_whose_ranks_are_not_0_to_n() -> None:
     """new_group([1, 0]) sorts its ranks, so it would show nothing."""
-    world("reduction_job", 8).assert_ok("subgroup_whose_ranks_are_not_0_to_n")
+    reduction_job().assert_ok("subgroup_whose_ranks_are_not_0_to_n")
 
 
 def test_signature_handshake_has_no_cache_that_could_desync() -> None:
-    job = world("reduction_job", 8)
+    job = reduction_job()
     job.assert_ok("signatures_are_compared_on_every_call")
     job.assert_ok("all_raise_together_when_arguments_differ")
 
@@ -164,19 +164,18 @@ def test_one_rank_looks_at_files_and_tells_the_others(tmp_path: Path) -> None:
     here.mkdir()
     there.mkdir()
     (here / "train.py").write_text("if rank == 0:\n    dist.barrier()\n")
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-m", "hangscope", "doctor", "--json", "--script", "train.py"],
-            env=environment(**env),
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    code = (
+        "import os, sys; os.chdir(os.environ['PLACE']); sys.stderr = open(os.devnull, 'w')\n"
+        "from hangscope.cli import main; main()"
+    )
+    places = [
+        environment(**env, PLACE=str(folder))
         for env, folder in zip(worlds(2), (here, there), strict=True)
     ]
-    outputs = [process.communicate(timeout=120)[0] for process in running]
-    assert [process.returncode for process in running] == [1, 1]
-    found = [f["check"] for f in json.loads(outputs[0])["findings"] if f["level"] == "error"]
+    command = [sys.executable, "-c", code, "doctor", "--json", "--script", "train.py"]
+    job = run_each(command, places)
+    assert job.returncode == 1
+    found = [f["check"] for f in json.loads(job.output)["findings"] if f["level"] == "error"]
     assert found == ["guarded-collective"], "the rank without the file did not look for it"
 
 

@@ -45,23 +45,7 @@ def child() -> None:
     assert float(value.sum()) == 2.0
 
 
-def spawned(rank: int, port: str) -> None:
-    """A rank that no launcher knows of."""
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
-        os.environ.pop(name, None)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    dist.init_process_group("gloo", rank=rank, world_size=2)
-    value = torch.full((2,), float(rank))
-    dist.all_reduce(value)
-    assert value.tolist() == [1.0, 1.0]
-    dist.destroy_process_group()
-
-
 def main() -> int:
-    if MANNER == "mp-spawn":
-        mp.start_processes(spawned, args=(sys.argv[2],), nprocs=2, start_method="spawn")
-        print("RESULT spawned")
-        return 0
     dist.init_process_group("gloo")
     value = torch.ones(4) * (dist.get_rank() + 1)
     dist.all_reduce(value)
