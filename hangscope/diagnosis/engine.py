@@ -57,6 +57,7 @@ from hangscope.diagnosis.wording.phrases import rank_s
 from hangscope.diagnosis.wording.tolerated_waits import tolerated_wait
 from hangscope.trace.clocks import align_clocks
 from hangscope.trace.model import Trace
+from hangscope.trace.nccl.communicators import without_sides
 
 _SHOWN_DIVERGENCES = 8
 
@@ -131,6 +132,7 @@ def _judge(trace: Trace) -> Diagnosis:
 
 def _comparable(given: Trace) -> tuple[Trace, Inferred]:
     """The trace with times, members and sequence numbers that mean the same on every rank."""
+    given = without_sides(given)
     trace = align_clocks(given)
     skewed = trace is not given
     trace = with_refused_calls(with_original_exceptions(with_vanished(trace)))

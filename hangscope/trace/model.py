@@ -69,6 +69,8 @@ __all__ = [
     "Unread",
     "flagged",
 ]
+NCCL_GROUP = "nccl:"
+"""How the name of a group begins that is a communicator's; its hash follows."""
 _SAYS_NOTHING = frozenset(
     {"undefined", "nccl", "nccl2", "ncclx", "rccl", "rcclx", "gloo", "xccl", "hccl", "mpi", "ucc"}
 )
@@ -126,6 +128,12 @@ class Group:
     place: int | None = None
     """For a handmade group, the group rank of its only known member. Who the others are is not
     recorded; they may be processes of another job."""
+
+    @property
+    def is_side(self) -> bool:
+        """Whether it is one member's side of a communicator of which NCCL alone has told."""
+        alone = self.place is not None and len(self.ranks) == 1
+        return alone and self.name.startswith(NCCL_GROUP)
 
     @property
     def outsiders(self) -> int:

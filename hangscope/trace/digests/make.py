@@ -33,7 +33,7 @@ def digest_of(trace: Trace, ranks: Collection[int], node: Node, *, newest: int =
     """
     tables = Tables()
     groups = [tables.group(group) for group in trace.groups]
-    column = np.ascontiguousarray(trace.records["rank"])
+    column, column_of_ids = (np.ascontiguousarray(trace.records[k]) for k in ("rank", "record_id"))
     parts = []
     for rank in sorted(set(ranks) & trace.ranks.keys()):
         low, high = np.searchsorted(column, [rank, rank + 1])
@@ -50,7 +50,9 @@ def digest_of(trace: Trace, ranks: Collection[int], node: Node, *, newest: int =
         _renumber(members, "group", groups)
         facts = trace.ranks[rank]
         if 0 < len(records) < high - low:
-            facts = replace(facts, oldest_record_id=int(records["record_id"][0]))
+            own = records["record_id"][records["record_id"] > 0]  # NCCL's have none
+            oldest = int(own[0]) if len(own) else 1 + int(column_of_ids[low:high].max())
+            facts = replace(facts, oldest_record_id=oldest)
         parts.append(RankPart(facts, 0, members, records, trace.looks, facts.dropped))
     return Digest((node,), tuple(parts), tables, trace.timeout_s)
 

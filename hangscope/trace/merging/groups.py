@@ -173,8 +173,8 @@ def _complete_handmade_groups(fragments: Sequence[Fragment]) -> dict[_HandmadeKe
     twice: set[_HandmadeKey] = set()
     for fragment in fragments:
         for group in fragment.groups:
-            if group.place is None:
-                continue
+            if group.place is None or group.is_side:
+                continue  # those of NCCL's are joined when all that it told is there
             places = taken.setdefault(_handmade_key(group), {})
             if places.setdefault(group.place, group.ranks[0]) != group.ranks[0]:
                 twice.add(_handmade_key(group))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -12,9 +12,10 @@ import numpy.typing as npt
 
 from hangscope.ring.device_reader import DeviceRing
 from hangscope.trace.facts import RankFacts
-from hangscope.trace.model import NONE, Flag, Records, State, Trace, flagged
+from hangscope.trace.model import NCCL_GROUP, NONE, Flag, Group, Records, State, Trace, flagged
+from hangscope.trace.nccl.communicators import joined_communicators
 from hangscope.trace.nccl.matching import Tables, records_of_operations
-from hangscope.trace.nccl.own_records import Own, OwnTables, own_side, tables_of
+from hangscope.trace.nccl.own_records import OwnTables, own_side, tables_of
 from hangscope.trace.nccl.progress import majority, with_progress
 from hangscope.trace.nccl.proxies import proxy_waits
 
@@ -61,14 +62,23 @@ def with_device_events(trace: Trace, told: Mapping[int, DeviceRing | None]) -> T
         if GRAPH in trace.ranks[rank].unobservable and ring.interface >= _TELLS_REPLAYS:
             end_captured(part, rows, tables)
         _gather(found, rank, ring, part["group"], rows)
-    labels = {
-        hash_: trace.groups[group].label
+    known = {
+        hash_: trace.groups[group]
         for hash_, votes in found.votes.items()
         if (group := votes.most_common(1)[0][0]) < len(trace.groups)
     }
-    own = tables_of(_sides(found, labels), labels)
-    ranks = _with_proxies(_without_replays(trace.ranks, rings), rings, found)
-    return replace(_joined(replace(trace, records=records), own), ranks=ranks)
+    own = tables_of(
+        [
+            own_side(rank, ring, index, rows, known[hash_].label if hash_ in known else None)
+            for hash_, sides in found.sides.items()
+            for rank, ring, index, rows in sides
+        ]
+    )
+    trace = joined_communicators(_joined(replace(trace, records=records), own))
+    ranks = _with_proxies(
+        _without_replays(trace.ranks, rings), rings, _members(trace, known, found.sides)
+    )
+    return replace(trace, ranks=ranks)
 
 
 def end_captured(records: Records, rows: Ints, tables: Tables) -> None:
@@ -107,16 +117,6 @@ def _gather(found: _Found, rank: int, ring: DeviceRing, groups: Ints, rows: Ints
         found.sides[hash_].append((rank, ring, index, rows))
 
 
-def _sides(found: _Found, labels: Mapping[int, str]) -> dict[int, list[Own]]:
-    return {
-        hash_: [
-            own_side(rank, ring, index, rows, torchs=hash_ in labels)
-            for rank, ring, index, rows in sides
-        ]
-        for hash_, sides in found.sides.items()
-    }
-
-
 def _joined(trace: Trace, own: OwnTables) -> Trace:
     """The trace with further groups; each rank's records stay in the order of issue."""
     if not own.groups:
@@ -146,14 +146,29 @@ def _issue_times(records: Records, more: Records) -> Ints:
     return np.concatenate([times, more["created_ns"]])
 
 
+def _members(
+    trace: Trace, known: Mapping[int, Group], hashes: Iterable[int]
+) -> dict[int, Mapping[int, int]]:
+    """Per hash of a communicator the global rank of each member, as far as known."""
+    told: dict[str, dict[int, int]] = defaultdict(dict)
+    for group in trace.groups:
+        if group.name.startswith(NCCL_GROUP):
+            places = range(len(group.ranks)) if group.place is None else (group.place,)
+            told[group.name].update(zip(places, group.ranks, strict=False))
+    return {
+        hash_: dict(enumerate(known[hash_].ranks))
+        if hash_ in known
+        else told[f"{NCCL_GROUP}{hash_:x}"]
+        for hash_ in hashes
+    }
+
+
 def _with_proxies(
-    ranks: Mapping[int, RankFacts], rings: Mapping[int, DeviceRing], found: _Found
+    ranks: Mapping[int, RankFacts],
+    rings: Mapping[int, DeviceRing],
+    members: Mapping[int, Mapping[int, int]],
 ) -> dict[int, RankFacts]:
     """The ranks' facts with what their proxies wait for."""
-    members = {
-        hash_: {int(ring.communicators["rank"][index]): rank for rank, ring, index, _ in sides}
-        for hash_, sides in found.sides.items()
-    }
     return {
         rank: replace(facts, proxies=waits)
         if rank in rings and (waits := proxy_waits(rings[rank], members))
