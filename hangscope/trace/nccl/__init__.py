@@ -7,7 +7,8 @@ trace, in which each operation says what the device has begun and finished.
   told about: communicators by size, rank and order of creation, operations by `functions` and
   sizes;
 * `progress` is how far the device is; `own_records` makes records of what has none: graph replays,
-  and communicators that torch does not know; `merge` does all of it for a trace.
+  and communicators that torch does not know; `communicators` joins what their members told, also on
+  several nodes; `merge` does all of it for a trace.
 
 **Imported by** `load` and `live`; imports `ring`.
 """
