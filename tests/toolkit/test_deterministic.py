@@ -12,7 +12,7 @@ from hangscope.toolkit.reductions.deterministic_env import configure_determinist
 from tests.real_jobs import JobResult, worlds
 from tests.toolkit.launcher import processes, reduction_job, world
 
-pytestmark = pytest.mark.xdist_group("shared jobs")
+pytestmark = pytest.mark.xdist_group("reductions")
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 from tests.real_jobs import JobResult
 from tests.toolkit.launcher import world
 
-pytestmark = pytest.mark.xdist_group("shared jobs")
+pytestmark = pytest.mark.xdist_group("warmup")
 
 RANKS = [0, 1, 2, 3]
 
