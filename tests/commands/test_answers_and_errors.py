@@ -36,7 +36,6 @@ def _hangscope(*arguments: str, cwd: Path | None = None, **variables: str) -> Co
         (["analyze"], "Missing argument 'PATH...'"),
         (["analyze", "--rank", "x", "run"], "'x' is not a valid integer"),
         (["analyze", "/does/not/exist"], "no such file or directory"),
-        (["export", "run", "--to", "pdf", "-o", "x"], "'pdf' is not one of"),
         (["run", "--timeout", "soon", "--", "true"], "'soon' is not a valid"),
         (["run", "--timeout", "0", "--", "true"], "0 is not between 0.1 and 10000000"),
         (["run", "--", "/does/not/exist"], "cannot run /does/not/exist"),

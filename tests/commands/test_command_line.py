@@ -39,13 +39,3 @@ def test_usage_errors_name_the_command_whose_help_explains(
     assert words in run.stderr
     assert run.stderr.count("\n") == 1
     assert f"see hangscope {arguments[0]} --help".replace(" --bogus", "") in run.stderr
-
-
-def test_control_characters_in_a_path_do_not_reach_the_terminal(tmp_path: Path) -> None:
-    path = tmp_path / "\x1b[31mred\x07.log"
-    path.write_text("nothing of interest")
-    run = called("analyze", str(path))
-    assert run.returncode == 2
-    assert "\x1b" not in run.stderr
-    assert "\x07" not in run.stderr
-    assert "red" in run.stderr

@@ -36,7 +36,8 @@ dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(4))
 rank = dist.get_rank()
 if sys.argv[1] == "at work":
-    threading.Thread(target=compute).start()
+    if rank == 0:
+        threading.Thread(target=compute).start()
 elif sys.argv[1] == "one goes on":
     dist.destroy_process_group()
     if rank == 0:
@@ -93,7 +94,7 @@ def test_only_remaining_stalled_rank_is_reported(script: Path, tmp_path: Path) -
     result = ranks(script, 2, _environment(tmp_path), arguments=["one goes on"], timeout_s=90)
     first = result.said[0]
     assert first.startswith("[hangscope] Rank 0 is all that is left of the job, and has not moved")
-    assert "job.py:31 in <module>: the program that it started has not ended (sleep 40" in first
+    assert "job.py:32 in <module>: the program that it started has not ended (sleep 40" in first
     assert "HANGSCOPE_ON_HANG=kill: ending the job" in result.output
 
 

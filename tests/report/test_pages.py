@@ -36,10 +36,3 @@ def test_every_page_is_in_the_index() -> None:
     assert pages <= set(tree)
     for page in pages:
         assert f"({page}.md)" in index, page
-
-
-def test_links_between_pages_are_valid() -> None:
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        for target in re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text()):
-            if "://" not in target:
-                assert (path.parent / target).exists(), f"{path.name}: {target}"
