@@ -38,6 +38,7 @@ _POLL_S = 0.02
 _MESSAGE_BYTES = 1 << 17
 _START_S = 120.0
 """For the import of torch and of more on a busy machine."""
+_END_S = 20.0
 _SHORTEST_S = 0.001
 
 
@@ -124,10 +125,19 @@ class ForkServer:
         atexit.register(self.end)
 
     def end(self) -> None:
-        """Kill what still runs."""
+        """Kill what still runs.
+
+        The server is told: a fork of this process (a worker that reads files) may hold the socket.
+        """
         atexit.unregister(self.end)
+        with contextlib.suppress(OSError):
+            self._socket.send(json.dumps({"end": True}).encode())
         self._socket.close()
-        self._process.wait()
+        try:
+            self._process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def start(
         self,
@@ -192,9 +202,9 @@ def serve(descriptor: int) -> tuple[CodeType, dict[str, Any]]:
         while True:
             if selector.select(_POLL_S if running else None):
                 message, files, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 1)
-                if not message:
+                plan = json.loads(message) if message else {"end": True}
+                if "end" in plan:
                     _end(running)
-                plan = json.loads(message)
                 if "collect" in plan:
                     os.waitpid(plan["collect"], 0)
                     continue
