@@ -22,6 +22,7 @@ from hangscope.ring.run_secret import RunSecret
 from hangscope.trace.live.follow import LiveRun
 from hangscope.trace.live.rings import OpenRing, RunKey
 from hangscope.trace.model import KernelWait, RankFacts
+from hangscope.trace.nccl.rings import noted_in
 from hangscope.trace.processes.process import is_remote
 from hangscope.trace.processes.signals import DescendsFrom, Evidence, launcher_of, targets_of
 from hangscope.trace.rings.facts import writer_of
@@ -170,7 +171,8 @@ class LocalRanks:
         for ring in self.rings:
             head = ring.reader.head
             table = ring.reader.group_bytes(int.from_bytes(head[_GROUPS_USED], "little"))
-            progress[ring.rank] = b"".join((*(head[part] for part in _PROGRESS), table))
+            told = noted_in(ring.reader.name).to_bytes(8, "little")  # a replay leaves no record
+            progress[ring.rank] = b"".join((*(head[part] for part in _PROGRESS), table, told))
             tables[ring.rank] = table
         groups = np.frombuffer(b"".join(tables.values()), GROUP)
         return Counters(progress, tables, waiting_since_ns(groups))

@@ -58,6 +58,22 @@ def read_device_ring(path: str | os.PathLike[str]) -> DeviceRing:
         os.close(descriptor)
 
 
+def operations_noted(path: str | os.PathLike[str]) -> int:
+    """How many operations, replays included, a plugin has noted so far; costs a single read.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be opened or read.
+    """
+    descriptor = os.open(path, portable.READ_AT_ONCE | portable.NOFOLLOW)
+    try:
+        raw = portable.read_at(descriptor, 8, layout.OPERATIONS_USED_AT)
+    finally:
+        os.close(descriptor)
+    return int.from_bytes(raw, "little")
+
+
 def find_device_ring(ring: str | os.PathLike[str]) -> Path | None:
     """The device ring of a ring, beside it or beside the file that it links to, if there is one."""
     # Strings: most rings of a large job have none, and paths would be made for nothing.

@@ -9,6 +9,7 @@ import pytest
 
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Verdict
+from hangscope.ring.device_reader import read_device_ring
 from hangscope.trace.digests.digest import Node, decode, encode, fragments_of
 from hangscope.trace.digests.make import digest_of
 from hangscope.trace.digests.tables import Tables
@@ -16,6 +17,7 @@ from hangscope.trace.load import load_trace
 from hangscope.trace.merging.merge import merge
 from hangscope.trace.model import Fragment, Trace
 from hangscope.trace.nccl.communicators import joined_communicators
+from hangscope.trace.nccl.rings import noted_in
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "nccl-two-nodes-replay" / "dumps"
 
@@ -64,3 +66,11 @@ def test_a_digest_is_no_older_than_what_torch_recorded(nodes: list[Trace]) -> No
             own = fragment.records["record_id"][fragment.records["record_id"] > 0]
             kept = len(own) < (trace.records["rank"] == fragment.facts.rank).sum()
             assert fragment.facts.oldest_record_id > 1 or not kept or own[0] == 1
+
+
+def test_replays_are_progress_at_the_cost_of_one_read() -> None:
+    """A job of replays alone moves, although no rank records anything."""
+    ring = FIXTURE / "rank_0.ring"
+    told = read_device_ring(FIXTURE / "rank_0.device").operations["id"]
+    assert noted_in(str(ring)) == int(told.max()) > 70
+    assert noted_in(str(FIXTURE / "rank_9.ring")) == 0

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from hangscope.ring.checks import RingError
-from hangscope.ring.device_reader import DeviceRing, find_device_ring, read_device_ring
+from hangscope.ring.device_reader import (
+    DeviceRing,
+    find_device_ring,
+    operations_noted,
+    read_device_ring,
+)
 from hangscope.trace.model import Fragment
 
 
@@ -35,6 +40,15 @@ def device_ring_of(ring: str, pid: int) -> DeviceRing | None:
     except (RingError, OSError):
         return None
     return device if belongs(device, pid) else None
+
+
+def noted_in(ring: str) -> int:
+    """How many operations NCCL has told of in the process that writes a ring; 0 if of none."""
+    found = find_device_ring(ring)
+    try:
+        return operations_noted(found) if found is not None else 0
+    except OSError:
+        return 0
 
 
 def belongs(device: DeviceRing, pid: int | None) -> bool:
