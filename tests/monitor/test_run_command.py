@@ -69,13 +69,6 @@ def test_exit_status_is_the_commands(tmp_path: Path) -> None:
     assert run(tmp_path / "b", sys.executable, "-c", killed).returncode == 128 + 9
 
 
-def test_missing_command_is_a_one_line_error(tmp_path: Path) -> None:
-    result = run(tmp_path / "run", "no-such-command")
-    assert result.returncode == 2
-    assert result.stderr.strip().count("\n") == 0
-    assert "no-such-command" in result.stderr
-
-
 def test_run_without_records_keeps_latest(tmp_path: Path) -> None:
     def run_here(*words: str) -> int:
         command = [sys.executable, "-m", "hangscope", "run", "--", *words]
@@ -139,8 +132,7 @@ with ring_process(folder, 0), ring_process(folder, 1, "broadcast"):
 """
 
 
-@pytest.mark.parametrize("how", ["dies", "ends"])
-def test_a_monitor_that_dies_is_started_again(tmp_path: Path, how: str) -> None:
+def test_a_monitor_that_dies_is_started_again(tmp_path: Path) -> None:
     folder, log = tmp_path / "run", tmp_path / "log"
     command = [sys.executable, "-m", "hangscope", "run", "--timeout", "4", "--dir", str(folder)]
     command += ["--", sys.executable, "-c", _RANKS]
@@ -150,19 +142,16 @@ def test_a_monitor_that_dies_is_started_again(tmp_path: Path, how: str) -> None:
     ):
         try:
             until(lambda: (folder / "pid").exists(), seen=log.read_text)
-            if how == "dies":
-                process.kill()
-                process.wait(60)
-                until(lambda: "it is started again" in log.read_text(), seen=log.read_text)
+            process.kill()
+            process.wait(60)
+            until(lambda: "it is started again" in log.read_text(), seen=log.read_text)
             until(lambda: "more: hangscope analyze" in log.read_text(), seen=log.read_text)
         finally:
             (folder / "end").touch()
-    if how == "ends":
-        assert process.returncode == 0
     until(lambda: not _running_beside(folder), seen=log.read_text)
     said = log.read_text()
     assert "broadcast" in said
-    assert said.count("started again") == (how == "dies")
+    assert said.count("started again") == 1
     assert said.count("more: hangscope analyze") == 1
 
 
