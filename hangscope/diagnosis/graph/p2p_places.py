@@ -20,7 +20,7 @@ from hangscope.diagnosis.records.pairing import (
     missing_senders,
     waits_for_dropped_half,
 )
-from hangscope.trace.model import NONE, Flag, Trace
+from hangscope.trace.model import NONE, Flag, State, Trace
 
 _INCOMPLETE = 0
 """Marks batches with a half whose partner is missing: nothing in between holds them up."""
@@ -212,7 +212,16 @@ class HalfPlaces:
         if flags & int(Flag.BLOCKING | Flag.WAITED):
             signature = self.trace.signatures[int(record["signature"])]
             return half.is_send and not is_on_host(signature)
-        return half.is_send or bool(flags & int(Flag.ASYNC))
+        return half.is_send or (bool(flags & int(Flag.ASYNC)) and not self._holds_up(half))
+
+    def _holds_up(self, half: Half) -> bool:
+        """Whether a rank's device is in a receive, and has not begun what was issued after it."""
+        records, (_, end) = self.trace.records, self.bounds[half.rank]
+        if not records["started_ns"][half.row]:
+            return False
+        later = slice(half.row + 1, end)
+        waits = self.front.unfinished[later] & (records["state"][later] == int(State.SCHEDULED))
+        return bool((waits & (records["group"][later] == half.group)).any())
 
     def _goes_on_by_itself(self, half: Half) -> bool:
         """Whether the partner has reached its half but the host has not yet waited for this one.

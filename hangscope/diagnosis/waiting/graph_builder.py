@@ -230,9 +230,13 @@ class GraphBuilder:
         over = (progress.pending > place.seq) | (progress.pending == 0)
         finished = known & come & over & (progress.completed >= place.seq)
         place = replace(place, done=tuple(progress.ranks[finished].tolist()))
-        if place.seq <= progress.finished and self.collectives.needs_all(place.group, place.row):
+        late = progress.ranks[known & ~come].tolist()
+        # A peer that has finished shows that all have come, unless one is known to have given its
+        # communicator something else instead: a replay's data was taken for it.
+        came = self.collectives.counting.isdisjoint(late) and place.seq <= progress.finished
+        if came and self.collectives.needs_all(place.group, place.row):
             return self._on_device(place, progress)
-        absent = (*progress.ranks[known & ~come].tolist(), *never)
+        absent = (*late, *never)
         oldest = self.oldest_row
         failed_with_others = self.collectives.failed_with_others
         if unknown and all(failed_with_others(r, oldest.get(r, NONE)) for r in absent):
