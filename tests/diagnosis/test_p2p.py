@@ -84,6 +84,16 @@ def test_batches_are_compared_by_their_content() -> None:
     assert blame(diagnose(job.trace())) == ("collective_mismatch", (1,))
 
 
+def test_reduction_that_is_not_known_yet_does_not_make_batches_differ() -> None:
+    job = Job(3)
+    for rank in range(3):
+        for size in (8, 4):
+            how = None if rank == 1 else "SUM"
+            job.op(rank, size=(size,), reduce_op=how, flags=Flag.COALESCED_MEMBER)
+        job.op(rank, "coalesced", flags=Flag.COALESCED_BATCH)
+    assert diagnose(job.trace()).verdict is Verdict.QUIESCENT
+
+
 def test_two_partners_wait_for_one_that_proceeded() -> None:
     job = Job(4)
     job.steps(2)

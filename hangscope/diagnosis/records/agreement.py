@@ -54,7 +54,7 @@ _COALESCED_IN = frozenset({"all_reduce_coalesced", "all_gather_coalesced"})
 _COALESCED_OUT = frozenset({"reduce_scatter_coalesced"})
 _BY_INPUT = _COALESCED_IN | {"all_reduce", "reduce", "broadcast", "all_gather", "gather"}
 _BY_OUTPUT = _COALESCED_OUT | {"reduce_scatter", "scatter"}
-_WITH_REDUCTION = frozenset(
+WITH_REDUCTION = frozenset(
     {
         "all_reduce",
         "reduce",
@@ -130,7 +130,7 @@ def terms(signature: Signature) -> Terms:
     if op == "scatter":
         dtypes = signature.output_dtypes or signature.input_dtypes
     dtype = dtypes[0] if dtypes and len(set(dtypes)) == 1 else None
-    reduction = signature.reduce_op if op in _WITH_REDUCTION else None
+    reduction = signature.reduce_op if op in WITH_REDUCTION else None
     on_host = runs_on_host(signature.backend) if signature.backend else None
     return Terms(op, count, dtype, reduction.upper() if reduction else None, on_host=on_host)
 

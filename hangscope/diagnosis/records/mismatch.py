@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from hangscope.diagnosis.records.agreement import ROOTED, Terms, aspect_of, terms
+from hangscope.diagnosis.records.agreement import ROOTED, WITH_REDUCTION, Terms, aspect_of, terms
 from hangscope.diagnosis.records.frontier import Frontiers, Ints
 from hangscope.trace.model import MAX_RANK, Flag, Records, State, Trace, flagged
 
@@ -72,8 +72,8 @@ def mismatches(trace: Trace, front: Frontiers) -> list[Mismatch]:
     rows = np.flatnonzero(front.collective)
     if not len(rows):
         return []
-    classes, known, examples = _classes(trace, front, rows)
     position, group_of, seq_of = _positions(trace, rows)
+    classes, known, examples = _classes(trace, front, rows, position)
     # Each place has one reference class: the best known one, written last.
     reference = np.full(len(group_of), -1, np.int64)
     for level in range(int(known.max()) + 1):
@@ -125,7 +125,7 @@ def _completed(
 
 
 def _classes(
-    trace: Trace, front: Frontiers, rows: Ints
+    trace: Trace, front: Frontiers, rows: Ints, position: Ints
 ) -> tuple[Ints, Ints, dict[int, tuple[Terms, int]]]:
     """A class per row; rows of one class have equal terms. Also how much of the terms is known."""
     of_signature = [terms(signature) for signature in trace.signatures]
@@ -134,7 +134,7 @@ def _classes(
     rooted = np.array([t.op in ROOTED for t in of_signature], bool)
     level = np.array([t.known for t in of_signature], np.int64)
     signature = trace.records["signature"][rows]
-    contents = _batch_contents(trace, front, rows, ids)
+    contents = _batch_contents(trace, front, rows, position, of_signature)
     root = trace.records["root"][rows].astype(np.int64)
     root[~rooted[signature] | (root < 0) | (root > MAX_RANK)] = -1
     span = int(root.max()) + 2 if len(root) else 1
@@ -157,17 +157,35 @@ def _classes(
     return classes, level[signature] * 2 + (root >= 0), examples
 
 
-def _batch_contents(trace: Trace, front: Frontiers, rows: Ints, ids: Ints) -> Ints:
-    """Per row a hash of the operations inside its batch, in any order; 0: not all recorded."""
+def _batch_contents(
+    trace: Trace, front: Frontiers, rows: Ints, position: Ints, of_signature: list[Terms]
+) -> Ints:
+    """Per row a hash of the operations inside its batch, in any order; 0: not all recorded.
+
+    What is reduced how becomes known a little later than the rest: it is left out at a
+    ``position`` where it is not known of all members.
+    """
     members = np.flatnonzero(front.batch_row >= 0)
     if not len(members):
         return np.zeros(len(rows), np.int64)
-    marks = np.random.default_rng(0).integers(1, 1 << 40, len(ids) + 1)
-    total = np.zeros(len(trace.records), np.int64)
-    np.add.at(total, front.batch_row[members], marks[ids[trace.records["signature"][members]]])
-    total[_cut_batches(trace, front, members)] = 0
-    found: Ints = total[rows]
-    return found
+    signature, batch = trace.records["signature"][members], front.batch_row[members]
+    lacks = np.array([t.op in WITH_REDUCTION and not t.reduce_op for t in of_signature], bool)
+    unknown = np.zeros(len(trace.records), bool)
+    unknown[batch[lacks[signature]]] = True
+    vague = np.zeros(int(position.max()) + 1, bool)
+    vague[position[unknown[rows]]] = True
+    cut = _cut_batches(trace, front, members)
+    found = []
+    for terms_ in (of_signature, [replace(t, reduce_op=None) for t in of_signature]):
+        numbers: dict[Terms, int] = {}
+        ids = np.array([numbers.setdefault(t, len(numbers)) for t in terms_], np.int64)
+        marks = np.random.default_rng(0).integers(1, 1 << 40, len(ids) + 1)
+        total = np.zeros(len(trace.records), np.int64)
+        np.add.at(total, batch, marks[ids[signature]])
+        total[cut] = 0
+        found.append(total[rows])
+    contents: Ints = np.where(vague[position], found[1], found[0])
+    return contents
 
 
 def _cut_batches(trace: Trace, front: Frontiers, members: Ints) -> Ints:
