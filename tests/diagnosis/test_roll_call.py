@@ -61,3 +61,21 @@ def test_job_that_moves_is_healthy(looks: dict[str, Any]) -> None:
 
 def test_as_many_elsewhere_decide_nothing() -> None:
     assert diagnose(standing(1, 2)).culprits == ()
+
+
+@pytest.mark.parametrize("elsewhere", [(), (1,)])
+def test_looks_at_a_job_that_only_replays_agree_on_the_same_words(
+    elsewhere: tuple[int, ...],
+) -> None:
+    """Its silence shows nothing: the monitor must have seen it stand, with one finding."""
+    found = []
+    for later_s in (0, 7):
+        trace = standing(*elsewhere)
+        at_ns = trace.observed_ns + later_s * SECOND
+        ranks = {
+            rank: replace(f, observed_ns=at_ns, heartbeat_ns=at_ns, unobservable=("a graph",))
+            for rank, f in trace.ranks.items()
+        }
+        found.append(diagnose(replace(trace, observed_ns=at_ns, ranks=ranks)).findings[0])
+    assert found[0].summary == found[1].summary
+    assert found[0].unchanged_s == standing().timeout_s

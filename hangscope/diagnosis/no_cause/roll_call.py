@@ -47,11 +47,12 @@ def by_roll_call(context: Context) -> Finding | None:
         tuple(here),
         Confidence.LIKELY if len(lines) == 1 and line else Confidence.AMBIGUOUS,
         f"{capital(rank_s(few))} {verb(few, 'is')} at {line or 'no known line'} while "
-        f"{rank_s(here)} stand at {most}, and nothing was issued for {lasting(stood_s)}",
+        f"{rank_s(here)} stand at {most}, and nothing is issued any more",
         "what most of them wait for leaves no record, as the replay of a CUDA graph or another "
         "library's communicator; where the others stand shows who has not come to it",
         advice.fix,
         advice.playbook,
+        evidence=(f"nothing was issued for {lasting(stood_s)}",),
         unknowns=("what the ranks wait for is not on record",),
         unchanged_s=context.trace.timeout_s if context.trace.live else 0.0,
     )

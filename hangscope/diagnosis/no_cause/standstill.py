@@ -137,6 +137,8 @@ def of_dumps(context: Context) -> Finding | None:
     front, numbers = context.front, context.trace.records["collective_seq"]
     if (front.pending > 0).any() or (front.unfinished & ~front.p2p & (numbers <= 0)).any():
         return inconclusive(context)  # somebody waits, but not known for whom
+    if context.trace.missing_ranks:
+        return inconclusive(context)  # they may have ended, or wait
     return quiescent(context, None)
 
 
@@ -148,14 +150,23 @@ def quiescent(context: Context, silent_s: float | None) -> Finding:
     # A dump of active entries only has counters, but no name for what they count.
     where = f" ({f'{last.op} ' if last.op else ''}#{last.seq})" if last is not None else ""
     since = f" for {lasting(silent_s)}" if silent_s is not None else ""
+    # A job that only replays graphs is silent: it must be seen to stand, and for as long.
+    silent = context.trace.live and any(f.unobservable for f in context.trace.ranks.values())
     seen = all(_end_is_seen(context, rank) for rank in context.trace.ranks)
     did = "finished" if seen else "issued"
     summary, why, fix = stuck_in_destruction(context) or Words(
-        f"{_went_to(context, did, where)} and none has issued another{since}",
+        f"{_went_to(context, did, where)} and none has issued another{'' if silent else since}",
         "no rank waits in a collective" if seen else _UNSEEN_ENDS,
         where_to_look(context),
     )
-    return nobody(summary, why, fix, verdict=Verdict.QUIESCENT, evidence=places_of_threads(context))
+    return nobody(
+        summary,
+        why,
+        fix,
+        verdict=Verdict.QUIESCENT,
+        evidence=places_of_threads(context),
+        unchanged_s=context.trace.timeout_s if silent else 0.0,
+    )
 
 
 def _went_to(context: Context, did: str, where: str) -> str:
