@@ -2,7 +2,8 @@
 
 A live job is called hung only when two looks agree: the same wait at the same sequence number or,
 without a sequence number, no progress by any waiting rank in between. Findings that can no longer
-change (a mismatch, a process that has ended) need no second look. Every cause is reported once.
+change (a mismatch, a process that has ended) need no second look. Every cause is reported once; of
+ranks that have held the job up before, another one if it lasts twice as long.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class ReportPolicy:
 
     _said: set[Cause] = field(default_factory=set)
     _culprits_said: set[tuple[int, ...]] = field(default_factory=set)
+    _outlived: dict[tuple[int, ...], float] = field(default_factory=dict)
+    """Per culprits how long, in seconds, the job was hung by them before it went on."""
     _previous: set[Cause] = field(default_factory=set)
     _previous_progress: Mapping[int, object] = field(default_factory=dict)
     _since: tuple[str, float] = ("", 0.0)
@@ -80,7 +83,8 @@ class ReportPolicy:
             return False
         first = diagnosis.findings[0]
         cause = cause_of(first)
-        if cause in self._said or first.culprits in self._culprits_said:
+        again = first.culprits in self._culprits_said
+        if cause in self._said or (again and not self._is_longer(first, now_s)):
             return False
         if (self.reported_elsewhere or first.verdict is Verdict.INCONCLUSIVE) and self.has_reported:
             return False
@@ -103,6 +107,17 @@ class ReportPolicy:
         frozen = all(progress.get(rank) == before.get(rank) for rank in waiting)
         self.is_pending = cause not in previous
         return frozen and not self.is_pending
+
+    def _is_longer(self, first: Finding, now_s: float) -> bool:
+        """Whether it lasts twice as long as what the job has outlived by the same ranks' doing."""
+        lasted_s = self._outlived.get(first.culprits)
+        return lasted_s is not None and now_s - self._since[1] >= 2 * lasted_s
+
+    def moves_again(self, lasted_s: float) -> None:
+        """The job goes on: what was reported explains nothing that happens from now on."""
+        self.has_reported = self.is_tentative = self.reported_elsewhere = self._settled = False
+        for culprits in self._culprits_said:
+            self._outlived[culprits] = max(lasted_s, self._outlived.get(culprits, 0.0))
 
     def suppress(self) -> None:
         """Another monitor has reported on the whole job; this node's view adds nothing."""

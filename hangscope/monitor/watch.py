@@ -278,6 +278,7 @@ class Monitor:
             over = ": all ranks have ended with status 0" if final else ""
             self._say(f"moving again after {waited_s:.0f} s{over}")
             self._hung_since_ns, self._told = 0, None
+            self._policy.moves_again(waited_s)
         self._report_news(trace, diagnosis, final=final, partly=partly, stalled_s=stalled_s)
         self._metrics.look(trace)
         self._look_cost_s = time.process_time() - began_s

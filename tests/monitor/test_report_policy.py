@@ -170,3 +170,22 @@ def test_nothing_that_names_nobody_follows_an_end() -> None:
     assert not policy.should_report(MISSING, {0: "x"}, final=False)
     other = diagnosis(Verdict.MISSING_RANK, 0)
     assert [policy.should_report(other, {0: "x"}, final=False) for _ in range(2)] == [False, True]
+
+
+def test_end_of_a_job_that_had_gone_on_is_reported() -> None:
+    policy = ReportPolicy()
+    policy.mark_reported(diagnosis(Verdict.QUIESCENT, seq=None))
+    died = diagnosis(Verdict.RANK_CRASHED, 1)
+    assert not policy.should_report(died, {}, final=True)
+    policy.moves_again(6.0)
+    assert policy.should_report(died, {}, final=True)
+
+
+def test_another_hang_of_the_same_rank_is_reported_if_it_lasts_longer() -> None:
+    policy = ReportPolicy()
+    policy.mark_reported(MISSING)
+    policy.moves_again(6.0)
+    later = diagnosis(Verdict.MISSING_RANK, 1, seq=70)
+    later = replace(later, findings=(replace(later.findings[0], summary="#70"),))
+    said = [policy.should_report(later, {}, final=False, now_s=100.0 + s) for s in (0, 5, 11, 12)]
+    assert said == [False, False, False, True]
