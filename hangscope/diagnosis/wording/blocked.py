@@ -27,6 +27,7 @@ _COMPILES = (
     (r"/triton/compiler/", "Triton is compiling a kernel there"),
 )
 """Library files that work for long, in a subprocess or by themselves."""
+_DEVICE = re.compile(r"torch/cuda/(?:__init__|streams)\.py:synchronize$")
 _IMPORTED_ELSEWHERE = "another thread of its own process is importing the same module"
 _BLOCKED_IN_CALL = (
     (
@@ -107,6 +108,14 @@ def blocked_in(process: ProcessState | None) -> str:
     limit = _LIMIT if asks and not stuck else ""
     told = ", ".join(dict.fromkeys([*_own_threads(process), *details]))
     return f"{words} ({told}){limit}" if told else f"{words}{limit}"
+
+
+def awaits_device(process: ProcessState | None) -> str:
+    """That a rank waits for its own device, if it does: that may take as long as it computes."""
+    calls = _below(process) if process is not None else []
+    if not any(_DEVICE.search(f"{file}:{name}") for file, name in calls):
+        return ""
+    return "it waits for its own device, on which something issued before has not ended"
 
 
 def _with_kernel(words: str, process: ProcessState) -> tuple[str, tuple[str, ...]]:

@@ -24,7 +24,7 @@ from hangscope.diagnosis.processes.process_state import (
     is_late_abort,
 )
 from hangscope.diagnosis.processes.stacks import calls_exit, innermost, is_over, user_frames, where
-from hangscope.diagnosis.wording.blocked import blocked_in, frame_names
+from hangscope.diagnosis.wording.blocked import awaits_device, blocked_in, frame_names
 from hangscope.diagnosis.wording.phrases import address, everybody_is, rank_s
 from hangscope.diagnosis.wording.playbook import Advice, say
 from hangscope.diagnosis.wording.summaries_of_ends import left_its_own_behind
@@ -153,7 +153,7 @@ def missing(
     look = look_at(process, address)
     if not stack:
         look = look_at(None, "") + _at(address).removeprefix(",")
-    inside = blocked_in(process)
+    inside = awaits_device(process) or blocked_in(process)
     if inside:
         look += f": {inside}"
     if process is not None and process.state == "gil-held":
