@@ -1,6 +1,8 @@
 // The operations of the pretended NCCL: what a group of calls launches.
 #include <cstdlib>
 #include <map>
+#include <set>
+#include <tuple>
 
 #include "engine.h"
 #include "profiler.h"
@@ -34,9 +36,19 @@ Transfers transfers_of(const std::vector<Call>& calls) {
   return made;
 }
 
+// Operations of one launch take the same ways: on each, one comes after the other.
 bool advance(const Transfers& transfers) {
   bool over = true;
-  for (auto& transfer : transfers) over &= transfer->advance();
+  std::set<std::tuple<ncclComm*, int, int>> taken;
+  for (auto& transfer : transfers) {
+    const Call& call = transfer->call;
+    const auto way = std::make_tuple(call.comm, call.pair() ? call.kind : -1,
+                                     call.pair() ? call.other : -1);
+    if (taken.count(way) || !transfer->advance()) {
+      taken.insert(way);
+      over = false;
+    }
+  }
   if (!over) return false;
   for (auto& transfer : transfers) {
     transfer->call.comm->unfinished--;
