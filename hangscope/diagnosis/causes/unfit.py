@@ -102,15 +102,24 @@ def wait_for_unlisted(context: Context, indexes: list[int]) -> Cause:
     others = sum(context.trace.groups[place.group].outsiders for place in places)
     title = title_of(context, places[0])
     what = title if len(places) == 1 else f"{title} and other such groups"
-    words = Words(
-        f"{rank_s(waiters).capitalize()} {verb(waiters, 'waits')} in {what} for "
-        f"{'a process that is' if others == 1 else 'processes that are'} no known rank of this job",
-        "the group was made by hand, not by torch.distributed.new_group: it may span several jobs "
-        "(replicas, trainers and inference engines), and which processes have its other places is "
-        "not recorded",
-        "look at the group's other processes: HangScope's report on their job, their log or their "
-        "stacks show which of them has not come",
-    )
+    who = f"{rank_s(waiters).capitalize()} {verb(waiters, 'waits')} in {what} for"
+    flags = context.trace.records["flags"][[place.row for place in places]]
+    if (flags & int(Flag.FROM_NCCL)).all():
+        words = Words(
+            f"{who} members of which NCCL told nothing here",
+            "they are on other nodes, or NCCL's plugin was not loaded there",
+            "analyze the run directories of all nodes together",
+        )
+    else:
+        words = Words(
+            f"{who} {'a process that is' if others == 1 else 'processes that are'} no known rank "
+            "of this job",
+            "the group was made by hand, not by torch.distributed.new_group: it may span several "
+            "jobs (replicas, trainers and inference engines), and which processes have its other "
+            "places is not recorded",
+            "look at the group's other processes: HangScope's report on their job, their log or "
+            "their stacks show which of them has not come",
+        )
     return Cause(
         Verdict.INCONCLUSIVE,
         (),

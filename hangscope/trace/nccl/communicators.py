@@ -1,7 +1,7 @@
 """Makes one group of the sides of a communicator, each of which one process told of itself.
 
-The sides may have been told on several nodes. A communicator of which any member is unknown is not
-believed: what that member has issued is not known.
+The sides may have been told on several nodes. If any member is unknown, so is what it has issued: a
+side then counts only where its own device shows that it waits, for whomever.
 """
 
 from __future__ import annotations
@@ -53,10 +53,14 @@ def joined_communicators(trace: Trace) -> Trace:
 
 
 def without_sides(trace: Trace) -> Trace:
-    """The trace without what was told of communicators some of whose members are unknown."""
+    """The trace without what was told of communicators some of whose members are unknown, except
+    where a device waits."""
     partial = [index for index, group in enumerate(trace.groups) if group.is_side]
     if not partial:
         return trace
+    waits = trace.records["state"] != int(State.COMPLETED)
+    waits &= ~flagged(trace.records["flags"], Flag.UNOBSERVED)
+    partial = sorted({*partial}.difference(trace.records["group"][waits].tolist()))
     return replace(
         trace,
         records=trace.records[~np.isin(trace.records["group"], partial)],

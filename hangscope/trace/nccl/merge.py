@@ -103,6 +103,7 @@ def end_captured(records: Records, rows: Ints, tables: Tables) -> None:
     for name in ("started_ns", "completed_ns"):
         records[name][captured] = records["created_ns"][captured]
     records["state"][captured] = State.COMPLETED
+    records["flags"][captured] &= np.uint16(0xFFFF & ~int(Flag.UNOBSERVED))
 
 
 def _gather(found: _Found, rank: int, ring: DeviceRing, groups: Ints, rows: Ints) -> None:
