@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.model import Diagnosis, Verdict
+from hangscope.diagnosis.model import Verdict
 from hangscope.diagnosis.records.alignment import Side, shift
 from hangscope.trace.load import load_trace
-from tests.trace.dumps import BASE_NS, dump, entry, pending, write
+from tests.trace.dumps import BASE_NS, dump, entry, judged, listed, pending, write
 
 MS = 10**6
 PIPE: dict[str, Any] = {"pg_id": 1, "process_group": ("7", "PIPELINE")}
@@ -93,17 +93,6 @@ def batch(
     return [*rows, made(0, "nccl:coalesced", **common, record_id=record + len(halves))]
 
 
-def judged(folder: Path, rows: dict[int, list[dict[str, Any]]]) -> Diagnosis:
-    world = str(sorted(rows))
-    config = {
-        "0": {"name": "0", "desc": "default_pg", "ranks": world},
-        "7": {"name": "7", "desc": "PIPELINE", "ranks": world},
-    }
-    for rank, entries in rows.items():
-        write(folder, f"trace_{rank}", dump(entries, pg_config=config, pg_status=None))
-    return diagnose(load_trace([folder]))
-
-
 def ring(rank: int, first: int, *, leave_out: str = "", wait: bool = True) -> list[dict[str, Any]]:
     """Exchanges around a ring of three, numbered from ``first``; the last may lack a half."""
     last = len(STEPS) - 1
@@ -123,7 +112,7 @@ def test_operation_of_a_batch_may_be_paired_while_its_batch_waits(tmp_path: Path
         1: [*ring(1, 700, leave_out="send", wait=False), pending(9, record_id=400)],
         2: ring(2, 900),
     }
-    diagnosis = judged(tmp_path, rows)
+    diagnosis = judged(tmp_path, rows, {"0": ("default_pg", rows), "7": ("PIPELINE", rows)})
     assert diagnosis.verdict is Verdict.P2P_UNMATCHED
     assert diagnosis.culprits == (1,)
 
@@ -139,7 +128,7 @@ def test_exchange_issued_by_both_is_no_cycle(tmp_path: Path) -> None:
             for place, at in enumerate(STEPS)
             for row in batch(first + place, 30 + 3 * place, halves, at, done=place < 8)
         ]
-    diagnosis = judged(tmp_path, rows)
+    diagnosis = judged(tmp_path, rows, {"0": ("default_pg", rows), "7": ("PIPELINE", rows)})
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.STUCK_COLLECTIVE, ())
 
 
@@ -165,7 +154,7 @@ def test_send_before_a_receive_that_does_not_run_is_waited_for(tmp_path: Path) -
             pending(1, record_id=3),
         ],
     }
-    diagnosis = judged(tmp_path, rows)
+    diagnosis = judged(tmp_path, rows, {"0": ("default_pg", rows), "7": ("PIPELINE", rows)})
     assert diagnosis.culprits == (1,)
     assert diagnosis.verdict is Verdict.P2P_UNMATCHED
 
@@ -173,7 +162,7 @@ def test_send_before_a_receive_that_does_not_run_is_waited_for(tmp_path: Path) -
 def test_counter_at_the_newest_p2p_operation_completes_its_batch(tmp_path: Path) -> None:
     """The group has issued collectives before, but its counter refers to a pair."""
     row = pending(5, "nccl:send 0->1", **PIPE, p2p_seq_id=30, is_p2p=True, record_id=438)
-    config = {"7": {"name": "7", "desc": "PIPELINE", "ranks": "[0, 1]"}}
+    config = listed({"7": ("PIPELINE", [0, 1])})
     for rank, name in enumerate(("send 0->1", "recv 1<-0")):
         status = {"1": {"last_enqueued_collective": 30, "last_completed_collective": 30}}
         made = dump(

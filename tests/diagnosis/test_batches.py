@@ -8,7 +8,7 @@ from typing import Any
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.trace.load import load_trace
-from tests.trace.dumps import dump, entry, pending, write
+from tests.trace.dumps import dump, entry, listed, pending, write
 
 PIPE: dict[str, Any] = {"pg_id": 1, "process_group": ("7", "PIPELINE")}
 TENSOR = {0: ("8", [0, 1]), 1: ("8", [0, 1]), 2: ("9", [2, 3]), 3: ("9", [2, 3])}
@@ -32,16 +32,12 @@ def batch(number: int, record: int, *halves: str, done: bool = False) -> list[di
 
 
 def judged(folder: Path, rows: dict[int, list[dict[str, Any]]], tensor: bool = False) -> Diagnosis:
-    everybody = str(sorted(rows))
     for rank, entries in rows.items():
-        config = {
-            "0": {"name": "0", "desc": "default_pg", "ranks": everybody},
-            "7": {"name": "7", "desc": "PIPELINE", "ranks": everybody},
-        }
+        groups = {"0": ("default_pg", sorted(rows)), "7": ("PIPELINE", sorted(rows))}
         if tensor:
             name, members = TENSOR[rank]
-            config[name] = {"name": name, "desc": "TENSOR", "ranks": str(members)}
-        write(folder, f"trace_{rank}", dump(entries, pg_config=config, pg_status=None))
+            groups[name] = ("TENSOR", members)
+        write(folder, f"trace_{rank}", dump(entries, pg_config=listed(groups), pg_status=None))
     return diagnose(load_trace([folder]))
 
 

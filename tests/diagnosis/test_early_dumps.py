@@ -11,9 +11,9 @@ import pytest
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.trace.load import load_trace
-from tests.trace.dumps import BASE_NS, dump, entry, pending, write
+from tests.trace.dumps import BASE_NS, dump, entry, listed, pending, write
 
-PAIRS = {"1": [0, 1], "2": [2, 3]}
+GROUPS = {"0": ("default_pg", range(4)), "1": ("pair1", [0, 1]), "2": ("pair2", [2, 3])}
 
 
 def _write(folder: Path, rank: int, done: int, issued: int, **changes: Any) -> None:
@@ -59,8 +59,7 @@ def test_job_with_dates_was_moving(tmp_path: Path) -> None:
 
 def test_hang_of_other_ranks_is_reported_beside_an_early_dump(tmp_path: Path) -> None:
     """Rank 0 was dumped early; ranks 2 and 3 are unrelated to it in their own group."""
-    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
-    config |= {k: {"name": k, "desc": f"pair{k}", "ranks": str(v)} for k, v in PAIRS.items()}
+    config = listed(GROUPS)
     for rank in range(4):
         name = "1" if rank < 2 else "2"
         own = {"process_group": (name, f"pair{name}"), "pg_id": 1, "pg_config": None}
@@ -119,8 +118,7 @@ def test_one_early_dump_leaves_the_others_usable(tmp_path: Path) -> None:
 
 def test_full_dump_without_completions_of_its_group_is_too_early(tmp_path: Path) -> None:
     """Rank 0 had used only its pair when it was dumped; the default group has been used since."""
-    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
-    config |= {k: {"name": k, "desc": f"pair{k}", "ranks": str(v)} for k, v in PAIRS.items()}
+    config = listed(GROUPS)
     for rank in range(4):
         name = "1" if rank < 2 else "2"
         own = {"process_group": (name, f"pair{name}"), "pg_id": 1}

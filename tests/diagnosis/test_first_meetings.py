@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis
-from hangscope.trace.load import load_trace
-from tests.trace.dumps import dump, entry, pending, write
-
-Entries = list[dict[str, Any]]
+from tests.trace.dumps import Entries, entry, judged, pending
 
 TENSOR = {0: ("1", "tp"), 1: ("1", "tp"), 2: ("2", "tp"), 3: ("2", "tp")}
 DATA = {0: ("3", "dp"), 2: ("3", "dp"), 1: ("4", "dp"), 3: ("4", "dp")}
@@ -19,10 +14,7 @@ PIPE = ("0", "default_pg")
 
 
 def _diagnose(folder: Path, ranks: dict[int, Entries], groups: dict[str, list[int]]) -> Diagnosis:
-    listed = {name: {"name": name, "desc": "", "ranks": str(of)} for name, of in groups.items()}
-    for rank, entries in ranks.items():
-        write(folder, f"_dump_{rank}.json", dump(entries, pg_status=None, pg_config=listed))
-    return diagnose(load_trace([folder]))
+    return judged(folder, ranks, {name: ("", members) for name, members in groups.items()})
 
 
 def _program(rank: int, of: str, *, unfinished: str = "") -> Entries:

@@ -14,7 +14,7 @@ from hangscope.diagnosis.model import Diagnosis
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import ExitFacts, Frame, ThreadStack
 from tests.diagnosis.builder import SECOND, START, Job
-from tests.trace.dumps import BASE_NS, dump, entry, pending, write
+from tests.trace.dumps import BASE_NS, dump, entry, listed, pending, write
 from tests.trace.logs import timeout
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
@@ -178,8 +178,8 @@ SPIED = (
 
 def dumped(tmp_path: Path, entries: dict[int, list[Any]], *, after_s: float) -> None:
     """Dumps of four ranks, written so long after the first entries were issued."""
-    for rank, listed in entries.items():
-        path = write(tmp_path, f"nccl_trace_rank_{rank}", dump(listed, world=4))
+    for rank, rows in entries.items():
+        path = write(tmp_path, f"nccl_trace_rank_{rank}", dump(rows, world=4))
         os.utime(path, ns=(written := BASE_NS + int(after_s * SECOND), written))
 
 
@@ -228,10 +228,7 @@ def test_log_gives_no_order_of_a_ranks_groups(tmp_path: Path) -> None:
     print in an order of their own, as if it had passed both."""
     members = {"0": range(6), "1": (0, 2, 4), "2": (0, 1, 4, 5)}
     names = {"0": "default_pg", "1": "even", "2": "low"}
-    config = {
-        name: {"name": name, "desc": names[name], "ranks": str([*ranks])}
-        for name, ranks in members.items()
-    }
+    config = listed({name: (names[name], ranks) for name, ranks in members.items()})
     orders = {1: "20", 2: "10", 3: "0", 4: "210", 5: "20"}
     for rank, order in orders.items():
         made = [
@@ -254,7 +251,7 @@ def test_log_gives_no_order_of_a_ranks_groups(tmp_path: Path) -> None:
 def test_sends_missing_from_a_log_were_not_skipped(tmp_path: Path) -> None:
     """A ring of batches; rank 1 skipped its send to rank 2. Rank 3's dump is lost, and its watchdog
     prints the collective it waits in, not what it had received."""
-    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3, 4, 5]"}}
+    config = listed({"0": ("default_pg", range(6))})
     for rank in (0, 1, 2, 4, 5):
         made: list[dict[str, Any]] = []
         for step in (1, 2, 3):
@@ -279,7 +276,7 @@ def test_rank_that_timed_out_on_the_host_is_not_reported_as_crashed(
     tmp_path: Path, on_host: tuple[int, ...], lost: int | None
 ) -> None:
     """Dumps hold nothing of Gloo: it waited, too, and nothing tells for whom."""
-    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3, 4]"}}
+    config = listed({"0": ("default_pg", range(5))})
     for rank in range(5):
         made = [entry(1), entry(2), *([] if rank in on_host else [pending(3)])]
         if rank != lost:
@@ -293,7 +290,7 @@ def test_rank_that_timed_out_on_the_host_is_not_reported_as_crashed(
 def test_batch_without_partners_in_a_log_makes_no_cycle(tmp_path: Path) -> None:
     """Stages: rank 1 skipped a send to rank 2, and waits for the answer. Rank 3's dump is lost, and
     its watchdog prints a batch. Rank 2 was certain to have broken the order."""
-    config = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2, 3]"}}
+    config = listed({"0": ("default_pg", range(4))})
 
     def half(name: str, number: int, kind: Any = entry) -> dict[str, Any]:
         made: dict[str, Any] = kind(0, f"nccl:{name}", p2p_seq_id=number, is_p2p=True)

@@ -11,7 +11,7 @@ from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.trace.load import load_trace
 from tests.diagnosis.builder import Job
-from tests.trace.dumps import dump, entry, pending, write
+from tests.trace.dumps import dump, entry, listed, pending, write
 
 
 def _judged(folder: Path, world: int, odd: int, reset: tuple[int, ...] = ()) -> Diagnosis:
@@ -59,11 +59,9 @@ def test_half_a_world_may_be_odd_if_a_host_left_no_dump(tmp_path: Path) -> None:
 def _pushed(folder: Path, skip: tuple[int, ...], steps: int = 4) -> Diagnosis:
     """Each step 4-7 work, rank 0 sends weights to them twice, and all meet in a barrier."""
     weights = (0, 4, 5, 6, 7)
-    config = {
-        "0": {"name": "0", "desc": "default_pg", "ranks": str(list(range(8)))},
-        "1": {"name": "1", "desc": "weights", "ranks": str(list(weights))},
-    }
-    config["2"] = {"name": "2", "desc": "tp", "ranks": "[4, 5, 6, 7]"}
+    config = listed(
+        {"0": ("default_pg", range(8)), "1": ("weights", weights), "2": ("tp", range(4, 8))}
+    )
     push = {"pg_id": 1, "process_group": ("1", "weights")}
     for rank in range(8):
         plan = []
@@ -113,7 +111,7 @@ def test_siblings_with_other_sizes_weigh_less_than_equal_ones(tmp_path: Path) ->
             made = pending if stands and number else entry
             sizes = {"input_sizes": [[size]], "output_sizes": [[size]]}
             rows.append(made(number + 1, op, record_id=number, **mine, **sizes))
-        config = {name: {"name": name, "desc": "dp", "ranks": str(groups[name])}}
+        config = listed({name: ("dp", groups[name])})
         document = dump(rows, pg_config=config)
         del document["pg_status"]
         write(tmp_path, f"trace_{rank}", document)
@@ -123,11 +121,7 @@ def test_siblings_with_other_sizes_weigh_less_than_equal_ones(tmp_path: Path) ->
 
 def _crossed(folder: Path, world: int, odd: int, lost: int) -> Diagnosis:
     """The last ``odd`` ranks come to two groups of all in the other order; the last one is lost."""
-    members = str(list(range(world)))
-    config = {
-        "0": {"name": "0", "desc": "default_pg", "ranks": members},
-        "1": {"name": "1", "desc": "metrics", "ranks": members},
-    }
+    config = listed({"0": ("default_pg", range(world)), "1": ("metrics", range(world))})
     for rank in range(world - lost):
         here = [pending(2), {**pending(1), "process_group": ("1", "metrics"), "pg_id": 1}]
         rows = here if rank < world - odd else here[::-1]

@@ -6,25 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from hangscope.diagnosis import diagnose
-from hangscope.diagnosis.model import Diagnosis, Verdict
+from hangscope.diagnosis.model import Verdict
 from hangscope.trace.load import load_trace
-from tests.trace.dumps import dump, entry, pending, write
+from tests.trace.dumps import dump, entry, judged, listed, pending, write
 
-EXPERTS: dict[str, Any] = {"pg_id": 1, "process_group": ("5", "EXPERTS")}
 PIPE: dict[str, Any] = {"pg_id": 1, "process_group": ("7", "PIPELINE")}
-TOKENS = [[3, 5, 4], [2, 9, 7], [8, 1, 6], [4, 2, 9]]
-"""Per layer the tokens that each of three ranks keeps of sixteen sent."""
-
-
-def judged(folder: Path, rows: dict[int, list[dict[str, Any]]], name: str, desc: str) -> Diagnosis:
-    world = str(sorted(rows))
-    config = {
-        "0": {"name": "0", "desc": "default_pg", "ranks": world},
-        name: {"name": name, "desc": desc, "ranks": world},
-    }
-    for rank, entries in rows.items():
-        write(folder, f"trace_{rank}", dump(entries, pg_config=config, pg_status=None))
-    return diagnose(load_trace([folder]))
 
 
 def half(number: int, name: str, record: int, *, done: bool) -> dict[str, Any]:
@@ -42,18 +28,16 @@ def test_rank_with_a_new_partner_is_wrong_in_wrapped_rings_too(tmp_path: Path) -
         + [half(73, "send 1->0", 573, done=False), pending(9, record_id=600)],
         2: [entry(8, record_id=700), pending(9, record_id=701)],
     }
-    diagnosis = judged(tmp_path, rows, "7", "PIPELINE")
+    diagnosis = judged(tmp_path, rows, {"0": ("default_pg", rows), "7": ("PIPELINE", rows)})
     assert diagnosis.verdict is Verdict.P2P_UNMATCHED
     assert diagnosis.culprits == (0,)
 
 
 def test_lost_rank_is_found_by_an_unreceived_send(tmp_path: Path) -> None:
     """All have reached the collective; before it rank 0 sent to a rank that left no record."""
-    config = {
-        "0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"},
-        "7": {"name": "7", "desc": "PIPELINE", "ranks": "[0, 2]"},
-        "8": {"name": "8", "desc": "TENSOR", "ranks": "[0, 1]"},
-    }
+    config = listed(
+        {"0": ("default_pg", range(3)), "7": ("PIPELINE", [0, 2]), "8": ("TENSOR", [0, 1])}
+    )
     tensor: dict[str, Any] = {"pg_id": 2, "process_group": ("8", "TENSOR")}
     rows = {
         0: [
@@ -74,7 +58,7 @@ def test_lost_rank_is_found_by_an_unreceived_send(tmp_path: Path) -> None:
 def test_many_unknown_ranks_are_not_accused_by_one(tmp_path: Path) -> None:
     rows: dict[int, list[dict[str, Any]]] = {rank: [] for rank in range(6)}
     rows[4] = [pending(9, record_id=40)]
-    config = {"0": {"name": "0", "desc": "default_pg", "ranks": str(sorted(rows))}}
+    config = listed({"0": ("default_pg", rows)})
     for rank, entries in rows.items():
         made = dump(entries, version="2.7", pg_config=config, pg_status=None)
         write(tmp_path, f"trace_{rank}", made | {"entries": entries})
@@ -84,7 +68,6 @@ def test_many_unknown_ranks_are_not_accused_by_one(tmp_path: Path) -> None:
 
 def test_chain_of_sends_leads_to_the_lost_rank(tmp_path: Path) -> None:
     """Rank 0 sends to 1, which first has to send to 2, which first has to send to the lost one."""
-    world = {"7": {"name": "7", "desc": "PIPELINE", "ranks": "[0, 1, 2, 3]"}}
     rows = {
         0: [half(1, "send 0->1", 0, done=True), half(2, "send 0->1", 1, done=False)],
         1: [
@@ -94,9 +77,7 @@ def test_chain_of_sends_leads_to_the_lost_rank(tmp_path: Path) -> None:
         ],
         2: [half(1, "send 2->3", 0, done=False), half(2, "recv 2<-1", 1, done=False)],
     }
-    for rank, entries in rows.items():
-        write(tmp_path, f"trace_{rank}", dump(entries, pg_config=world, pg_status=None))
-    diagnosis = diagnose(load_trace([tmp_path]))
+    diagnosis = judged(tmp_path, rows, {"7": ("PIPELINE", range(4))})
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.RANK_LOST, (3,))
 
 
@@ -113,6 +94,6 @@ def test_later_operations_do_not_break_a_chain_of_sends(tmp_path: Path) -> None:
         3: [],
     }
     rows = {rank: [entry(1, record_id=0), *entries] for rank, entries in rows.items()}
-    diagnosis = judged(tmp_path, rows, "7", "PIPELINE")
+    diagnosis = judged(tmp_path, rows, {"0": ("default_pg", rows), "7": ("PIPELINE", rows)})
     assert (diagnosis.verdict, diagnosis.culprits) == (Verdict.MISSING_RANK, (3,))
     assert all(3 in finding.culprits for finding in diagnosis.findings)

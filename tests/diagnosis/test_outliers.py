@@ -10,10 +10,10 @@ import pytest
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Confidence, Diagnosis, Verdict
 from hangscope.trace import formats
-from hangscope.trace.load import load_trace
 from hangscope.trace.model import ExitFacts, RankFacts, Source
 from tests.diagnosis.builder import SECOND, START, Job
-from tests.trace.dumps import dump, entry, pending, write
+from tests.trace import dumps
+from tests.trace.dumps import entry, pending
 
 Rows = list[dict[str, Any]]
 
@@ -28,16 +28,10 @@ def judged(
 
     ``overwritten``: how many of each rank's records are gone.
     """
-    everybody = {"0": ("default_pg", sorted(rows)), **groups}
-    config = {
-        name: {"name": name, "desc": desc, "ranks": str(ranks)}
-        for name, (desc, ranks) in everybody.items()
-    }
-    for rank, entries in rows.items():
+    for entries in rows.values():
         for number, made in enumerate(entries):
             made["record_id"] = number + overwritten
-        write(folder, f"trace_{rank}", dump(entries, pg_config=config, pg_status=None))
-    return diagnose(load_trace([folder]))
+    return dumps.judged(folder, rows, {"0": ("default_pg", sorted(rows)), **groups})
 
 
 def half(name: str, number: int, *, done: bool, group: tuple[str, str]) -> dict[str, Any]:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hangscope.diagnosis import diagnose
+from hangscope.diagnosis.model import Diagnosis
+from hangscope.trace.load import load_trace
 from hangscope.trace.model import State, Trace
 
 FRAMES = [
@@ -96,6 +100,26 @@ def write(folder: Path, name: str, document: Any) -> Path:
     else:
         path.write_bytes(pickle.dumps(document, 2))
     return path
+
+
+Entries = list[dict[str, Any]]
+Members = Mapping[str, tuple[str, Iterable[int]]]
+
+
+def listed(groups: Members) -> dict[str, dict[str, str]]:
+    """The ``pg_config`` of groups: their descriptions and members by name."""
+    return {
+        name: {"name": name, "desc": desc, "ranks": str([*ranks])}
+        for name, (desc, ranks) in groups.items()
+    }
+
+
+def judged(folder: Path, rows: Mapping[int, Entries], groups: Members) -> Diagnosis:
+    """What the dumps of these ranks say, which list the groups and have no counters."""
+    for rank, entries in rows.items():
+        document = dump(entries, pg_config=listed(groups), pg_status=None)
+        write(folder, f"trace_{rank}", document)
+    return diagnose(load_trace([folder]))
 
 
 def ops(trace: Trace, rank: int) -> list[tuple[str, int, int]]:

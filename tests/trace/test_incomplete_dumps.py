@@ -15,14 +15,11 @@ from hangscope.diagnosis.records.pairing import pending_halves
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import Flag
 
-from .dumps import dump, pending, write
+from .dumps import dump, listed, pending, write
 
 MEMBER = Flag.COALESCED_MEMBER
 PIPE: dict[str, Any] = {"pg_id": 1, "process_group": ("7", "PIPELINE")}
-CONFIG = {
-    "0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"},
-    "7": {"name": "7", "desc": "PIPELINE", "ranks": "[0, 1]"},
-}
+CONFIG = listed({"0": ("default_pg", [0, 1]), "7": ("PIPELINE", [0, 1])})
 
 
 def half(number: int, record_id: int, name: str) -> dict[str, Any]:
@@ -92,8 +89,7 @@ def test_last_member_of_an_overwritten_batch_is_no_unfinished_receive(
 
 def test_ring_without_record_numbers_shows_that_it_has_wrapped(tmp_path: Path) -> None:
     """A rank with an overwritten last collective in a group was not absent from it."""
-    world = {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}}
-    pair = {"8": {"name": "8", "desc": "TENSOR", "ranks": "[1, 2]"}}
+    world, pair = listed({"0": ("default_pg", range(3))}), listed({"8": ("TENSOR", [1, 2])})
     tensor: dict[str, Any] = {"pg_id": 1, "process_group": ("8", "TENSOR"), "record_id": None}
     write(tmp_path, "trace_0", dump([pending(5, record_id=None)], version="2.9", pg_config=world))
     for rank in (1, 2):
