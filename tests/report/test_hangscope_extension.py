@@ -31,6 +31,7 @@ from hangscope.trace.model import (
 )
 from hangscope.trace.verdict_codec import OWN_VERDICT
 from tests import view_samples as samples
+from tests.depth import DEEP
 
 ROOT = Path(__file__).resolve().parents[2] / "fixtures"
 STACK = (Frame("load", "data.py", 7), Frame("main", "train.py", 40))
@@ -156,9 +157,12 @@ def test_exports_get_the_verdict_of_their_source(tmp_path: Path) -> None:
     """For all recorded hangs except those with a log, whose statements are no part of a dump, as of
     when they were recorded: a verdict may rest on two looks at a running job, or be what its
     monitor said before its end. One differs, and `export` says so: there the dumps name rank 1
-    beside rank 2, because the thread that waits is not told from the one that ended."""
+    beside rank 2, because the thread that waits is not told from the one that ended.
+
+    Every third of them is tried; all at depth."""
     judged, differing = 0, []
-    for path in find_fixtures([ROOT]):
+    tried = find_fixtures([ROOT])[:: 1 if DEEP else 3]
+    for path in tried:
         trace = load_recorded(path / "dumps")
         if any(source.format == "job-log" for source in trace.sources):
             continue
@@ -168,8 +172,8 @@ def test_exports_get_the_verdict_of_their_source(tmp_path: Path) -> None:
         judged += 1
         if (mine.verdict, mine.culprits) != (theirs.verdict, theirs.culprits):
             differing.append(path.name)
-    assert judged > 90
-    assert differing == ["halo-wrong-neighbour"]
+    assert judged > (90 if DEEP else 30)
+    assert differing == [path.name for path in tried if path.name == "halo-wrong-neighbour"]
 
 
 @pytest.mark.skipif(not ROOT.is_dir(), reason="no recorded hangs beside the tests")
