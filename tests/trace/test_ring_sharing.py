@@ -19,50 +19,8 @@ from hangscope.trace.model import NONE, RECORD_DTYPE, Flag, Group, Records, Stat
 from hangscope.trace.rings.batch import GroupNumbers
 from hangscope.trace.rings.columns import ColumnReader
 from hangscope.trace.rings.read import read_ring
-from hangscope.trace.rings.value_areas import AreaStore, Decoded
 
 WORLD = 4
-_CHANGES = st.tuples(st.integers(0, 199), st.integers(0, 255))
-
-
-@given(
-    base=st.binary(max_size=200),
-    edits=st.lists(st.tuples(st.integers(0, 220), st.lists(_CHANGES)), max_size=5),
-)
-def test_kept_areas_equal_the_given_areas(
-    base: bytes, edits: list[tuple[int, list[tuple[int, int]]]]
-) -> None:
-    keeper, given_areas = AreaStore(), [base]
-    kept = [keeper.keep(base)]
-    for length, bytes_ in edits:
-        area = bytearray((base + bytes(220))[:length])
-        for place, value in bytes_:
-            if place < length:
-                area[place] = value
-        given_areas.append(bytes(area))
-        kept.append(keeper.keep(bytes(area)))
-    assert [k.area() for k in kept] == given_areas
-
-
-def test_decoded_values_are_shared_only_for_equal_bytes() -> None:
-    area = bytes(range(256)) * 2
-    keeper = AreaStore()
-    decoded = Decoded(keeper.keep(area), [(16, 30), (100, 110)], "value")
-
-    def changed(place: int) -> bytes:
-        other = bytearray(area)
-        other[place] ^= 1
-        return bytes(other)
-
-    found = {place: decoded.is_in(keeper.keep(changed(place))) for place in range(512)}
-    assert {place for place, stands in found.items() if not stands} == {
-        *range(16, 32),
-        *range(96, 112),
-    }
-    assert decoded.is_in(keeper.keep(area[:112]))
-    assert not decoded.is_in(keeper.keep(area[:104]))
-    assert not decoded.is_in(keeper.keep(bytes(512)))  # another base from here on
-    assert not decoded.is_in(keeper.keep(bytes(bytearray(area))))
 
 
 @st.composite

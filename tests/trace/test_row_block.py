@@ -16,7 +16,7 @@ from hangscope.trace.merging.merge import merge
 from hangscope.trace.model import NONE, RECORD_DTYPE, Frame, Records, Stack
 from hangscope.trace.rings.columns import Numbering
 from hangscope.trace.rings.read import read_ring
-from hangscope.trace.rings.values import DecodeCache, RingValues
+from hangscope.trace.rings.values import RingValues
 from hangscope.trace.row_block import RowBlock
 from hangscope.trace.stack_table import StackTable
 
@@ -148,27 +148,27 @@ def _values(path: Path, texts: Sequence[bytes]) -> tuple[bytes, dict[str, int]]:
     return RingReader(path).values(), ids
 
 
-def test_values_of_the_previous_ring_are_reused_only_for_equal_bytes(tmp_path: Path) -> None:
-    recent = DecodeCache()
+def test_rings_with_equal_values_share_them(tmp_path: Path) -> None:
     found = []
     for name, texts in {
         "a": [b"rank 0", b"all_reduce"],
         "same": [b"rank 1", b"all_reduce"],
         "other": [b"rank 2", b"all_gather"],  # at the same places
-        "moved": [b"rank 3 and more", b"all_gather"],
-        "back": [b"rank 4", b"all_reduce"],
+        "moved": [b"rank 3 and more", b"all_reduce"],
     }.items():
         area, ids = _values(tmp_path / name, texts)
-        numbers = np.array([ids["signature"]])
-        values = RingValues(area, recent)
-        if name != "moved":
-            numbers = found[0][0] if found else numbers
-        found.append((numbers, values.signatures(numbers), values.stack(ids["stack"])))
-    operations = [signatures[0].op for _, signatures, _ in found]
-    assert operations == ["all_reduce", "all_reduce", "all_gather", "all_gather", "all_reduce"]
-    assert [stack[0].line for _, _, stack in found] == [10] * 5
-    assert found[1][1] is found[0][1]
-    assert found[1][2] is found[0][2]
+        values = RingValues(area)
+        stacks = values.stacks(np.array([ids["stack"]]))
+        found.append((values.signatures(np.array([ids["signature"]])), stacks[0]))
+    assert [signatures[0].op for signatures, _ in found] == [
+        "all_reduce",
+        "all_reduce",
+        "all_gather",
+        "all_reduce",
+    ]
+    assert [stack[0].line for _, stack in found] == [10] * 4
+    assert found[0][0] is found[1][0] is found[3][0]
+    assert all(stack is found[0][1] for _, stack in found)
 
 
 def test_rings_with_and_without_stacks_in_one_folder(tmp_path: Path) -> None:

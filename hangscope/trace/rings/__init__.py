@@ -4,8 +4,8 @@
 a `Fragment`, whose records are one copy of the ring's slots.
 
 * `read` is the entry; `columns` numbers groups, signatures and stacks for a common table, `values`
-  decodes what is interned, once for all rings that hold it, and `value_areas` stores that small;
-  `batch` is what the rings of one job share;
+  decodes what is interned, once for all rings that hold it; `batch` is what the rings of one job
+  share;
 * `facts` is what header and process say; `damage` finds lost data; `recorded_here` whether evidence
   is of jobs of this user on this machine.
 

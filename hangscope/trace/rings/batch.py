@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from hangscope.trace.model import Group
 from hangscope.trace.rings.columns import ColumnReader
-from hangscope.trace.rings.values import DecodeCache
 from hangscope.trace.row_block import RowBlock
 from hangscope.trace.stack_table import StackTable
 
@@ -30,7 +29,6 @@ class RingBatch:
         self.columns = ColumnReader()
         self.groups = GroupNumbers()
         self.stacks = StackTable()
-        self.recent = DecodeCache()
 
 
 class GroupNumbers:

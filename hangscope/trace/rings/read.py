@@ -106,7 +106,7 @@ def fragment_of(
     header = reader.header()  # after the slots, so that it covers all that they mention
     rank = header.rank if rank is None else rank
     table = reader.groups(header.groups_used)
-    values = RingValues(reader.values(header.values_used), batch.recent)
+    values = RingValues(reader.values(header.values_used))
     lost = missing + header.dropped
     damaged = not growing and records_are_damaged(missing, table, slots)
     if damaged:

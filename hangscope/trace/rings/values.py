@@ -19,18 +19,19 @@ from hangscope.ring.layout import GROUP, VALUE_HEADER, ValueKind
 from hangscope.trace import clean
 from hangscope.trace.model import MAX_RANK, Frame, Group, Signature, Stack
 from hangscope.trace.operations import canonical
-from hangscope.trace.rings.value_areas import AreaStore, Decoded, Span, StoredArea
 
 _KEPT_FRAMES = 65_536
 _KEPT_SIGNATURES = 65_536
 _KEPT_TABLES = 256
 _KEPT_GROUPS = 16_384
-_KEPT_STACKS = 256
+_KEPT_STACKS = 16_384
 _MOST_FRAMES = 4096
 _LAZY_BYTES = 1 << 18
 """Larger value areas are not kept for the sake of stacks that have not been accessed."""
 
 Ids = npt.NDArray[np.int64]
+Span = tuple[int, int]
+"""Where a value, including its header, begins and ends in its area."""
 
 # Plain integers, because accessing an enum member costs a microsecond.
 _SIGNATURE, _STACK, _FRAME = int(ValueKind.SIGNATURE), int(ValueKind.STACK), int(ValueKind.FRAME)
@@ -42,19 +43,6 @@ assert GROUP.names is not None
 assert GROUP.names[:7] == ("commit", "name", "desc", "ranks", "backend", "epoch", "size")
 
 
-class DecodeCache:
-    """Values decoded for earlier rings.
-
-    Ranks of one program intern the same values in the same order: a ring with the same bytes at the
-    same places gets the same objects, for a tenth of the cost of decoding.
-    """
-
-    def __init__(self) -> None:
-        self.signatures: tuple[Ids, Decoded[tuple[Signature, ...]]] | None = None
-        self.stacks: dict[int, Decoded[Stack]] = {}
-        self.areas = AreaStore()
-
-
 class RingValues:
     """Texts, groups, signatures and stacks of one value area, decoded on demand.
 
@@ -64,14 +52,10 @@ class RingValues:
     ----------
     area:
         The used part of the area.
-    recent:
-        Values decoded for other rings.
     """
 
-    def __init__(self, area: bytes, recent: DecodeCache | None = None) -> None:
+    def __init__(self, area: bytes) -> None:
         self._area = area
-        self._recent = recent or DecodeCache()
-        self._kept = self._recent.areas.keep(area)
 
     def spans(self, ids: Ids, kind: int) -> list[Span]:
         """The spans of values, in order; empty if an id refers to nothing or to another kind."""
@@ -96,44 +80,19 @@ class RingValues:
 
         Rings with the same signatures get the same tuple.
         """
-        recent = self._recent.signatures
-        if recent is not None and recent[0] is ids and recent[1].is_in(self._kept):
-            return recent[1].value
-        area, header = self._area, VALUE_HEADER.size
-        spans = self.spans(ids, _SIGNATURE)
-        found = _signatures(tuple([area[a + header : b] for a, b in spans]))
-        if all(a < b for a, b in spans):
-            decoded = Decoded(self._kept, spans, found)
-            if decoded.is_in(self._kept):  # only if it also is in the base of later areas
-                self._recent.signatures = ids, decoded
-        return found
+        return _signatures(tuple(self.raw(ids, _SIGNATURE)))
 
     def stacks(self, ids: Ids) -> Sequence[Stack]:
         """Stacks, innermost frame first; empty if an id refers to nothing."""
         if len(self._area) > _LAZY_BYTES:
             return tuple(map(self.stack, ids.tolist()))
-        return _LazyStacks(self._kept, self._recent, ids)
+        return _LazyStacks(self, ids)
 
     def stack(self, identifier: int) -> Stack:
         """One stack, innermost frame first; empty if the id refers to nothing."""
-        recent = self._recent.stacks
-        known = recent.get(identifier)
-        if known is not None and known.is_in(self._kept):
-            return known.value
-        raw = self._value(identifier, _STACK)
-        value = self._value
+        raw, value = self._value(identifier, _STACK), self._value
         ids = struct.unpack_from(f"<{min(len(raw) // 4, _MOST_FRAMES)}I", raw)
-        raws = [value(i, _FRAME) for i in ids]
-        found = tuple(map(frame, raws))
-        if raws and all(raws):
-            parts = zip((identifier, *ids), (raw, *raws), strict=True)
-            spans = [(i * 8, i * 8 + VALUE_HEADER.size + len(part)) for i, part in parts]
-            decoded = Decoded(self._kept, spans, found)
-            if decoded.is_in(self._kept):
-                if len(recent) >= _KEPT_STACKS:
-                    recent.clear()
-                recent[identifier] = decoded
-        return found
+        return _stack(tuple([value(i, _FRAME) for i in ids]))
 
     def _value(self, identifier: int, kind: int) -> bytes:
         area, at = self._area, identifier * 8
@@ -164,10 +123,8 @@ class RingValues:
 class _LazyStacks(Sequence[Stack]):
     """The stacks of one ring, decoded on access."""
 
-    def __init__(self, kept: StoredArea, recent: DecodeCache, ids: Ids) -> None:
-        self._kept, self._recent = kept, recent
-        self._ids = ids
-        self._decoded: dict[int, Stack] = {}
+    def __init__(self, values: RingValues, ids: Ids) -> None:
+        self._values, self._ids = values, ids
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -181,12 +138,12 @@ class _LazyStacks(Sequence[Stack]):
     def __getitem__(self, index: int | slice) -> Stack | Sequence[Stack]:
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(len(self))))
-        identifier = int(self._ids[index])
-        known = self._decoded.get(identifier)
-        if known is None:
-            values = RingValues(self._kept.area(), self._recent)
-            known = self._decoded[identifier] = values.stack(identifier)
-        return known
+        return self._values.stack(int(self._ids[index]))
+
+
+@functools.lru_cache(_KEPT_STACKS)
+def _stack(raws: tuple[bytes, ...]) -> Stack:
+    return tuple(map(frame, raws))
 
 
 @functools.lru_cache(_KEPT_FRAMES)
