@@ -309,10 +309,9 @@ def test_newest_sample_of_a_thread_is_kept() -> None:
         assert merge_facts([ring, ("job-log", RankFacts(2, threads=(other,)))]).threads == (new,)
 
 
-@pytest.mark.parametrize(("given", "expected"), [(None, 7.0), (9.0, 9.0)])
-def test_stated_timeout_overrides_that_of_the_sources(given: float | None, expected: float) -> None:
-    sources = [replace(fragment(r, rows(r, 1)), timeout_s=float(t)) for r, t in ((0, 5), (1, 7))]
-    assert merge(sources, timeout_s=given).timeout_s == expected
+def test_longest_timeout_of_the_sources_counts() -> None:
+    sources = [replace(fragment(r, rows(r, 1)), timeout_s=float(t)) for r, t in ((0, 7), (1, 5))]
+    assert merge(sources).timeout_s == 7
 
 
 def test_log_adds_operations_only_where_records_are_not_overwritten() -> None:

@@ -10,7 +10,6 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -28,24 +27,8 @@ _NEXT = 16
 seconds."""
 
 
-@dataclass(slots=True)
-class _DumpSet:
-    """Dumps that belong together by their path: one folder, one file name pattern."""
-
-    key: str
-    fragments: list[Fragment] = field(default_factory=list)
-
-    def groups(self) -> set[tuple[str, tuple[int, ...]]]:
-        """The groups that the dumps list, with their members."""
-        return {(g.name, g.ranks) for f in self.fragments for g in f.groups if g.ranks}
-
-
-@dataclass(slots=True)
-class _Job:
-    sets: list[_DumpSet]
-
-    def fragments(self) -> list[Fragment]:
-        return [f for s in self.sets for f in s.fragments]
+_Dumps = dict[str, list[Fragment]]
+"""Dumps by what belongs together according to its path: one folder, one file name pattern."""
 
 
 def keep_one_job(dumps: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
@@ -80,13 +63,13 @@ def keep_one_job(dumps: Sequence[Fragment]) -> tuple[list[Fragment], list[str]]:
     if len(jobs) < _SEVERAL:
         return list(dumps), []
     jobs.sort(
-        key=lambda j: (_unfinished_level(j), max(map(_last_issued_ns, j.fragments()), default=0)),
+        key=lambda job: (_unfinished_level(_all(job)), max(map(_last_issued_ns, _all(job)))),
         reverse=True,
     )
-    kept = set(map(id, jobs[0].fragments()))
+    kept = set(map(id, _all(jobs[0])))
     notes = [
-        f"{clean.name(job.sets[0].key)}: dumps of another job that ran at the same time "
-        f"({len({f.facts.rank for f in job.fragments()})} ranks); ignored"
+        f"{clean.name(next(iter(job)))}: dumps of another job that ran at the same time "
+        f"({len({f.facts.rank for f in _all(job)})} ranks); ignored"
         for job in jobs[1:]
     ]
     return [f for f in dumps if id(f) in kept], notes
@@ -103,24 +86,26 @@ def _count_within_hosts(dumps: Sequence[Fragment], several: int) -> bool:
     return several * (max(dump.facts.rank for dump in dumps) + 1) <= room
 
 
-def _jobs(dumps: Sequence[Fragment], foreign: set[frozenset[int]]) -> list[_Job]:
-    sets: dict[str, _DumpSet] = {}
+def _jobs(dumps: Sequence[Fragment], foreign: set[frozenset[int]]) -> list[_Dumps]:
+    sets: _Dumps = defaultdict(list)
     for dump in dumps:
-        sets.setdefault(key := _set_key(dump), _DumpSet(key)).fragments.append(dump)
-    set_of = {id(f): s.key for s in sets.values() for f in s.fragments}
+        sets[_set_key(dump)].append(dump)
+    set_of = {id(f): key for key, fragments in sets.items() for f in fragments}
     apart = {frozenset(set_of[i] for i in pair) for pair in foreign}
     if any(len(pair) == 1 for pair in apart):
         return []  # paths do not separate the jobs
-    jobs: list[_Job] = []
-    for one in sorted(sets.values(), key=lambda s: (-len(s.fragments), s.key)):
-        fit = [
-            job for job in jobs if not any(frozenset((one.key, s.key)) in apart for s in job.sets)
-        ]
+    jobs: list[_Dumps] = []
+    for key, fragments in sorted(sets.items(), key=lambda item: (-len(item[1]), item[0])):
+        fit = [job for job in jobs if not any(frozenset((key, other)) in apart for other in job)]
         if fit:
-            max(fit, key=lambda job: _affinity(one, job)).sets.append(one)
+            max(fit, key=lambda job: _affinity(key, fragments, job))[key] = fragments
         else:
-            jobs.append(_Job([one]))
+            jobs.append({key: fragments})
     return jobs
+
+
+def _all(job: _Dumps) -> list[Fragment]:
+    return [f for fragments in job.values() for f in fragments]
 
 
 def _set_key(dump: Fragment) -> str:
@@ -129,10 +114,15 @@ def _set_key(dump: Fragment) -> str:
     return f"{folder or '.'}/{_DIGITS.sub('#', name)}"
 
 
-def _affinity(one: _DumpSet, job: _Job) -> tuple[int, bool]:
-    groups = one.groups()
-    shared = sum(len(groups & s.groups()) for s in job.sets)
-    return shared, any(os.path.dirname(s.key) == os.path.dirname(one.key) for s in job.sets)
+def _affinity(key: str, fragments: Sequence[Fragment], job: _Dumps) -> tuple[int, bool]:
+    """How much speaks for a set being of a job: groups that both list, and a common folder."""
+    groups = _listed_groups(fragments)
+    shared = sum(len(groups & _listed_groups(others)) for others in job.values())
+    return shared, any(os.path.dirname(other) == os.path.dirname(key) for other in job)
+
+
+def _listed_groups(fragments: Sequence[Fragment]) -> set[tuple[str, tuple[int, ...]]]:
+    return {(g.name, g.ranks) for f in fragments for g in f.groups if g.ranks}
 
 
 def _issue_times(dump: Fragment) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -173,11 +163,10 @@ def _last_issued_ns(dump: Fragment) -> int:
     return int(dump.records["created_ns"].max(initial=0))
 
 
-def _unfinished_level(job: _Job) -> int:
+def _unfinished_level(dumps: Sequence[Fragment]) -> int:
     """2 if an operation is unfinished, 1 if that is unknown, 0 if everything has completed."""
     flags, states = (
-        np.concatenate([f.records[column] for f in job.fragments()])
-        for column in ("flags", "state")
+        np.concatenate([f.records[column] for f in dumps]) for column in ("flags", "state")
     )
     left = (states != State.COMPLETED) & ~flagged(flags, Flag.COALESCED_MEMBER)
     known = left & ~flagged(flags, Flag.UNOBSERVED)

@@ -10,9 +10,9 @@ import os
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from datetime import datetime, timezone
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple, cast
 
@@ -28,6 +28,7 @@ _MOST_TOLD = 20
 _BLOCK = 1 << 20
 _LATEST_S = 2.0**32
 """Latest accepted date (the year 2106); file systems support no date much later."""
+_Open = Callable[[], object]
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, NotImplementedError)
 
 
@@ -61,7 +62,7 @@ def extract_members(
     """
     unknown = 0
     try:
-        for number, (name, stamp, opened) in enumerate(_entries(path, kind)):
+        for number, (name, stamp, most, opened) in enumerate(_entries(path, kind)):
             if number >= _MOST_MEMBERS:
                 unread.append(Unread(shown, f"holds more than {_MOST_MEMBERS:,} files"))
                 return
@@ -71,7 +72,7 @@ def extract_members(
             of_member = f"{shown}/{file_names.printable_path('/'.join(parts))}"
             target = Path(folder, *parts)
             try:
-                size = _extract(opened, target, budget.written_bytes)
+                size = _extract(opened, target, most, budget.written_bytes)
                 os.utime(target, (stamp, stamp))
             except _Unusable as error:
                 unknown += 1
@@ -90,8 +91,10 @@ def extract_members(
         )
 
 
-def _extract(opened: Opener, target: Path, most: int) -> int:
+def _extract(opened: _Open, target: Path, usual: int, most: int) -> int:
     """Write a member to ``target``. Returns its size in bytes, or a number above ``most``.
+
+    ``usual``: how large it can be if it is a log or dump.
 
     Raises
     ------
@@ -99,13 +102,13 @@ def _extract(opened: Opener, target: Path, most: int) -> int:
         If HangScope does not read it, or it cannot be unpacked.
     """
     try:
-        with opened() as stream:
+        with cast("BinaryIO", opened()) as stream:
             head = stream.read(sniff.HEAD)
             found = None if compression_of(head) else sniff.sniff(head)
             if found is not None and found.name in (*sniff.ARCHIVES, sniff.UNKNOWN):
                 raise _Unusable(found.why or "an archive inside of another; unpack it first")
-            size = _copy(stream, head, target, min(most, opened.most_bytes))
-            if opened.most_bytes < size <= most:
+            size = _copy(stream, head, target, min(most, usual))
+            if usual < size <= most:
                 target.unlink()
                 raise _Unusable("inflates more than any log or dump does")
             return size
@@ -119,43 +122,24 @@ class _Unusable(Exception):  # noqa: N818
     """A member that is skipped; the text says why."""
 
 
-def _entries(path: str, kind: sniff.Kind) -> Iterator[tuple[str, float, Opener]]:
-    """Name, date and opener of each regular file in an archive, in order."""
+def _entries(path: str, kind: sniff.Kind) -> Iterator[tuple[str, float, int, _Open]]:
+    """Each regular file in an archive, in order.
+
+    Its name, its date, how large it can be if it is a log or dump, and what opens it.
+    """
     if kind.name == sniff.ZIP:
         with zipfile.ZipFile(path) as archive:
             for info in archive.infolist():
                 if info.filename and not info.is_dir():  # a nameless one breaks is_dir()
-                    yield info.filename, _timestamp(info), Opener(archive, info)
+                    most = most_inflated(info.compress_size)
+                    yield info.filename, _timestamp(info), most, partial(archive.open, info)
         return
     inner = cast("BinaryIO", open_tolerant(path, kind.compression)) if kind.compression else None
     with tarfile.open(path if inner is None else None, "r|", inner) as tape:
         for entry in tape:
             if entry.isreg():
-                yield entry.name, min(max(0.0, float(entry.mtime)), _LATEST_S), Opener(tape, entry)
-
-
-class Opener(NamedTuple):
-    """Opens one member of an archive."""
-
-    archive: zipfile.ZipFile | tarfile.TarFile
-    entry: zipfile.ZipInfo | tarfile.TarInfo
-
-    @property
-    def most_bytes(self) -> int:
-        """How large the member can be if it is a log or dump."""
-        if isinstance(self.entry, zipfile.ZipInfo):
-            return most_inflated(self.entry.compress_size)
-        return self.entry.size
-
-    @contextmanager
-    def __call__(self) -> Iterator[BinaryIO]:
-        """The contents of the member."""
-        if isinstance(self.archive, zipfile.ZipFile):
-            found = cast("BinaryIO", self.archive.open(cast("zipfile.ZipInfo", self.entry)))
-        else:
-            found = cast("BinaryIO", self.archive.extractfile(cast("tarfile.TarInfo", self.entry)))
-        with found:
-            yield found
+                stamp = min(max(0.0, float(entry.mtime)), _LATEST_S)
+                yield entry.name, stamp, entry.size, partial(tape.extractfile, entry)
 
 
 def _timestamp(info: zipfile.ZipInfo) -> float:

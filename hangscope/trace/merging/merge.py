@@ -108,8 +108,6 @@ def merge(
     *,
     warnings: Sequence[str] = (),
     unread: Sequence[Unread] = (),
-    world_size: int | None = None,
-    timeout_s: float | None = None,
     block: RowBlock | None = None,
 ) -> Trace:
     """Merge what the sources say into one job; the order of the fragments does not matter.
@@ -122,8 +120,6 @@ def merge(
         Printed before the fragments' own.
     unread:
         Files of the job that could not be used; their lines are the first warnings.
-    world_size, timeout_s:
-        Override what the sources state.
     block:
         Memory that may hold rows of the fragments; if it holds all, it becomes the trace's table.
     """
@@ -135,7 +131,7 @@ def merge(
     sizes = sizes_from_gathers(ordered, matcher)
     stated = discard_mixed_counters(merge_members(_stated(ordered, matcher, implied)), implied)
     sources, claims = _sources_and_claims(ordered, matcher)
-    world = world_size or _world_size(ordered, facts, matcher.groups, sizes)
+    world = _world_size(ordered, facts, matcher.groups, sizes)
     groups = matcher.complete(world, implied, sizes)
     with_rows = {f.facts.rank for f in ordered if len(f.records)}
     lines = _warnings([*(u.line for u in unread), *warnings], ordered)
@@ -158,7 +154,7 @@ def merge(
         unread=tuple(unread),
         world_size=world,
         looks=looks,
-        timeout_s=timeout_s or (max(timeouts) if timeouts else DEFAULT_TIMEOUT_S),
+        timeout_s=max(timeouts, default=DEFAULT_TIMEOUT_S),
         observed_ns=max((f.observed_ns for f in facts.values()), default=0),
     )
 

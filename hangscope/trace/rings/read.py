@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from hangscope.ring import layout
 from hangscope.ring.header import RingHeader
-from hangscope.ring.layout import GROUP, SLOT
+from hangscope.ring.layout import GROUP
 from hangscope.ring.reader import RingReader
 from hangscope.trace import clean, formats
 from hangscope.trace.model import (
@@ -40,7 +40,6 @@ _NEWEST = 64
 def read_ring(
     path: str | os.PathLike[str],
     *,
-    records: bool = True,
     shown: str = "",
     batch: RingBatch | None = None,
 ) -> Fragment:
@@ -50,8 +49,6 @@ def read_ring(
     ----------
     path:
         The ring file; its writer may be alive, hung or long dead.
-    records:
-        If false, only header and group table are read.
     shown:
         The file's name in reports; the path by default.
     batch:
@@ -67,7 +64,7 @@ def read_ring(
     batch = batch or RingBatch()
     reader = RingReader(path, batch.block.take)
     try:
-        slots, missing = reader.slots() if records else (np.zeros(0, SLOT), 0)
+        slots, missing = reader.slots()
         return fragment_of(reader, slots, missing, batch, shown=shown)
     finally:
         reader.close()
