@@ -18,7 +18,7 @@ from hangscope.trace.job_log.readers.registry import Reader, telling_words
 from hangscope.trace.job_log.rows.row import Row
 from hangscope.trace.job_log.rows.table import ROWS
 from hangscope.trace.load import load_trace
-from hangscope.trace.loading import parallel
+from hangscope.trace.loading import parallel, reading
 from tests.depth import examples
 from tests.trace.logs import timeout
 
@@ -142,6 +142,7 @@ def test_stacks_are_found_by_their_formats() -> None:
 @pytest.mark.long
 def test_slow_log_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "_PROGRESS_INTERVAL_S", 0.001)
+    monkeypatch.setattr(reading, "_WORTH_WORKERS", 0)  # even a short one has a worker
     (tmp_path / "job.log").write_text("".join(timeout(n % 64, 7) for n in range(1_000)))
     calls: list[tuple[int, int]] = []
     load_trace([tmp_path], progress=lambda done, found: calls.append((done, found)))
