@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,8 +45,8 @@ def nodes(tmp_path: Path) -> list[Trace]:
 
 
 def test_a_replay_that_one_node_lacks_is_missing_in_the_job(nodes: list[Trace]) -> None:
-    whole = joined_communicators(merge([*sent(nodes[0]), *sent(nodes[1])], timeout_s=1.0))
-    found = diagnose(whole)
+    whole = joined_communicators(merge([*sent(nodes[0]), *sent(nodes[1])]))
+    found = diagnose(replace(whole, timeout_s=1.0))
     assert (found.verdict, found.culprits) == (Verdict.MISSING_RANK, (3,))
     assert "replayed by CUDA graphs (ranks 0–3)" in found.summary
 
