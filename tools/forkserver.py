@@ -202,7 +202,7 @@ def serve(descriptor: int) -> tuple[CodeType, dict[str, Any]]:
         while True:
             if selector.select(_POLL_S if running else None):
                 message, files, _, _ = socket.recv_fds(channel, _MESSAGE_BYTES, 1)
-                plan = json.loads(message) if message else {"end": True}
+                plan: dict[str, Any] = json.loads(message) if message else {"end": True}
                 if "end" in plan:
                     _end(running)
                 if "collect" in plan:
