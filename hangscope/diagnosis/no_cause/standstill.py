@@ -137,8 +137,8 @@ def of_dumps(context: Context) -> Finding | None:
     front, numbers = context.front, context.trace.records["collective_seq"]
     if (front.pending > 0).any() or (front.unfinished & ~front.p2p & (numbers <= 0)).any():
         return inconclusive(context)  # somebody waits, but not known for whom
-    if context.trace.missing_ranks:
-        return inconclusive(context)  # they may have ended, or wait
+    if len(context.trace.missing_ranks) >= len(context.trace.ranks):
+        return inconclusive(context)  # half of the ranks tell too little of the others
     return quiescent(context, None)
 
 
