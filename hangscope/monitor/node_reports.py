@@ -21,7 +21,8 @@ from typing import Any
 import orjson
 
 from hangscope.trace.clocks import shift_fragment
-from hangscope.trace.digests.digest import Digest, Node, decode, fragments_of
+from hangscope.trace.digests.codec import decode
+from hangscope.trace.digests.digest import Digest, Node, fragments_of
 from hangscope.trace.digests.hosts import Host, HostMap
 from hangscope.trace.digests.tables import Tables
 from hangscope.trace.model import Fragment

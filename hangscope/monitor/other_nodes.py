@@ -12,7 +12,8 @@ import psutil
 from hangscope.diagnosis.differences.world_conflicts import is_loopback
 from hangscope.monitor.node_reports import Lost, RelayProcess
 from hangscope.monitor.node_state import decisive, shown_only
-from hangscope.trace.digests.digest import Digest, Node, encode
+from hangscope.trace.digests.codec import encode
+from hangscope.trace.digests.digest import Digest, Node
 from hangscope.trace.digests.hosts import Host, HostMap
 from hangscope.trace.digests.make import MOST, NEWEST, digest_of
 from hangscope.trace.digests.tables import Tables

@@ -58,6 +58,10 @@ class LookSchedule:
             # Some ranks may be stuck while others make progress, so look now and then anyway.
             self._next_look_s = min(max(self._next_look_s, now_s), now_s + FIRST_LOOK_S)
 
+    def stalled_s(self, now_s: float, waiting_s: float) -> float:
+        """How long there was no progress here, or the longest wait if that is longer."""
+        return max(now_s - self.changed_s, waiting_s)
+
     def is_due(self, now_s: float) -> bool:
         """Whether a look is due."""
         return now_s >= self._next_look_s and now_s >= self._settling_until_s

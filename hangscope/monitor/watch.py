@@ -18,7 +18,7 @@ from hangscope.monitor.hardware.evidence import Hardware, failed_devices, noted
 from hangscope.monitor.host_evidence import closed_addresses, doubtful_hosts
 from hangscope.monitor.job_view import JobView
 from hangscope.monitor.leaving_ranks import LeavingRanks
-from hangscope.monitor.local_ranks import TICK_S, Counters, LocalRanks
+from hangscope.monitor.local_ranks import TICK_S, LocalRanks
 from hangscope.monitor.log_output import print_line, print_report
 from hangscope.monitor.metrics.publishing import Publishing
 from hangscope.monitor.mishaps import MOST_IN_SUCCESSION, Mishaps
@@ -161,13 +161,13 @@ class Monitor:
             if self._expects_more(now_s - schedule.changed_s) or self._others_may_stop(now_s):
                 return False
             time.sleep(GONE_S)
-            stalled_s = _stalled_s(schedule, counters)
+            stalled_s = schedule.stalled_s(time.monotonic(), counters.waiting_s)
             self._mishaps.run(lambda: self._look(final=True, stalled_s=stalled_s), None)
             return True
         gathering = self._is_gathering(elapsed_s) and not self._ranks.failed_at_ns
         gathering = gathering and not self._siblings.fragments(self._ranks.rings)
         if not gathering and (schedule.is_due(now_s) or self._others.has_verdict):
-            stalled_s = _stalled_s(schedule, counters)
+            stalled_s = schedule.stalled_s(time.monotonic(), counters.waiting_s)
             overdue = now_s - self._looked_at_s > MAX_INTERVAL_S
             try:
                 awaited = ended or self._ranks.failed_at_ns or self._others.has_verdict
@@ -396,8 +396,3 @@ class Monitor:
                 time.sleep(DELIVER_VERDICT_S)  # the store ends with the ranks
             for pid in self._ranks.kill():
                 self._say(f"left alone: process {pid}, which nothing shows to be a rank")
-
-
-def _stalled_s(schedule: LookSchedule, counters: Counters) -> float:
-    """How long there was no progress here, or the longest wait if that is longer."""
-    return max(time.monotonic() - schedule.changed_s, counters.waiting_s)

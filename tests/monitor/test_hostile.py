@@ -16,7 +16,8 @@ from hangscope.monitor.corruption import Corruptions
 from hangscope.monitor.early_pidfds import EarlyWatch
 from hangscope.monitor.log_output import print_line
 from hangscope.ring import layout
-from hangscope.trace.digests.digest import Node, decode, encode, fragments_of
+from hangscope.trace.digests.codec import decode, encode
+from hangscope.trace.digests.digest import Node, fragments_of
 from hangscope.trace.digests.make import digest_of
 from hangscope.trace.digests.tables import Tables
 from hangscope.trace.external_reports.journal import MAX_BYTES, read_journal
@@ -171,7 +172,7 @@ def test_made_up_digest_is_void(tmp_path: Path, ranks: list[RingRank]) -> None:
 
 
 def test_digest_that_inflates_too_far_is_void(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hangscope.trace.digests.digest.MAX_BYTES", 1 << 20)
+    monkeypatch.setattr("hangscope.trace.digests.codec.MAX_BYTES", 1 << 20)
     for raw in (zlib.compress(bytes(2 << 20)), zlib.compress(b"\xff" * 100)[:-3], b"", b"x"):
         with pytest.raises(ValueError):
             decode(raw, Tables())

@@ -13,7 +13,8 @@ import pytest
 from hangscope.diagnosis.model import Diagnosis
 from hangscope.monitor import job_view
 from hangscope.monitor.node_reports import Reports
-from hangscope.trace.digests.digest import Node, encode
+from hangscope.trace.digests.codec import encode
+from hangscope.trace.digests.digest import Node
 from hangscope.trace.digests.hosts import HostMap
 from hangscope.trace.digests.make import digest_of
 from hangscope.trace.live.follow import LiveRun

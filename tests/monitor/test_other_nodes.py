@@ -12,7 +12,8 @@ import pytest
 
 from hangscope.monitor import other_nodes
 from hangscope.monitor.node_reports import Heard, Reports, Told
-from hangscope.trace.digests.digest import Node, decode, encode
+from hangscope.trace.digests.codec import decode, encode
+from hangscope.trace.digests.digest import Node
 from hangscope.trace.digests.make import digest_of
 from hangscope.trace.digests.tables import Tables
 from hangscope.trace.live.follow import LiveRun

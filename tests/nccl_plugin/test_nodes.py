@@ -11,7 +11,8 @@ import pytest
 from hangscope.diagnosis.engine import diagnose
 from hangscope.diagnosis.model import Verdict
 from hangscope.ring.device_reader import read_device_ring
-from hangscope.trace.digests.digest import Node, decode, encode, fragments_of
+from hangscope.trace.digests.codec import decode, encode
+from hangscope.trace.digests.digest import Node, fragments_of
 from hangscope.trace.digests.make import digest_of
 from hangscope.trace.digests.tables import Tables
 from hangscope.trace.load import load_trace

@@ -17,7 +17,8 @@ from hangscope.toolkit.launching import letters, tree
 from hangscope.toolkit.launching import relay as relay_process
 from hangscope.toolkit.launching.relay import PREFIX, Relay
 from hangscope.toolkit.launching.tree import FirstNode, OtherNode, Report
-from hangscope.trace.digests.digest import Digest, Node, decode, encode
+from hangscope.trace.digests.codec import decode, encode
+from hangscope.trace.digests.digest import Digest, Node
 from hangscope.trace.digests.tables import Tables
 
 _TICKS = itertools.count(1)

@@ -34,7 +34,8 @@ import orjson
 
 from hangscope.ring.run_secret import RunSecret
 from hangscope.toolkit.launching.letters import MAX_TOTAL_BYTES, Letters, Store
-from hangscope.trace.digests.digest import combined, decode, encode
+from hangscope.trace.digests.codec import decode, encode
+from hangscope.trace.digests.digest import combined
 from hangscope.trace.digests.tables import Tables
 
 GROUP = 32
