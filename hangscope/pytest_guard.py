@@ -90,8 +90,8 @@ class Guard:
                 return
         from hangscope.monitor.config import MonitorConfig
         from hangscope.monitor.watch import Monitor
+        from hangscope.trace.live.open_ring import RunKey
         from hangscope.trace.live.own_run import OwnRun
-        from hangscope.trace.live.rings import RunKey
 
         own = OwnRun(RunSecret(self.environment[LAUNCH_VARIABLE]))
         config = MonitorConfig(self.directory, None, 0, self.timeout_s, own=own)

@@ -34,8 +34,9 @@ import psutil
 
 from hangscope.monitor.other_nodes import REPEAT_S
 from hangscope.ring.process_identity import OWNER, boot_id, pid_namespace, start_ticks
+from hangscope.toolkit.launching.messages import Report
 from hangscope.toolkit.launching.relay import FEW_NODES, PERIOD_S, PREFIX, QUIET_PERIOD_S
-from hangscope.toolkit.launching.tree import OtherNode, Report
+from hangscope.toolkit.launching.tree import OtherNode
 from hangscope.trace.digests.codec import decode, encode
 from hangscope.trace.digests.digest import Digest, Node
 from hangscope.trace.digests.make import MOST, NEWEST, digest_of

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from hangscope.monitor.config import MonitorConfig
     from hangscope.recording.settings import Settings
-    from hangscope.trace.live.rings import RunKey
+    from hangscope.trace.live.open_ring import RunKey
 
 
 @click.command(

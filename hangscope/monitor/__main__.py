@@ -60,8 +60,8 @@ def follow(arguments: argparse.Namespace, monitors: RunSecret) -> int:
     from hangscope.monitor.config import MonitorConfig
     from hangscope.monitor.processes import ProcessWatch
     from hangscope.monitor.watch import Monitor
+    from hangscope.trace.live.open_ring import RunKey
     from hangscope.trace.live.own_run import OwnRun
-    from hangscope.trace.live.rings import RunKey
 
     config = MonitorConfig(
         directory=arguments.directory,

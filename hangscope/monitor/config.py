@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from hangscope.trace.live.open_ring import RunKey
 from hangscope.trace.live.own_run import OwnRun
-from hangscope.trace.live.rings import RunKey
 from hangscope.trace.processes.signals import DescendsFrom
 
 

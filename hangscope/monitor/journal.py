@@ -21,7 +21,7 @@ from hangscope.ring.run_directory import opened
 from hangscope.ring.run_secret import RunSecret
 from hangscope.trace.digests.hosts import HostMap
 from hangscope.trace.external_reports.journal import HEADER_KEY, VERSION, line_of
-from hangscope.trace.live.rings import RunKey
+from hangscope.trace.live.open_ring import RunKey
 from hangscope.trace.model import Claim, RankFacts
 
 

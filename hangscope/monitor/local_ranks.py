@@ -20,7 +20,7 @@ from hangscope.ring.layout import GROUP, HEADER, header_offset
 from hangscope.ring.reader import decode_text
 from hangscope.ring.run_secret import RunSecret
 from hangscope.trace.live.follow import LiveRun
-from hangscope.trace.live.rings import OpenRing, RunKey
+from hangscope.trace.live.open_ring import OpenRing, RunKey
 from hangscope.trace.model import KernelWait, RankFacts
 from hangscope.trace.nccl.rings import noted_in
 from hangscope.trace.processes.process import is_remote

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hangscope.monitor.report_policy import Cause
 from hangscope.ring.run_directory import opened
-from hangscope.trace.live.rings import RunKey
+from hangscope.trace.live.open_ring import RunKey
 
 
 def claim_report(directory: Path, key: RunKey | None, cause: Cause, started_ns: int = 0) -> bool:

@@ -19,8 +19,9 @@ from typing import NamedTuple
 from hangscope.ring.header import RingHeader
 from hangscope.ring.reader import decode_text
 from hangscope.ring.run_directory import RUNS
+from hangscope.trace.live.open_ring import OpenRing, RunKey
 from hangscope.trace.live.own_run import OwnRun
-from hangscope.trace.live.rings import OpenRing, RingFolder, RunKey
+from hangscope.trace.live.rings import RingFolder
 from hangscope.trace.model import Fragment
 from hangscope.trace.processes.file_locks import FileLocks
 from hangscope.trace.processes.process import is_local

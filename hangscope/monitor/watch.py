@@ -33,7 +33,7 @@ from hangscope.monitor.sibling_runs import Home, SiblingRuns
 from hangscope.monitor.telling import Telling
 from hangscope.ring.run_secret import RunSecret
 from hangscope.trace.live.follow import LiveRun
-from hangscope.trace.live.rings import RunKey
+from hangscope.trace.live.open_ring import RunKey
 from hangscope.trace.model import Trace
 
 GONE_S = 0.2

@@ -15,7 +15,7 @@ from hangscope.report.json import to_json
 from hangscope.ring.run_secret import RunSecret
 from hangscope.trace.digests.hosts import Host, HostMap
 from hangscope.trace.live.follow import LiveRun
-from hangscope.trace.live.rings import RunKey
+from hangscope.trace.live.open_ring import RunKey
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import Claim, ClaimDetails, Trace
 from hangscope.trace.verdict_codec import OWN_VERDICT

@@ -14,7 +14,7 @@ import pytest
 from hangscope.monitor.config import MonitorConfig
 from hangscope.monitor.watch import Monitor
 from hangscope.ring.process_identity import boot_id, pid_namespace, start_ticks
-from hangscope.trace.live.rings import RunKey
+from hangscope.trace.live.open_ring import RunKey
 from tests.live_rings import RingRank
 from tests.waiting import until
 

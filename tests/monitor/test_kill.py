@@ -12,7 +12,7 @@ import pytest
 
 from hangscope.monitor import local_ranks
 from hangscope.monitor.watch import Monitor, MonitorConfig
-from hangscope.trace.live.rings import RunKey
+from hangscope.trace.live.open_ring import RunKey
 from tests.ring_processes import ring_process
 
 Children = list[subprocess.Popen[bytes]]

@@ -14,8 +14,8 @@ from hangscope.diagnosis.engine import diagnose
 from hangscope.monitor.log_output import print_line, print_report
 from hangscope.monitor.watch import Monitor, MonitorConfig
 from hangscope.ring.run_secret import RunSecret
+from hangscope.trace.live.open_ring import RunKey
 from hangscope.trace.live.own_run import OwnRun
-from hangscope.trace.live.rings import RunKey
 from tests.commands.test_printed_text import CONTROLS, HOSTILE
 from tests.diagnosis.builder import Job
 from tests.ring_processes import ring_process

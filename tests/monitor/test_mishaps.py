@@ -13,7 +13,7 @@ import pytest
 
 from hangscope.monitor import job_view, mishaps, watch
 from hangscope.monitor.watch import Monitor, MonitorConfig
-from hangscope.trace.live.rings import RunKey
+from hangscope.trace.live.open_ring import RunKey
 from tests.real_jobs import environment
 from tests.ring_processes import ring_process
 from tests.waiting import until

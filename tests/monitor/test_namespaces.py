@@ -17,7 +17,7 @@ import pytest
 
 from hangscope.diagnosis.model import Verdict
 from hangscope.monitor.watch import Monitor, MonitorConfig
-from hangscope.trace.live.rings import RunKey
+from hangscope.trace.live.open_ring import RunKey
 
 PATIENCE_S = 30.0
 RUN = "one-run"

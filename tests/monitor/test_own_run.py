@@ -21,8 +21,8 @@ from hangscope.ring.run_secret import LAUNCH_VARIABLE, VARIABLE, RunSecret
 from hangscope.ring.stack_requests import stacks_file
 from hangscope.trace.external_reports.journal import line_of
 from hangscope.trace.live.follow import LiveRun
+from hangscope.trace.live.open_ring import RunKey
 from hangscope.trace.live.own_run import OwnRun
-from hangscope.trace.live.rings import RunKey
 from tests.live_rings import RingRank
 from tests.real_jobs import ROOT, environment
 from tests.ring_processes import bystander, claimed_ring, ring_process

@@ -9,7 +9,7 @@ from hangscope.diagnosis.model import RankReport, Verdict, WaitEdge
 from hangscope.monitor.partial_view import restricted_to_seen
 from hangscope.monitor.report_claims import claim_report
 from hangscope.monitor.report_policy import cause_of
-from hangscope.trace.live.rings import RunKey
+from hangscope.trace.live.open_ring import RunKey
 from tests.monitor.test_report_policy import HEALTHY, MISSING, diagnosis
 
 

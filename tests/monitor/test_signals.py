@@ -20,7 +20,7 @@ from hangscope.ring.process_identity import start_ticks
 from hangscope.ring.reader import RingReader
 from hangscope.ring.stack_requests import STACK_SIGNALS, stacks_file
 from hangscope.trace.live.follow import LiveRun
-from hangscope.trace.live.rings import RunKey
+from hangscope.trace.live.open_ring import RunKey
 from hangscope.trace.processes import signals
 from hangscope.trace.processes.signals import DescendsFrom, launcher_of, target_of
 from hangscope.trace.rings.facts import writer_of

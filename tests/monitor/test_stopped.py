@@ -17,7 +17,7 @@ from hangscope.monitor import watch
 from hangscope.monitor.processes import ProcessWatch
 from hangscope.monitor.watch import Monitor, MonitorConfig
 from hangscope.ring.process_identity import boot_id, pid_namespace, start_ticks
-from hangscope.trace.live.rings import RunKey
+from hangscope.trace.live.open_ring import RunKey
 from hangscope.trace.processes.process import look_here
 from tests.live_rings import RingRank
 from tests.waiting import until

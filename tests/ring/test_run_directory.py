@@ -21,7 +21,7 @@ from hangscope.ring.reader import RingReader
 from hangscope.ring.run_directory import create, opened
 from hangscope.ring.run_secret import RunSecret
 from hangscope.ring.writer import RingIdentity
-from hangscope.trace.live.rings import RunKey
+from hangscope.trace.live.open_ring import RunKey
 from tests.real_jobs import environment
 
 _IDENTITY = RingIdentity(run_id="run", rank=0, world_size=1, pid=7)
@@ -64,7 +64,7 @@ from hangscope.monitor.journal import Journal
 from hangscope.monitor.report_claims import claim_report
 from hangscope.ring.run_secret import RunSecret
 from hangscope.ring.writer import RingIdentity
-from hangscope.trace.live.rings import RunKey
+from hangscope.trace.live.open_ring import RunKey
 os.umask(int(sys.argv[2]))
 path = Path(sys.argv[1])
 open_ring(path, RingIdentity("run", 0, 1, pid=7), 16)

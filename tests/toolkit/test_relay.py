@@ -15,8 +15,9 @@ from torch.distributed import HashStore, PrefixStore, TCPStore
 from hangscope.ring.run_secret import SEAL_CHARACTERS, RunSecret
 from hangscope.toolkit.launching import letters, tree
 from hangscope.toolkit.launching import relay as relay_process
+from hangscope.toolkit.launching.messages import Report
 from hangscope.toolkit.launching.relay import PREFIX, Relay
-from hangscope.toolkit.launching.tree import FirstNode, OtherNode, Report
+from hangscope.toolkit.launching.tree import FirstNode, OtherNode
 from hangscope.trace.digests.codec import decode, encode
 from hangscope.trace.digests.digest import Digest, Node
 from hangscope.trace.digests.tables import Tables

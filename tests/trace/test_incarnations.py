@@ -9,7 +9,7 @@ from hangscope.monitor.report_claims import claim_report
 from hangscope.trace.job_selection.incarnations import in_newest_incarnation, in_same_incarnation
 from hangscope.trace.job_selection.newest_attempt import keep_newest
 from hangscope.trace.job_selection.processes import RankProcess
-from hangscope.trace.live.rings import RunKey
+from hangscope.trace.live.open_ring import RunKey
 from hangscope.trace.model import ExitFacts, Fragment, RankFacts, Source
 
 MINUTE = 60 * 10**9

@@ -10,7 +10,7 @@ from hangscope.ring.writer import RingIdentity, RingWriter
 from hangscope.trace.job_selection.incarnations import in_same_incarnation
 from hangscope.trace.job_selection.processes import RankProcess
 from hangscope.trace.live.follow import LiveRun
-from hangscope.trace.live.rings import RunKey
+from hangscope.trace.live.open_ring import RunKey
 from hangscope.trace.load import load_trace
 from hangscope.trace.model import Trace
 

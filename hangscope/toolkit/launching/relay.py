@@ -37,7 +37,8 @@ import orjson
 
 from hangscope.ring.run_secret import RunSecret
 from hangscope.toolkit.launching.letters import MAX_TOTAL_BYTES, Store
-from hangscope.toolkit.launching.tree import MOST_NODES, FirstNode, Member, OtherNode, Report
+from hangscope.toolkit.launching.messages import Report
+from hangscope.toolkit.launching.tree import MOST_NODES, FirstNode, Member, OtherNode
 from hangscope.trace.processes.procfs import status_of
 
 CONNECT_TIMEOUT_S = 30.0

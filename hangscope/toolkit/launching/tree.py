@@ -23,7 +23,6 @@ Counters are no messages: whoever changes one only makes others look.
 from __future__ import annotations
 
 import re
-import struct
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -34,12 +33,19 @@ import orjson
 
 from hangscope.ring.run_secret import RunSecret
 from hangscope.toolkit.launching.letters import MAX_TOTAL_BYTES, Letters, Store
+from hangscope.toolkit.launching.messages import (
+    GROUP,
+    Announcement,
+    Heard,
+    Report,
+    count_of,
+    loaded,
+    spoken,
+)
 from hangscope.trace.digests.codec import decode, encode
 from hangscope.trace.digests.digest import combined
 from hangscope.trace.digests.tables import Tables
 
-GROUP = 32
-"""Nodes whose reports one of them combines."""
 MOST_NODES = 1 << 16
 """Plausible maximum; a larger count in the store is not ours."""
 SPEAKER_SILENT_S = 4.0
@@ -52,52 +58,6 @@ MOST_TEXT = 4096
 NO_SECRET = RunSecret()
 _NAME = re.compile("[0-9a-f]{32}")
 _MOST_TABLE = 1 << 16
-_HEAD = struct.Struct("<q")
-"""Of a report: when it was sent (ns, the sender's clock)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What one node has sent."""
-
-    sent_ns: int
-    digest: bytes
-    """Empty if it has only said where it is."""
-
-    def packed(self) -> bytes:
-        """As bytes."""
-        return _HEAD.pack(self.sent_ns) + self.digest
-
-    @classmethod
-    def unpacked(cls, raw: bytes | None) -> Report | None:
-        """The inverse; None for anything else."""
-        if raw is None or len(raw) < _HEAD.size:
-            return None
-        (sent_ns,) = _HEAD.unpack_from(raw)
-        return cls(sent_ns, raw[_HEAD.size :]) if sent_ns > 0 else None
-
-
-@dataclass(frozen=True, slots=True)
-class Heard:
-    """When a node was last heard of."""
-
-    number: int
-    sent_ns: int
-    ahead_ns: int
-    """How far its clock is ahead of the reader's, less the time its report has taken."""
-
-
-@dataclass(slots=True)
-class Announcement:
-    """What the first node tells all others."""
-
-    count: int = 0
-    """How many nodes it has counted: whoever has a higher number has not been heard."""
-    verdict: str = ""
-    hosts: int = 0
-    """Version of ``hosts``."""
-    deep: bool = False
-    """Whether reports are to hold all that is recorded, not just the newest."""
 
 
 @dataclass(slots=True)
@@ -244,7 +204,7 @@ class FirstNode(Member):
     def _counters(self, kind: str, groups: range) -> dict[int, int]:
         keys = [f"{self.meeting}/{kind}/{group}" for group in groups]
         values = self.store.multi_get(keys) if keys else []
-        return {g: _number(raw) for g, raw in zip(groups, values, strict=True)}
+        return {g: count_of(raw) for g, raw in zip(groups, values, strict=True)}
 
     def _is_read_directly(self, group: int, count: int) -> bool:
         """Whether there is no speaker, or it has not combined the group's newest reports."""
@@ -263,7 +223,7 @@ class FirstNode(Member):
     def _read_combined(self, group: int) -> None:
         """Read what a group's speaker has combined."""
         first = group * GROUP + 1
-        said = _spoken(self.letters.take(f"{self.meeting}/s/{group}"), first)
+        said = spoken(self.letters.take(f"{self.meeting}/s/{group}"), first)
         if said is None:
             return
         covered, digest_number, rows = said
@@ -344,7 +304,7 @@ class OtherNode(Member):
         before = self._news
         if not self._has_news():
             return
-        said = _loaded(self.letters.take(f"{self.meeting}/say"))
+        said = loaded(self.letters.take(f"{self.meeting}/say"))
         if said is None or len(said) != 4 or [*map(type, said)] != [int, str, int, bool]:
             self._news = before
             return
@@ -397,31 +357,3 @@ class OtherNode(Member):
             self._digest_number += 1
             content = encode(combined(found, self._tables))
             self.letters.put(f"{self.meeting}/g/{self.group}", content)
-
-
-def _number(raw: bytes) -> int:
-    return int(raw) if raw.isdigit() and len(raw) < 19 else 0
-
-
-def _spoken(raw: bytes | None, first: int) -> tuple[int, int, list[Heard]] | None:
-    """What a speaker says of its group: reports covered, number of the combined report, who was
-    heard, itself first; None for anything else."""
-    said = _loaded(raw)
-    if said is None or len(said) != 3 or [*map(type, said)] != [int, int, list]:
-        return None
-    rows = []
-    for row in said[2][:GROUP]:
-        if not isinstance(row, list) or [*map(type, row)] != [int, int, int]:
-            return None
-        if first <= row[0] < first + GROUP:
-            rows.append(Heard(row[0], row[1], row[2]))
-    return (said[0], said[1], rows) if rows else None
-
-
-def _loaded(raw: bytes | None) -> list[Any] | None:
-    """A JSON list; None for anything else."""
-    try:
-        said = orjson.loads(raw) if raw is not None else None
-    except orjson.JSONDecodeError:
-        return None
-    return said if isinstance(said, list) else None

@@ -18,8 +18,9 @@ from hangscope.trace.external_reports.journal import looks_like_journal, read_by
 from hangscope.trace.files.regular_files import open_nonblocking
 from hangscope.trace.job_selection.duplicate_ranks import DuplicateRank, duplicate_rank_claims
 from hangscope.trace.job_selection.processes import with_process_rank
+from hangscope.trace.live.open_ring import OpenRing, RunKey
 from hangscope.trace.live.own_run import OwnRun
-from hangscope.trace.live.rings import JournalFiles, OpenRing, RingFolder, RunKey
+from hangscope.trace.live.rings import JournalFiles, RingFolder
 from hangscope.trace.merging.host_names import with_unique_host_names
 from hangscope.trace.merging.merge import facts_by_rank, merge, sort_fragments
 from hangscope.trace.model import Fragment, RankFacts, Source, Trace
