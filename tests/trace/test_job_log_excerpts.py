@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
 from hangscope.diagnosis import diagnose
 from hangscope.diagnosis.model import Verdict
+from hangscope.trace.job_log.read import read_job_log
 
 from .logs import timeout, trace_of
 
@@ -229,5 +232,37 @@ def test_a_traceback_whose_beginning_is_cut_off_is_one() -> None:
 
 def test_frames_alone_are_neither_an_exception_nor_a_process() -> None:
     diagnosis = diagnose(trace_of(_FRAMES + "epoch 3 done\nValueError: no\n"))
-    assert "end at /job/train.py:12 in step" in diagnosis.summary
+    assert "end at train.py:12 in step" in diagnosis.summary
     assert "ValueError" not in diagnosis.summary
+    of_library = '  File "/usr/lib/python3.12/threading.py", line 359, in wait\n'
+    labelled = "".join(f"[rank1]: {line}\n" for line in (_FRAMES + of_library).splitlines())
+    summary = diagnose(trace_of(labelled)).summary
+    assert "of rank 1 end at threading.py:359 in wait, called at train.py:12 in step" in summary
+
+
+def test_indentation_behind_a_column_of_hosts_is_kept() -> None:
+    cut = "".join(f"llm-worker-0: {line}\n" for line in _FRAMES.splitlines())
+    error = "KeyError: 'lr'\n"
+    assert error.strip() in diagnose(trace_of(cut + "llm-worker-0: " + error)).summary
+
+
+def test_a_timeout_whose_line_is_cut_off_behind_its_sizes_is_one() -> None:
+    line = (
+        "[rank2]:[E904 23:21:18.04 ProcessGroupNCCL.cpp:618] [Rank 2] Watchdog caught collective "
+        "operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, NumelIn=8, NumelOut=8, T"
+    )
+    trace = trace_of(line)
+    assert [(r["rank"], r["collective_seq"]) for r in trace.records] == [(2, 7)]
+
+
+def test_helper_threads_of_a_rank_alone_say_what_to_take_instead() -> None:
+    frames = (
+        "== rank 0 ==\nThread 10 (Thread 0x7f32 (LWP 4961)):\n"
+        "#0  0x00007f32 in poll () from /lib/libc.so.6\n"
+        "#1  0x00007f33 in ncclProxyService (_args=0x56) at proxy.cc:1437\n"
+    )
+    listed = '* 1    Thread 0x7fc7 (LWP 5242) "python" 0x00007fc8 in poll () at poll.S:84\n'
+    for text in (frames, listed):
+        fragments = read_job_log(io.BytesIO(text.encode()), path="job.log", year=2025)
+        said = [warning for fragment in fragments for warning in fragment.warnings]
+        assert any("take that of the thread that computes" in warning for warning in said)

@@ -252,6 +252,13 @@ def test_described_pod_is_its_rank_if_it_has_one_process(
     assert said.text.endswith("on node pool-7f ended: OOMKilled, exit code 137")
 
 
+def test_pod_that_an_operator_saw_end_is_named_and_is_no_rank() -> None:
+    line = 'level=info msg="Pod: train.llm-worker-1 exited with code 1" job=train.llm\n'
+    answer = found(line * 2)
+    assert answer.culprits == ()
+    assert "pod train.llm-worker-1 ended" in answer.findings[0].fix
+
+
 def test_horovods_report_may_be_cut_at_either_end() -> None:
     named = "HorovodAllreduce_{} [missing ranks: 2]\n"
     inside = "[1,0]<stderr>:[2019-04-13 13:53:31.851506: W horovod/common/operations.cc:588] "

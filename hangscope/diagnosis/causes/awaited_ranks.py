@@ -37,7 +37,7 @@ def cause_against(
     cause = Cause(verdict, ranks, places, began_ns=began(context, places))
     here = context.waits.at(places)
     if context.partly_recorded.issuperset(ranks):
-        untold = f"what {rank_s(ranks)} waits in: it is not in this excerpt"
+        untold = f"where {rank_s(ranks)} waited: it is not in this excerpt"
         return cause.naming_nobody(untold)
     if not any(set(ranks) & set(place.absent + place.behind) for place in here):
         waiters = {rank for place in here for rank in place.waiters}

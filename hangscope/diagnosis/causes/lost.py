@@ -143,8 +143,8 @@ def or_lost(context: Context, cause: Cause) -> Cause:
     words = Words(
         f"{capital(stuck)} cannot finish {title_of(context, places[0])}, which has completed on "
         f"peers, and {rank_s(lost)}, due there as well, left nothing",
-        f"either the device of {stuck}, or the link to it, is stuck, or {rank_s(lost)} has ended "
-        "and passes nothing on any more",
+        f"either the device of {stuck}, or the link to it, is stuck, or nothing comes from "
+        f"{rank_s(lost)} any more",
         f"look for the process and the host of {rank_s(lost)} first (its log, the kernel's), then "
         f"at the device of {stuck}",
     )

@@ -39,7 +39,9 @@ _TIMEOUT_MS = re.compile(
 _IS_OFF = re.compile(r"FlightRecorder is disabled", re.I)
 _GLOO = re.compile(r"gloo|monitoredBarrier", re.I)
 _HCCL = re.compile(r"\bE[A-Z]\d{4}: |HCCL|Hccl")
-_JAX = re.compile(r"DEADLINE_EXCEEDED|/job:\w+/")
+_JAX = re.compile(r"DEADLINE_EXCEEDED|/job:\w+/|coordination service")
+_NCCL = re.compile("NCCL|nccl")
+_STORE = re.compile(r"rendezvous|socket|store|clients", re.I)
 
 
 def with_logs(context: Context, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
@@ -165,10 +167,18 @@ def _of_failures(claims: tuple[Claim, ...], waits: set[int]) -> Iterator[str]:
     if any(c.details.store_gone for c in claims):
         yield "look at the log of rank 0 and of its launcher: why the process with the store ended"
     elif broken and not any(_HCCL.search(c.text) for c in claims):
-        yield (
-            "look at the log of the rank at the other end: it ended first, or its link is down; "
-            "NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,NET names the peers of "
+        more = (
+            "; NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=INIT,NET names the peers of "
             f"{_named(_reporters(broken), 'each rank')} and their addresses"
+        )
+        yield (
+            "look at the log of the rank at the other end: it ended first, or its link is down"
+            + (more if any(_NCCL.search(c.text) for c in broken) else "")
+        )
+    elif any(c.kind == "rendezvous" for c in claims):
+        yield (
+            "look at the log of every node's launcher for a process that was not started, has "
+            "ended, or was given another address or number of members"
         )
     stuck = [c for c in claims if c.details.watchdog_stuck]
     if stuck and not waits:  # else they got stuck in giving up
@@ -192,6 +202,9 @@ def _next_time(context: Context, claims: tuple[Claim, ...]) -> str:
         return f"Gloo keeps no record of its operations: {says_at_once}"
     if _JAX.search(told):
         return "the logs of the tasks that did not come say what they did instead"
+    if {c.kind for c in claims} - {"other"} == {"rendezvous"}:  # before there is any operation
+        store = "TORCH_CPP_LOG_LEVEL=INFO writes who connects to the store, and "
+        return (store if _STORE.search(told) else "") + says_at_once
     off = " (this log says that it is off)" if _IS_OFF.search(told) else ""
     return (
         f"TORCH_FR_BUFFER_SIZE=2000 (TORCH_NCCL_TRACE_BUFFER_SIZE before torch 2.8){off} and "

@@ -70,7 +70,8 @@ def fragments_of(
         for rank, notes in sorted(attempt.ranks.items())
     ]
     fragments += [_of_unknown_rank(seen, source) for seen in attempt.stacks]
-    warnings = _warnings(attempt, tells_nothing=not (fragments or attempt.stated))
+    known = attempt.stacks or attempt.stated or any(n.tells() for n in attempt.ranks.values())
+    warnings = _warnings(attempt, tells_nothing=not known)
     if claims[NONE] or warnings or not fragments:
         facts, rest = RankFacts(NONE, world_size=attempt.world_size), tuple(claims[NONE])
         fragments.append(
@@ -121,7 +122,7 @@ def _warnings(attempt: Attempt, *, tells_nothing: bool) -> tuple[str, ...]:
             "only stacks of helper processes or threads (data loader workers, launchers), which "
             "wait for work in a hang: take the stacks of the ranks themselves"
         )
-    elif tells_nothing:
+    elif tells_nothing and not attempt.ranks:
         warnings.append("no line in it that HangScope knows")
     return tuple(warnings)
 

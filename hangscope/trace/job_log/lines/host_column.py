@@ -22,7 +22,7 @@ _NAME = re.compile(
     r"(?P<open>[\[(])?(?:(?:pod|pod_name|host|hostname|node|instance)=)?(?![\w./@\-]{0,40}rank)"
     rf"(?P<name>{_ADDRESS}|{_NUMBERED}|{_WORD}|{_USUAL})"
     r"(?(open)(?:[ /][\w.\-]{1,60})?[\])]:?(?: +[|>])?(?:\s|(?=\[))|"
-    r"(?:(?<=\.log|\.out|\.err|\.txt):(?:\d{1,9}:)?|(?:\[[\w.\-]{1,60}\])?(?::? +[|>]\s?|:?\s+)))"
+    r"(?:(?<=\.log|\.out|\.err|\.txt):(?:\d{1,9}:)?|(?:\[[\w.\-]{1,60}\])?(?::? +[|>]\s?|:\s|\s+)))"
     r"(?P<rest>.*)",
     re.DOTALL | re.IGNORECASE,
 )

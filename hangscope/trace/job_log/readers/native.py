@@ -17,9 +17,9 @@ from hangscope.trace.model import ClaimDetails
 
 _GDB = re.compile(
     r"^\s*#(?P<n>\d{1,4})\s+(?:0x[0-9a-f]+ in )?(?P<name>[A-Za-z_][\w:~]{0,200})(?:<.{0,400}?>)?"
-    r" ?\((?:.{0,4000}?\)(?: (?:from|at) (?P<where>\S+))?|[^()]{0,4000},)\s*$"
+    r" ?\((?:.{0,4000}?\)(?: (?:from|at) (?P<where>\S+))?|[^()]{0,4000})\s*$"
 )
-"""Its arguments may go on in the next line."""
+"""Its arguments may go on in the next line, or be cut off."""
 _PYSTACK = re.compile(
     r'^\s*\(C\) File "(?P<file>[^"]{1,400})", line (?P<line>\d{1,8}), in '
     r"(?P<name>[A-Za-z_][\w:~]{0,200}).{0,400}?(?: \((?P<where>[^()]{1,400})\))?\s*$"
@@ -32,11 +32,18 @@ _LLDB = re.compile(
     r"^\s*frame #(?P<n>\d{1,4}): 0x[0-9a-f]+ (?P<where>[^`\s]{1,200})`(?:void )?"
     r"(?P<name>[A-Za-z_][\w:~]{0,200})"
 )
+_LISTED = re.compile(
+    r"^\s*(?:\* +)?\d{1,5} +Thread 0x\w+ \(LWP \d+\).{0,40}? (?:0x[0-9a-f]+ in )?"
+    r"(?P<name>[A-Za-z_][\w:~]{0,200})(?P<where>@@\w[\w.]{0,40})? \("
+)
+"""Of gdb's ``info threads``: where each thread is, and no callers."""
 _NATIVE = re.compile(
-    r"^(?:p?nccl[A-Z]\w+|P?MPI_\w+|Hccl\w+|ccl_\w+|(?:c10d|gloo|ccl)::[\w:~]+|"
+    r"^(?:p?nccl[A-Z]\w+|P?MPI_\w+|Hccl\w+|ccl_\w+|(?:c10d?|gloo|ccl)::[\w:~]+|"
     r"cu(?:da)?\w*[Ss]ynchronize\w*|\w*pthread_\w*lock\w*|__lll_lock_wait\w*|initTransportsRank\w*|bootstrap[A-Z]\w+)$"
 )
-_OF_HELPERS = re.compile(r"Proxy|Service|atchdog|(?<!ncclAsync)Thread|persistent|eartbeat")
+_OF_HELPERS = re.compile(
+    r"Proxy|Service|atchdog|main_loop|(?<!ncclAsync)Thread(?!Pool)|persistent|eartbeat"
+)
 """Threads of the libraries themselves, which poll in every process. Those that create communicators
 (``ncclAsyncThreadMain``) do the work of a caller."""
 _CREATES = re.compile(
@@ -51,7 +58,7 @@ _COLLECTIVE = re.compile(
 )
 _BARE = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
          "alltoall": "all_to_all", "bcast": "broadcast"}  # fmt: skip
-_FORMS = (_GDB, _PYSTACK, _SPY, _LLDB)
+_FORMS = (_GDB, _PYSTACK, _SPY, _LLDB, _LISTED)
 _MOST = 64
 
 
@@ -74,7 +81,7 @@ class NativeFrames:
         numbered = found.groupdict().get("n")
         attempt.native_stacks = True
         attempt.at_end.setdefault("native", partial(self._finish, line, attempt))
-        if numbered == "0":
+        if numbered == "0" or found.re is _LISTED:
             self.begin()
         if _NATIVE.match(found["name"]) and len(self._calls) < _MOST:
             where = clean.name((found["where"] or "").rpartition("/")[2])

@@ -54,7 +54,7 @@ _FRAMES = (_SPY_FRAME, _DUMP_FRAME, _PYSTACK_FRAME)
 _SECTION = re.compile(r"^\s*(?:=== |<h2>)Rank (\d{1,7}): \S+(?: ===|</h2>)")
 """How torch's debug server separates ranks (``stacks_*.txt``, ``pyspy_dump_*.txt``)."""
 FORM = re.compile(
-    r"^\s*(?:Process \d|Python v\d|(?:Current )?Thread |Stack \(|"
+    r"^\s*(?:(?:\* +)?\d{1,5} +Thread 0x|Process \d|Python v\d|(?:Current )?Thread |Stack \(|"
     r"Traceback (?:for|\(most recent call f)|"
     r"=== Rank \d|<h\d>Rank \d|#\d|\(C\) File|frame #\d+: 0x)|"
     r"Thread (?:\w+ )?\((?:idle|active)|"

@@ -8,7 +8,7 @@ from hangscope.trace import clean
 from hangscope.trace.job_log.evidence.attempt import Attempt
 from hangscope.trace.job_log.evidence.notes import LoggedException
 from hangscope.trace.job_log.lines.line import NOBODY, LogLine, Writer
-from hangscope.trace.model import ClaimDetails, Frame
+from hangscope.trace.model import Frame
 
 _FRAME = re.compile(r'^\s*File "([^"]{1,400})", line (\d{1,8}), in (\S.{0,200}?)\s*$')
 _GROUP = re.compile(r"^\s*\+ Exception Group Traceback \(most recent call last\)")
@@ -83,8 +83,8 @@ class Tracebacks:
         self._grouped: set[Writer] = set()
         self._printed: dict[Writer, LoggedException] = {}
         """The newest exception of each writer that may go on after it."""
-        self._loose = LoggedException()
-        """The newest frames without a head and an end."""
+        self._loose = NOBODY, LoggedException()
+        """The newest frames without a head and an end, and whose they are."""
         self.inside = 0
         """The newest line inside a traceback, before the one with the exception."""
 
@@ -119,7 +119,7 @@ class Tracebacks:
             return True
         raised = RAISED.match(line.text.strip()) if current.frames else None
         if current.beheaded and not (line.excepthook or _ERROR_ALONE.match(line.text.strip())):
-            self._loose = self._open.pop(key)  # what others print does not come between
+            self._loose = key, self._open.pop(key)  # what others print does not come between
             return False
         if raised is None:
             patience = _LINES_TO_ITS_END if current.frames else _LINES_TO_ITS_FRAMES
@@ -143,18 +143,14 @@ class Tracebacks:
 
     def finish(self, attempt: Attempt) -> None:
         """Of a log that tells nothing else, the traceback that is cut off is all there is."""
-        for trouble in [*self._open.values(), self._loose]:
+        for writer, trouble in [*self._open.items(), self._loose]:
             if not trouble.frames or attempt.tells():
                 continue
             trouble.frames.reverse()
-            if trouble.beheaded:  # of an exception, or of a process that was looked at
-                inner = trouble.frames[0]
-                text = f"the frames of a stack or traceback end at {inner.filename}:{inner.line} "
-                stands = ClaimDetails(stands=True)
-                attempt.infer("other", text + f"in {inner.name}", trouble.at_ns, details=stands)
-            else:
+            trouble.of_rank = writer.rank
+            if not trouble.beheaded:
                 trouble.type_name = "an exception whose last line is cut off"
-                attempt.raised.anonymous.append(trouble)
+            attempt.raised.anonymous.append(trouble)
 
     def _without_rail(self, key: Writer, line: LogLine) -> LogLine:
         """The line as it would look outside an `ExceptionGroup`."""

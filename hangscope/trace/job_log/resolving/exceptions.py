@@ -14,7 +14,7 @@ from hangscope.trace.job_log.readers.stacks import threads_of
 from hangscope.trace.job_log.resolving.ends import spans_nodes
 from hangscope.trace.job_log.rows.gloo import is_wait_failure
 from hangscope.trace.message_template import mask_numbers
-from hangscope.trace.model import ClaimDetails
+from hangscope.trace.model import ClaimDetails, Frame
 
 _SIGNED = re.compile(r"Rank (\d{1,7})(?::|, (?:node|host|device)\b)")
 """A rank that a message begins with as whoever wrote it (``Rank 11: found NaN``)."""
@@ -177,16 +177,27 @@ def claim_unattributed(attempt: Attempt) -> None:
         text = f"{trouble.kind}: {trouble.first_line[:300]}".rstrip(": ") + _where(trouble, " ({})")
         interrupted = trouble.kind == "KeyboardInterrupt"
         details = ClaimDetails(stopped=_SIGINT) if interrupted else ClaimDetails(unattributed=True)
+        if not trouble.type_name:  # of an exception, or of a process that was looked at
+            text, details = _end_of_frames(trouble), ClaimDetails(stands=True)
         if 0 < attempt.stopped_line < trouble.line:
             details = replace(details, after_stop=True)
         attempt.infer("other", text, trouble.at_ns, details=details)
+
+
+def _end_of_frames(trouble: LoggedException) -> str:
+    inner = _place(trouble.frames[0])
+    whose = "" if trouble.of_rank is None else f" of rank {trouble.of_rank}"
+    called = _where(trouble, ", called at {}").removesuffix(f", called at {inner}")
+    return f"the frames of a stack or traceback{whose} end at {inner}{called}"
 
 
 def _where(trouble: LoggedException, form: str) -> str:
     """The innermost frame in user code, if there is one."""
     own = [f for f in trouble.frames if not _NOT_OWN.search(f.filename)]
     at = next(iter(own or trouble.frames[: not trouble.message]), None)
-    if at is None:
-        return ""
-    file = re.split(r"[/\\]", at.filename)[-1]
-    return form.format(f"{file}:{at.line} in {at.name}")
+    return "" if at is None else form.format(_place(at))
+
+
+def _place(frame: Frame) -> str:
+    file = frame.filename.replace("\\", "/").rpartition("/")[2]
+    return f"{file}:{frame.line} in {frame.name}"

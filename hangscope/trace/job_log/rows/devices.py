@@ -176,7 +176,7 @@ ROWS = (
         "ncclReduceRingLLKernel_sum_f64()"),
     row("nccl-own-device", "own error",
         r"\b(?:Cuda|HIP) failure (?:\d{1,4} )?'(?P<what>[^'\n]{3,120})'|ncclUnhandledCudaError|"
-        r"NCCL error.{0,80}?unhandled cuda error", _own_device,
+        r"NCCL error.{0,200}?unhandled cuda error", _own_device,
         "n0:30:60 [0] /nccl/src/transport.cc:33 NCCL WARN Cuda failure 'out of memory'",
         "ncclUnhandledCudaError: Call to CUDA function failed."),
     row("ascend-error", "remark", r"\bE[A-Z]\d{4}: .{0,60}?(?P<what>Failed to .{1,300})",
@@ -188,21 +188,22 @@ ROWS = (
         _shared_device,
         "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 3b000"),
     row("network-error", "lost peer",
-        r"NCCL error.{0,80}?(?:remote process exited|unhandled system error|internal error)|"
-        r"ncclRemoteError|ncclSystemError|"
+        r"NCCL error.{0,200}?(?:remote process exited|unhandled system error|internal error)|"
+        r"ncclRemoteError|ncclSystemError|commRemoteError|NCCL WARN Call to ibv_\w+ failed|"
         r"NET/\w*IB\w* ?: ?Got completion .* with (?:error|status=)|"
-        r"NCCL WARN Call to ibv_\w+ failed|"
         r"socketProgress(?:Opt)?: Connection closed by remote peer|"
         r"failed : (?:Broken pipe|Connection reset|No route|Connection refused|Software caused)|"
         r"collective mismatch error, local size|Getting socket times out|"
-        r"\|CCL_ERROR\||comm aborted due to timeout|commRemoteError|"
+        r"\|CCL_ERROR\||comm aborted due to timeout|"
         r"\[Proxy Service \d+\] Failed to execute operation|UCX +(?:ERROR|Fatal)|"
         r"Transport retry count exceeded on |"
-        r"NET/\w*IB.{0,80}?Got async event ?: (?:port error|.{0,40}(?:catastrophic|fatal|"
-        r"violation))|NET/\w*IB.{0,80}?Async fatal event|wait socket establish timeout|"
+        r"NET/\w*IB.{0,80}?(?:sync fatal event|Got async event ?: (?:port error|"
+        r".{0,40}(?:catastrophic|fatal|violation)))|wait socket establish timeout|"
         r"NET/OFI .{0,300}?(?:completed with error|failed: )|efa\w*_handle_error\(\)|"
         r"Transport init error! createLink|ExceptionType:\[(?:Heartbeat Lost|Error cqe) Occurred\]|"
-        r"RPC agent for \S{1,200} encountered error when .{1,300}?: (?!.*expected to happen)",
+        r"RPC agent for \S{1,200} encountered error when .{1,300}?: (?!.*expected to happen)|"
+        r"socket\w*: wrong magic \w+ != |Failed to send RPC to coordination service|"
+        r"undelivered_message_attempt, .{1,600}?(?:broken link|channel closed)",
         _network,
         "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting"
         " prematurely.",
@@ -210,7 +211,12 @@ ROWS = (
         "opcode 0, len 0, vendor err 129",
         "Call to recv from 10.0.0.1<42000> failed : Connection reset by peer",
         "n1:30:60 [1] NCCL WARN [Proxy Service 1] Failed to execute operation Connect from rank 1, "
-        "retcode 6"),
+        "retcode 6",
+        "n1:30:60 [1] NCCL WARN socketFinalizeAccept: wrong magic 20544547 != 9f8e7d6c",
+        "UNAVAILABLE: Failed to send RPC to coordination service. Either the leader task was "
+        "preempted/died/restarted unexpectedly or this task is experiencing network issues.",
+        "name:undelivered_message_attempt, sender:tcp:10.0.0.1:50143,client[0], dest:tcp:10.0.0.2:"
+        "50201,agent[0], error:broken link: failed to enqueue: channel closed"),
     row("kernel-oom", "own error", (
         r"[Oo]ut of memory: Killed process (?P<pid>\d+)", r"oom-kill:.{0,400}?pid=(?P<pid>\d+)",
         r"oom_reaper: reaped process (?P<pid>\d+)"), _killed_for_memory,

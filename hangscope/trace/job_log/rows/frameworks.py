@@ -14,7 +14,7 @@ from hangscope.trace import operations
 from hangscope.trace.job_log.evidence.attempt import Attempt, rank_ranges
 from hangscope.trace.job_log.evidence.notes import GroupId, Operation
 from hangscope.trace.job_log.rows import gloo
-from hangscope.trace.job_log.rows.row import Note, Report, Said, row
+from hangscope.trace.job_log.rows.row import Report, Said, row
 from hangscope.trace.job_log.rows.statements import claim
 from hangscope.trace.model import ClaimKind, Signature, State
 
@@ -162,21 +162,14 @@ def _ucc(said: Said, attempt: Attempt) -> Report:
         line = yield True
 
 
-def _waits(what: str, kind: ClaimKind) -> Note:
+def _waits(said: Said, attempt: Attempt) -> None:
     """Somebody waits for others, who may still come: it counts unless `_goes_on` is said later."""
-
-    def note(said: Said, attempt: Attempt) -> None:
-        told = partial(attempt.claim, kind, said.line, certain=False)
-        attempt.at_end.setdefault(what, told)
-
-    return note
+    kind: ClaimKind = "timeout" if said.text("stuck") else "rendezvous"
+    attempt.at_end.setdefault(_waits, partial(attempt.claim, kind, said.line, certain=False))
 
 
-def _goes_on(what: str) -> Note:
-    def note(said: Said, attempt: Attempt) -> None:
-        attempt.at_end.pop(what, None)
-
-    return note
+def _goes_on(_: Said, attempt: Attempt) -> None:
+    attempt.at_end.pop(_waits, None)
 
 
 def _shapes(said: Said, attempt: Attempt) -> Report:
@@ -220,18 +213,23 @@ ROWS = (
         r"Aborting comms #(?P<seq>\d+) \(op=(?P<op>\w+)\) due to the problematic ranks: "
         r"\[(?P<accused>[\d ]{1,4096})\]", _ucc,
         "Aborting comms #12 (op=ALLTOALL_BASE) due to the problematic ranks: [ 0 ]"),
-    row("xla-rendezvous", "timeout",
-        r"(?:This|These) threads? ha(?:s|ve) been waiting for .{1,400}? and may be stuck",
-        _waits("xla", "timeout"), "This thread has been waiting for 10 seconds and may be stuck: "),
-    row("xla-unstuck", "remark", "Thread is unstuck!", _goes_on("xla"), "Thread is unstuck! "
-        "Warning above was a false-positive."),
-    row("torchft-quorum", "missing ranks",
-        r"(?:No quorum|New quorum not ready), only have \d+ participants, need \d+",
-        _waits("quorum", "rendezvous"),
+    row("waits-for-others", "missing ranks",
+        r"Th(?:is|ese) threads? ha(?:s|ve) been waiting for .{1,400}? and may be (?P<stuck>stuck)|"
+        r"(?:No quorum|New quorum not ready), only have \d+ participants, need \d+|"
+        r"Waiting for \d+ .{0,40}?core engine proc\(s\) to start|"
+        r"worker group startup timed out after [\d.]+ seconds waiting for \d+ workers", _waits,
+        "This thread has been waiting for 10 seconds and may be stuck: ",
         "start: No quorum, only have 1 participants, need 2",
-        "New quorum not ready, only have 1 participants, need 2 min_replicas"),
-    row("torchft-goes-on", "remark", "Detected quorum change, bumping quorum_id",
-        _goes_on("quorum"), "Detected quorum change, bumping quorum_id to 2"),
+        "New quorum not ready, only have 1 participants, need 2 min_replicas",
+        "Waiting for 1 local, 0 remote core engine proc(s) to start.",
+        "The worker group startup timed out after 30.0 seconds waiting for 4 workers."),
+    row("others-came", "remark",
+        r"Thread is unstuck!|Detected quorum change, bumping quorum_id|"
+        r"init engine \(profile, create kv cache|Started training worker group of size", _goes_on,
+        "Thread is unstuck! Warning above was a false-positive.",
+        "Detected quorum change, bumping quorum_id to 2",
+        "init engine (profile, create kv cache, warmup model) took 30.22 seconds",
+        "Started training worker group of size 4:"),
     row("accelerate-shapes", "mismatch", "Cannot apply desired operation due to shape mismatches",
         _shapes, "Cannot apply desired operation due to shape mismatches. All shapes across devices"
         " must be valid."),
@@ -239,12 +237,15 @@ ROWS = (
         rf"{gloo.TIMEOUT.pattern}|"
         r"StreamSplitDataIterator\(epoch=\d+, split=\d+\) blocked waiting on other clients for "
         r"more than \d+s|DEADLINE_EXCEEDED: Barrier timed out\.(?!.*task names:)|"
-        r"BaseCollectiveExecutor::StartAbort (?!CANCELLED|OUT_OF_RANGE)\w", claim("timeout"),
+        r"BaseCollectiveExecutor::StartAbort (?!CANCELLED|OUT_OF_RANGE)\w|"
+        r"Work\s*ran\s*time\s*out\s*after\s*\d+\s*milliseconds|"
+        r": kernel begins at work \d+ may hang", claim("timeout"),
         "StreamSplitDataIterator(epoch=2, split=3) blocked waiting on other clients for more than "
         "30s. All clients must read from the DataIterator splits at the same time.",
         "DEADLINE_EXCEEDED: Barrier timed out. Id: [Init]Wait_for_all_tasks_to_register::0.",
         "BaseCollectiveExecutor::StartAbort UNAVAILABLE: Collective ops is aborted by: failed",
         "[/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 1800000ms for recv operation "
-        "to complete"),
+        "to complete", "[Rank 1] Work ran time out after 600000 milliseconds.",
+        "WARN StateMonitor:4e4c:Rank1 : kernel begins at work 55731 may hang in polling"),
 )
 # fmt: on

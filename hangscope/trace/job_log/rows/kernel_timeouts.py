@@ -61,13 +61,9 @@ ROWS = (
         "CUDASymmetricMemory::barrier: rank 1 failed to receive signal from rank 2 in channel 0 "
         "after 10000 microseconds"),
     row("deepep", "timeout",
-        r"DeepEP timeout check failed|DeepEP [\w \-()]{1,80} timeout|timeout \(dispatch CPU\)|"
-        "DeepEP error: CPU recv timeout", _deep_ep,
-        "DeepEP timeout check failed: rank = 3, thread = 0, value = 1024)"),
-    row("kernel-may-hang", "timeout",
-        r"StateMonitor:\w{1,40}:Rank(?P<place>\d{1,7}) : kernel begins at work \d+ may hang",
-        claim("timeout"),
-        "WARN StateMonitor:4e4c:Rank1 : kernel begins at work 55731 may hang in polling"),
+        r"DeepEP timeout check failed|DeepEP [\w :\-()]{1,80} timeout|timeout \(dispatch CPU\)",
+        _deep_ep, "DeepEP timeout check failed: rank = 3, thread = 0, value = 1024)",
+        "RuntimeError: DeepEP error: CPU recv timeout"),
     row("userbuffers", "timeout", r"\[\d{1,7}\]: ?expecting -?\d+ got -?\d+",
         claim("timeout", passes=True), "UB_PTX_TIMEOUT [3]:expecting 7 got 6"),
 )

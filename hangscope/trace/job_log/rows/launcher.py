@@ -184,8 +184,9 @@ WORLD = (
         r"(?:^|[\s,({'\"])(?:WORLD_SIZE|[Ww]orld[_ ]size|num_processes|dist_world_size)['\"]?"
         r"\s*(?:[=:]|is)\s*['\"]?(\d{1,6})\b"
         r"|GLOBAL_RANK: \d+, MEMBER: \d+/(\d{1,6})\b|Starting with (\d{1,6}) processes"
-        r"|\bglobal_world_sizes=\[(\d{1,6})\b", world_size,
+        r"|\bglobal_world_sizes=\[(\d{1,6})\b|\bMPI size: (\d{1,6}), ", world_size,
         "Initializing distributed: GLOBAL_RANK: 0, MEMBER: 1/8", "world_size=16",
-        "All distributed processes registered. Starting with 8 processes"),
+        "All distributed processes registered. Starting with 8 processes",
+        "MPI size: 4, MPI local size: 4, rank: 2"),
 )
 # fmt: on

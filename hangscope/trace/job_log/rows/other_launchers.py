@@ -132,20 +132,18 @@ def _composer_stops(said: Said, attempt: Attempt) -> None:
         notes.by_launcher = code in (-signals.SIGTERM, -signals.SIGKILL)
 
 
-def _executor(said: Said, attempt: Attempt) -> None:
-    """vLLM's executor found a worker dead; its numbers are ranks."""
-    notes = attempt.of(said.number("rank") or 0)
+def _gone(said: Said, attempt: Attempt) -> None:
+    """A process is gone, with whatever status: Open MPI names the first that left without
+    finalizing MPI, and then ends the others; vLLM's executor found a worker dead."""
+    notes, pid = attempt.of(said.number("rank", 7) or 0), said.number("pid")
+    if pid is not None:
+        notes.runs_as(said.text("host"), pid)
     if not notes.has_ended:
-        notes.died(said.line.at_ns, "its process died, says vLLM, and not how")
-
-
-def _left_unfinished(said: Said, attempt: Attempt) -> None:
-    """Open MPI names the first process that left without finalizing MPI, with whatever status, and
-    then ends the others."""
-    notes = attempt.of(said.number("rank", 7) or 0)
-    notes.runs_as(said.text("host"), said.number("pid"))
-    if not notes.has_ended:
-        notes.died(said.line.at_ns, "it left without finalizing MPI, says mpirun")
+        of_mpi, of_vllm = (
+            "it left without finalizing MPI, says mpirun",
+            "its process died, says vLLM",
+        )
+        notes.died(said.line.at_ns, of_mpi if pid is not None else f"{of_vllm}, and not how")
 
 
 def _shell_alone(said: Said, attempt: Attempt) -> bool:
@@ -232,17 +230,17 @@ ROWS = (
         ), _mpi_process,
         "  Process name: [[51234,1],2]", "  Process name: [prterun-n0-4711@1,2]",
         "=   RANK 2 PID 4711 RUNNING AT node1", "=   PID 4711 RUNNING AT node1"),
-    row("mpi-unfinished", "end",
+    row("process-gone", "end", (
         r"has exited due to process rank (?P<rank>\d{1,7}) with PID (?P<pid>\d{1,9}) on"
-        r"(?: node (?P<host>\S+)|\s*$)", _left_unfinished,
+        r"(?: node (?P<host>\S+)|\s*$)",
+        r"Worker proc VllmWorker-(?P<rank>\d{1,5}) died unexpectedly"), _gone,
         "prterun has exited due to process rank 2 with PID 4711 on node n0 exiting",
-        "mpirun has exited due to process rank 2 with PID 4711 on"),
+        "mpirun has exited due to process rank 2 with PID 4711 on",
+        "Worker proc VllmWorker-1 died unexpectedly, shutting down executor."),
     row("composer-exit", "end",
         r"^(?:ERROR:[\w.]+:)?Global rank (?P<rank>\d{1,7}) \(PID (?P<pid>\d{1,9})\) exited with "
         r"code (?P<code>-?\d{1,4})", _composer_stops,
         "Global rank 2 (PID 4711) exited with code -15"),
-    row("vllm-worker-died", "end", r"Worker proc VllmWorker-(?P<rank>\d{1,5}) died unexpectedly",
-        _executor, "Worker proc VllmWorker-1 died unexpectedly, shutting down executor."),
     row("shell-killed", "end",
         r"(?:^|[\])%\s])Killed\s*$|^Segmentation fault \(core dumped\)\s*$", _shell_alone, "Killed",
         "Segmentation fault (core dumped)"),
@@ -250,15 +248,16 @@ ROWS = (
         r"CalledProcessError: Command .* (?:returned non-zero exit status -?\d|died with <Signals)|"
         r"has been marked dead because the detector has missed too many heartbeats|"
         r"resources failed with non-zero exit code|^Error: failed to run torchrun |"
-        r"ORTE has lost communication with a remote daemon|"
-        r"PRTE has lost communication with a remote daemon|"
+        r"[OP]RTE has lost communication with a remote daemon|"
         r"\bEvicted +pod/|The node was low on resource|\bNodeNotReady\b|"
-        r"the node \(where this task was running\) +was dead|srun: error: Node failure on ",
+        r"the node \(where this task was running\) +was dead|srun: error: Node failure on |"
+        r"nvshmem initialization failed, exiting",
         claim("launcher_failure"),
         "subprocess.CalledProcessError: Command '['python3', 'train.py']' returned non-zero exit "
         "status 1.",
         "The node with node id: 8f has been marked dead because the detector has missed too many "
-        "heartbeats from it.", "srun: error: Node failure on node7"),
+        "heartbeats from it.", "srun: error: Node failure on node7",
+        "init.cu:nvshmemi_check_state_and_init:1117: nvshmem initialization failed, exiting"),
     row("no-sign-of-life", "timeout",
         r"No available (?:shared memory broadcast )?block found in \d+ second|"
         r"reason=\[(?:task|stream sync) timeout\]|hccl fftsplus task timeout occurred|"

@@ -34,8 +34,9 @@ _WORK = re.compile(
     r"Work(?P<lib>NCCL|HCCL|[A-Z]CCL|XCCL)\(\s*(?:SeqNum=(?P<seq>[\d\s]+),)?\s*Op\s*Ty\s*pe="
     r"(?P<op>[A-Z_\s]+?)\s*(?:,\s*TensorShape=\[(?P<shape>[\d,\s]*)\])?"
     r"(?:,\s*Num\s*e\s*l\s*In=(?P<nin>[\d\s]+),\s*Num\s*e\s*l\s*Out=(?P<nout>[\d\s]+))?"
-    r",\s*Timeout\s*\(ms\)=(?P<timeout>[\d\s]+)\)"
+    r",\s*(?:Timeout\s*\(ms\)=(?P<timeout>[\d\s]+)\)|[Timeout]{0,7}\s*$)"
 )
+"""Where a log ends in the middle of the line, its sizes are whole if a comma follows."""
 _RAN = re.compile(r"ran\s*for\s*(?P<ms>\d[\d\s]*?)\s*milliseconds")
 _TC_TIMED_OUT = re.compile(r"Operation\s*timed\s*out\s*after\s*(?P<ms>\d[\d\s]*?)\s*ms")
 _SLACK_NS = 60 * 10**9

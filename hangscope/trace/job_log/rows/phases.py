@@ -40,7 +40,7 @@ _MOMENT_NS = 90 * 10**9
 ROWS = (
     row("phase", "remark",
         r"[Ss]aving (?:model |optimizer |current )*(?:checkpoint|state|weights)|"
-        r"saving checkpoint at iteration|\*{3,} Running [Ee]valuation|[Rr]unning validation|"
+        r"\*{3,} Running [Ee]valuation|[Rr]unning validation|"
         r"(?:Starting|Begin|Running|running) (?:evaluation|eval\b)|"
         r"Downloading (?:data|shards|model)",
         _begins, "Saving model checkpoint to /ckpt/step-500", "***** Running Evaluation *****",

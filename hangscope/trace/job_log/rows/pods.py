@@ -1,4 +1,5 @@
-"""Kubernetes about pods: ``kubectl describe pod``, which spreads one over many lines."""
+"""Kubernetes about pods: ``kubectl describe pod``, which spreads one over many lines, and the
+operator that starts them."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class _Pods:
 
 def _pod(said: Said, attempt: Attempt) -> bool:
     pods = attempt.part(_Pods).seen
-    told = {key: text for key, text in said.found.groupdict().items() if text}
+    found = said.found.groupdict().items()
+    told = {key.split("__")[0]: text for key, text in found if text}
     if "pod" in told:
         pods.append((said, told))
         attempt.at_end[_pod] = lambda: _tell(attempt)
@@ -52,12 +54,13 @@ def _tell(attempt: Attempt) -> None:
 
 # fmt: off
 ROWS = (
-    row("pod", "end",
+    row("pod", "end", (
         r"^Name: {2,}(?P<pod>[\w.\-]{1,200})|^Node: {2,}(?P<node>[\w.\-]{1,200})/|"
         r"^\s*(?:Last )?State: {2,}(?P<ended>Terminated)\b|^\s*Reason: {2,}(?P<reason>\w{1,60})|"
         r"^\s*Exit Code: {2,}(?P<code>\d{1,3})|^\s*RANK: {2,}(?P<rank>\d{1,7})|"
-        r"^\s*\w[\w.\-]*/gpu: {2,}(?P<devices>\d{1,4})", _pod,
+        r"^\s*\w[\w.\-]*/gpu: {2,}(?P<devices>\d{1,4})",
+        r"\bPod: (?P<pod>[\w.\-]{1,200}) exited with code (?P<code>\d{1,3})"), _pod,
         "Name:             llm-train-worker-3", "      Exit Code:    137",
-        "      RANK:              3"),
+        "      RANK:              3", 'msg="Pod: train.llm-worker-3 exited with code 1"'),
 )
 # fmt: on

@@ -158,8 +158,6 @@ ROWS = (
         r"\[TC\]\s*\[rank=(?P<place>\d{1,7})\]\s*\[name=(?P<name>[^\]]{0,200})\]",
         overdue.note_torchcomms_timeout,
         "[TC][rank=2][name=0] Operation timed out after 600000 ms", since="torch 2.15"),
-    row("xccl-timeout", "timeout", r"Work\s*ran\s*time\s*out\s*after\s*\d+\s*milliseconds",
-        claim("timeout"), "[Rank 1] Work ran time out after 600000 milliseconds."),
     row("failed-collective-stack", "remark",
         r"Stack\s*trace\s*of\s*the\s*failed\s*collective", _issued_at,
         "Stack trace of the failed collective: ",
