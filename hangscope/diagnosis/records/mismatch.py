@@ -174,17 +174,19 @@ def _batch_contents(
     unknown[batch[lacks[signature]]] = True
     vague = np.zeros(int(position.max()) + 1, bool)
     vague[position[unknown[rows]]] = True
-    cut = _cut_batches(trace, front, members)
-    found = []
-    for terms_ in (of_signature, [replace(t, reduce_op=None) for t in of_signature]):
-        numbers: dict[Terms, int] = {}
-        ids = np.array([numbers.setdefault(t, len(numbers)) for t in terms_], np.int64)
-        marks = np.random.default_rng(0).integers(1, 1 << 40, len(ids) + 1)
-        total = np.zeros(len(trace.records), np.int64)
-        np.add.at(total, batch, marks[ids[signature]])
-        total[cut] = 0
-        found.append(total[rows])
-    contents: Ints = np.where(vague[position], found[1], found[0])
+    is_vague = np.zeros(len(trace.records), bool)
+    is_vague[rows] = vague[position]
+    numbers: dict[Terms, int] = {}
+    full, bare = (
+        np.array([numbers.setdefault(t, len(numbers)) for t in terms_], np.int64)
+        for terms_ in (of_signature, [replace(t, reduce_op=None) for t in of_signature])
+    )
+    marks = np.random.default_rng(0).integers(1, 1 << 40, len(numbers) + 1)
+    total = np.zeros(len(trace.records), np.int64)
+    of_member = np.where(is_vague[batch], bare[signature], full[signature])
+    np.add.at(total, batch, marks[of_member])
+    total[_cut_batches(trace, front, members)] = 0
+    contents: Ints = total[rows]
     return contents
 
 

@@ -80,7 +80,7 @@ def _issued(collectives: CollectiveFacts, place: Place) -> dict[int, int]:
     if half is None:
         return {
             rank: collectives.row_of(place.group, rank, place.seq)
-            for rank in {*place.members, *place.waiters}
+            for rank in sorted({*place.members, *place.waiters})
         }
     return {half.rank: half.row, half.peer: half.partner_row}
 

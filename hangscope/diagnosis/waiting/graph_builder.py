@@ -343,24 +343,28 @@ class GraphBuilder:
 
     def _with_behind(self, place: Place, progress: GroupProgress) -> Place:
         """The place with the members that issued it but are held up by something older."""
-        first_here, behind = [], []
+        first_here: list[int] = []
+        behind: list[int] = []
         members = zip(
             progress.ranks.tolist(), progress.pending.tolist(), progress.rows.tolist(), strict=True
         )
         for rank, seq, row in members:
-            if not seq and self.unobserved:
-                row = self.collectives.row_of(place.group, rank, place.seq)
-                if row >= 0 and end_is_unseen(self.trace, row) and self._is_behind_older(rank, row):
+            if not seq:
+                if self.unobserved and self._is_unseen_behind_older(rank, place):
                     behind.append(rank)
-            if not seq or seq > place.seq:
-                continue
-            if seq < place.seq or (row >= 0 and self._is_behind_older(rank, row)):
+            elif seq < place.seq:
                 behind.append(rank)
-            else:
-                first_here.append(rank)
+            elif seq == place.seq:
+                held = row >= 0 and self._is_behind_older(rank, row)
+                (behind if held else first_here).append(rank)
         # The older operation holds the others up.
         held_up = replace(place, waiters=tuple(first_here), behind=tuple(behind))
         return self.relays.applied(held_up)
+
+    def _is_unseen_behind_older(self, rank: int, place: Place) -> bool:
+        """Whether what a rank issued there has no known end, and something older holds it up."""
+        row = self.collectives.row_of(place.group, rank, place.seq)
+        return row >= 0 and end_is_unseen(self.trace, row) and self._is_behind_older(rank, row)
 
     def _is_behind_older(self, rank: int, row: int) -> bool:
         """Whether an older unfinished operation holds ``row`` up: threads with groups of their own

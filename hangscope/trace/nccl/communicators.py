@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hangscope.trace.model import NONE, Flag, Records, State, Trace, flagged
+from hangscope.trace.nccl.progress import mark_observed
 
 Ints = npt.NDArray[np.int64]
 
@@ -55,12 +56,14 @@ def joined_communicators(trace: Trace) -> Trace:
 def without_sides(trace: Trace) -> Trace:
     """The trace without what was told of communicators some of whose members are unknown, except
     where a device waits."""
-    partial = [index for index, group in enumerate(trace.groups) if group.is_side]
-    if not partial:
+    sides = {index for index, group in enumerate(trace.groups) if group.is_side}
+    if not sides:
         return trace
     waits = trace.records["state"] != int(State.COMPLETED)
     waits &= ~flagged(trace.records["flags"], Flag.UNOBSERVED)
-    partial = sorted({*partial}.difference(trace.records["group"][waits].tolist()))
+    partial = sorted(sides.difference(trace.records["group"][waits].tolist()))
+    if not partial:
+        return trace
     return replace(
         trace,
         records=trace.records[~np.isin(trace.records["group"], partial)],
@@ -88,7 +91,7 @@ def _settle(records: Records, members: Records, group: int, ranks: tuple[int, ..
     early = ~pair & (rows["root"] == NONE) & (rows["collective_seq"] > least)
     rows["state"][early] = np.minimum(rows["state"][early], int(State.STARTED))
     rows["completed_ns"][early] = 0
-    rows["flags"][early] &= np.uint16(0xFFFF & ~int(Flag.UNOBSERVED))
+    mark_observed(rows, early)
     records[here] = rows
 
 

@@ -16,7 +16,7 @@ from hangscope.trace.model import NCCL_GROUP, NONE, Flag, Group, Records, State,
 from hangscope.trace.nccl.communicators import joined_communicators
 from hangscope.trace.nccl.matching import Tables, records_of_operations
 from hangscope.trace.nccl.own_records import OwnTables, own_side, tables_of
-from hangscope.trace.nccl.progress import majority, with_progress
+from hangscope.trace.nccl.progress import majority, mark_observed, with_progress
 from hangscope.trace.nccl.proxies import proxy_waits
 
 Ints = npt.NDArray[np.int64]
@@ -103,7 +103,7 @@ def end_captured(records: Records, rows: Ints, tables: Tables) -> None:
     for name in ("started_ns", "completed_ns"):
         records[name][captured] = records["created_ns"][captured]
     records["state"][captured] = State.COMPLETED
-    records["flags"][captured] &= np.uint16(0xFFFF & ~int(Flag.UNOBSERVED))
+    mark_observed(records, captured)
 
 
 def _gather(found: _Found, rank: int, ring: DeviceRing, groups: Ints, rows: Ints) -> None:

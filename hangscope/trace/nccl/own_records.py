@@ -32,7 +32,7 @@ from hangscope.trace.model import (
     flagged,
 )
 from hangscope.trace.nccl.functions import signature_of
-from hangscope.trace.nccl.progress import Progress, enter_progress, progress_of
+from hangscope.trace.nccl.progress import Progress, enter_progress, mark_observed, progress_of
 
 Ints = npt.NDArray[np.int64]
 
@@ -164,7 +164,7 @@ def _enter_progress(rows: Records, side: Own) -> None:
         rows, np.arange(len(rows)), replace(side.progress, open=side.progress.open & ~over)
     )
     rows["state"][over] = State.COMPLETED
-    rows["flags"][over] &= np.uint16(0xFFFF & ~int(Flag.UNOBSERVED))
+    mark_observed(rows, over)
 
 
 def _still_to_come(kind: npt.NDArray[np.bool_]) -> Ints:

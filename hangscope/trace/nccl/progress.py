@@ -183,9 +183,14 @@ def _enter_members(records: Records, places: Ints) -> None:
         own = own[records["p2p_seq"][own] == records["p2p_seq"][batch]] if len(own) else own
         if records["flags"][batch] & int(Flag.UNOBSERVED):
             continue
-        records["flags"][own] &= np.uint16(0xFFFF & ~int(Flag.UNOBSERVED))
+        mark_observed(records, own)
         for name in ("state", "started_ns", "completed_ns"):
             records[name][own] = records[name][batch]
+
+
+def mark_observed(records: Records, where: Ints | Bools) -> None:
+    """Note, in place, that it is known how far the operations of these rows are."""
+    records["flags"][where] &= np.uint16(0xFFFF & ~int(Flag.UNOBSERVED))
 
 
 def majority(groups: Ints) -> int:
